@@ -1,0 +1,40 @@
+# The commands of the README.  Each one creates .venv when it is not there.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: compare test test-all lint docs budgets clean
+
+$(VENV)/core.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Wavetank needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/test.stamp: $(VENV)/core.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+compare: $(VENV)/core.stamp  ## run the main job on generated traffic: one table, one report
+	$(BIN)/wavetank compare llm-routing
+
+test: $(VENV)/test.stamp lint  ## everything that must be true before a change lands
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/test.stamp lint  ## the long runs too
+	$(BIN)/python -m pytest -m 'slow or not slow'
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check src tests examples docs
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+docs: $(VENV)/test.stamp  ## the manual, in docs/_build/html
+	$(BIN)/python -m sphinx -W -q -b html docs docs/_build/html
+
+budgets: $(VENV)/core.stamp  ## start-up and first-answer times of this machine, beside their budgets
+	$(BIN)/python tests/budgets.py
+
+clean:
+	rm -rf $(VENV) build dist docs/_build docs/generated

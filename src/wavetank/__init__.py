@@ -1,0 +1,41 @@
+"""Wavetank: published distributed-systems ideas as working parts.
+
+Try them side by side on your own workload with one call, read one report, launch the winner::
+
+    import wavetank
+    result = wavetank.compare("llm-routing", workers=8)
+    print(result.summary())
+
+Names are loaded on first use: importing the package costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wavetank.comparison import Comparison, compare
+    from wavetank.errors import WavetankError
+
+__version__ = "0.1.0"
+
+__all__ = ["Comparison", "WavetankError", "__version__", "compare"]
+
+_HOMES = {
+    "compare": "wavetank.comparison",
+    "Comparison": "wavetank.comparison",
+    "WavetankError": "wavetank.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'wavetank' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,372 @@
+"""Put one question to several systems: ``wavetank.compare`` and what the command ``compare`` stands on.
+
+>>> import wavetank                                               # doctest: +SKIP
+>>> result = wavetank.compare("llm-routing", workers=8, seeds=3)  # doctest: +SKIP
+>>> print(result)                                                 # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wavetank import catalog, claims, runfolder
+from wavetank.errors import BadValueError, WavetankError, missing_extra
+from wavetank.execute import FailedTrial, run_trials
+from wavetank.records import COLUMNS, Record, RunLog, as_rows, canonical_at, read_log, read_parquet, write_parquet
+from wavetank.runfolder import Plan
+from wavetank.study import Study, Trial, build_study, settings_of
+from wavetank.summary import Row, summarise
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+
+class Progress(Protocol):
+    """Told what happens while a study runs; the terminal's table is one."""
+
+    def begin(self, study: Study, plan: Plan, total: int, done: Sequence[Record]) -> None:
+        """Called once, before the first trial."""
+
+    def trial(self, records: Sequence[Record], left: int) -> None:
+        """Called with the records of every trial as it ends."""
+
+    def failed(self, failure: FailedTrial) -> None:
+        """Called for a trial that ended in a defect."""
+
+
+class Silence:
+    """Progress that says nothing."""
+
+    def begin(self, study: Study, plan: Plan, total: int, done: Sequence[Record]) -> None:
+        """Say nothing."""
+
+    def trial(self, records: Sequence[Record], left: int) -> None:
+        """Say nothing."""
+
+    def failed(self, failure: FailedTrial) -> None:
+        """Say nothing."""
+
+
+class Interrupted(Exception):  # noqa: N818  (not an error: the user asked for it)
+    """Ctrl-C came while a study ran; what was finished is in the folder."""
+
+    def __init__(self, folder: Path, finished: int, total: int) -> None:
+        self.folder, self.finished, self.total = folder, finished, total
+        super().__init__(f"{finished} of {total} trials are safe in {folder}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of one run.
+
+    Attributes
+    ----------
+    study : Study
+        With the settings of the run.
+    plan : Plan
+    records : tuple of Record
+    about : dict
+        Provenance.
+    failures : tuple of FailedTrial
+        Trials that ended in a defect.
+    folder : Path
+        The run folder.
+    """
+
+    study: Study
+    plan: Plan
+    records: tuple[Record, ...]
+    about: dict[str, Any]
+    failures: tuple[FailedTrial, ...]
+    folder: Path
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """One row for every system, metric and coordinate: median, interval, least, most."""
+        return summarise(self.records)
+
+    @cached_property
+    def findings(self) -> list[claims.Finding]:
+        """The claims that this run can decide, with their verdicts."""
+        return claims.findings_of_run(self.plan.study, self.plan.settings, self.plan.systems, self.records)
+
+    def summary(self) -> str:
+        """Return the main figures as a plain text table: one line a system (and case), one column a metric."""
+        from wavetank.report.tables import main_table
+
+        return main_table(self).as_text()
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the records as an Arrow table, one row a figure, ``at`` as JSON text."""
+        try:
+            import pyarrow
+        except ImportError:
+            raise missing_extra("pyarrow", "pandas", needed_for="to_arrow()") from None
+        rows = [row | {"at": canonical_at(row["at"])} for row in as_rows(self.records)]
+        return pyarrow.table({name: [row[name] for row in rows] for name in COLUMNS})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the records as a pandas frame, one row a figure, ``at`` as JSON text."""
+        try:
+            import pandas
+        except ImportError:
+            raise missing_extra("pandas", "pandas", needed_for="to_pandas()") from None
+        rows = [row | {"at": canonical_at(row["at"])} for row in as_rows(self.records)]
+        return pandas.DataFrame(rows, columns=list(COLUMNS))
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report, one HTML page that needs nothing else, and return where it is.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Defaults to ``report.html`` in the run folder.
+        """
+        from wavetank.report.page import render
+
+        target = Path(path) if path is not None else self.folder / "report.html"
+        try:
+            runfolder.write_atomic(target, render(self))
+        except OSError as error:
+            raise WavetankError(
+                f"The report cannot be written: {error.strerror or error}.", where=str(target)
+            ) from error
+        return target
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the stable shape that ``compare --json`` prints."""
+        report = self.folder / "report.html"
+        return {
+            "study": self.plan.study,
+            "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in self.plan.settings.items()},
+            "records": [
+                {
+                    **{key: row[key] for key in ("system", "seed", "metric", "unit", "kind", "at")},
+                    "value": _json(row["value"]),
+                }
+                for row in as_rows(self.records)
+            ],
+            "summary": [
+                {
+                    "system": row.system,
+                    "metric": row.metric,
+                    "median": _json(row.median),
+                    "low": _json(row.low),
+                    "high": _json(row.high),
+                    "least": _json(row.least),
+                    "most": _json(row.most),
+                    "seeds": row.seeds,
+                    "unit": row.unit,
+                    "kind": row.kind,
+                    "at": row.at,
+                }
+                for row in self.rows
+            ],
+            "claims": [finding.as_row() for finding in self.findings],
+            "failures": [failure.trial for failure in self.failures],
+            "folder": str(self.folder),
+            "report": str(report) if report.exists() else None,
+        }
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        from wavetank.report.tables import main_table
+
+        return main_table(self).as_html()
+
+
+def _json(value: float) -> float | str | None:
+    """Return a number JSON can hold: NaN becomes null, infinities their names."""
+    if math.isnan(value):
+        return None
+    return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
+
+
+def compare(
+    study: str,
+    *,
+    systems: Iterable[str] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    on: str = "local",
+    out: str | Path = "runs",
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run a study and return what came out.
+
+    Parameters
+    ----------
+    study : str
+        Name of a study (``wavetank list --studies``) or path of a ``study.toml``.
+    systems : iterable of str, optional
+        The contenders; the study's own list by default.
+    seeds : int or sequence of int, optional
+        How many seeds (0, 1, ...), or which.
+    parameters : mapping, optional
+        System name to constructor arguments.
+    on : str
+        Where trials run: see :func:`wavetank.execute.run_trials`.
+    out : str or Path
+        Folder under which the run's folder is made.
+    progress : Progress, optional
+        Told of every finished trial.
+    **settings
+        The study's settings.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    WavetankError
+        For anything the user can put right; what was recorded before stays.
+    Interrupted
+        On Ctrl-C.
+    """
+    plan, built = make_plan(study, systems=systems, seeds=seeds, parameters=parameters, settings=settings)
+    return run_plan(plan, built, runfolder.create(Path(out), plan), on=on, progress=progress)
+
+
+def make_plan(
+    study: str,
+    *,
+    systems: Iterable[str] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> tuple[Plan, Study]:
+    """Check everything a user gave and return the plan with the study it is about."""
+    base = Plan(study=study, settings={}, systems=(), seeds=())
+    if study.endswith(".toml") or "/" in study:
+        base = runfolder.load_plan(Path(study))
+    kind = catalog.study(base.study).load()
+    built: Study = build_study(kind, {**base.settings, **(settings or {})})
+    chosen = tuple(dict.fromkeys(systems)) if systems is not None else base.systems or built.systems
+    if not chosen:
+        raise BadValueError("No system was chosen.", allowed=built.systems, where=f"study {base.study}")
+    tuned = {name: dict(values) for name, values in {**base.parameters, **(parameters or {})}.items()}
+    for name in chosen:
+        entry = catalog.system(name)
+        if base.study not in entry.studies:
+            raise BadValueError(
+                f"The system {name!r} is no contender of {base.study!r}.",
+                allowed=[entry.name for entry in catalog.everything() if base.study in entry.studies],
+                where="--systems",
+                hint=f"it takes part in: {', '.join(entry.studies)}",
+            )
+        entry.build(**tuned.get(name, {}))
+    for name in tuned:
+        if name not in chosen:
+            raise BadValueError(
+                f"A parameter was set for {name!r}, which is not among the chosen systems.",
+                allowed=chosen,
+                where="--set",
+            )
+    plan = Plan(
+        study=base.study,
+        settings=settings_of(built),
+        systems=chosen,
+        parameters=tuned,
+        seeds=_seeds(seeds) or base.seeds or tuple(range(built.default_seeds)),
+    )
+    built.check()
+    return plan, built
+
+
+def _seeds(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
+    if seeds is None:
+        return ()
+    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not chosen or min(chosen) < 0:
+        raise BadValueError("The seeds must be one or more numbers from 0.", given=seeds, where="--seeds")
+    return chosen
+
+
+def run_plan(
+    plan: Plan, study: Study, folder: Path, *, on: str = "local", progress: Progress | None = None
+) -> Comparison:
+    """Run what is not yet finished in ``folder``, then write records, provenance and report."""
+    progress = progress or Silence()
+    trials = study.trials(plan.systems, plan.seeds)
+    log = RunLog(folder / "records.jsonl")
+    about = runfolder.provenance(plan, study.data(), on)
+    start = time.perf_counter()
+    failures = []
+    try:
+        left: list[Trial] = [trial for trial in trials if trial.key not in log.finished]
+        progress.begin(study, plan, len(trials), [r for done in log.finished.values() for r in done.records])
+        waiting = len(left)
+        for outcome in run_trials(study, left, plan.parameters, on):
+            waiting -= 1
+            if isinstance(outcome, FailedTrial):
+                if outcome.error is not None:
+                    raise outcome.error
+                failures.append(outcome)
+                progress.failed(outcome)
+                continue
+            log.append(outcome)
+            progress.trial(outcome.records, waiting)
+    except KeyboardInterrupt:
+        raise Interrupted(folder, len(log.finished), len(trials)) from None
+    finally:
+        log.close()
+    # In the plan's order, whatever the order of completion: equal runs give equal files.
+    records = tuple(r for trial in trials if trial.key in log.finished for r in log.finished[trial.key].records)
+    about["wall_s"] = round(time.perf_counter() - start, 3)
+    about["trial_wall_s"] = round(sum(done.wall_s for done in log.finished.values()), 3)
+    write_parquet(records, folder / "records.parquet")
+    result = Comparison(study, plan, records, about, tuple(failures), folder)
+    runfolder.write_atomic(folder / "run.json", json.dumps(about, indent=1, default=list) + "\n")
+    if records:
+        result.report()
+    return result
+
+
+def resume(folder: Path, *, on: str = "local", progress: Progress | None = None) -> Comparison:
+    """Go on with a run that was interrupted; finished trials are not run again."""
+    plan = runfolder.load_plan(folder / "study.toml")
+    plan, study = make_plan(
+        plan.study, systems=plan.systems, seeds=plan.seeds, parameters=plan.parameters, settings=plan.settings
+    )
+    return run_plan(plan, study, folder, on=on, progress=progress)
+
+
+def load(folder: str | Path) -> Comparison:
+    """Read a finished run (or the finished trials of an interrupted one) from its folder."""
+    folder = Path(folder)
+    plan = runfolder.load_plan(folder / "study.toml")
+    plan, study = make_plan(
+        plan.study, systems=plan.systems, seeds=plan.seeds, parameters=plan.parameters, settings=plan.settings
+    )
+    if (folder / "records.parquet").exists():
+        records = tuple(read_parquet(folder / "records.parquet"))
+    else:
+        records = tuple(record for done in read_log(folder / "records.jsonl") for record in done.records)
+    about_file = folder / "run.json"
+    about = json.loads(about_file.read_text()) if about_file.exists() else runfolder.provenance(plan, {}, "")
+    return Comparison(study, plan, records, about, (), folder)
+
+
+def keep_as_evidence(result: Comparison, label: str) -> Path:
+    """Copy what the ledger needs of a run (not the report) to ``evidence/STUDY/LABEL``."""
+    import shutil
+
+    if not label or not all(part.isalnum() for part in label.replace("-", " ").replace(".", " ").split()):
+        raise BadValueError("A label is made of letters, digits, dots and hyphens.", given=label, where="--evidence")
+    target = claims.evidence_folder() / result.plan.study / label
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("study.toml", "run.json", "records.parquet"):
+        shutil.copyfile(result.folder / name, target / name)
+    return target

@@ -1,0 +1,271 @@
+"""Run folders: one run of a study on disk, written so that nothing finished is ever lost.
+
+``runs/STUDY/TIME/`` holds
+
+=================  ==================================================================================
+study.toml         the study, its settings, systems and seeds: ``wavetank compare study.toml`` repeats it
+records.jsonl      one line a finished trial, appended while the study runs
+records.parquet    the records, once the study is through
+run.json           provenance: versions, machine, seeds, data checksums, commit, wall time
+report.html        the report
+=================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import wavetank
+from wavetank.errors import BadFileError, RunFolderError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be run: everything that decides the records.
+
+    Attributes
+    ----------
+    study : str
+    settings : dict
+        Every setting of the study with its value.
+    systems : tuple of str
+    parameters : dict
+        System name to constructor arguments that differ from the catalog's.
+    seeds : tuple of int
+    """
+
+    study: str
+    settings: dict[str, Any]
+    systems: tuple[str, ...]
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+
+
+def create(root: Path, plan: Plan) -> Path:
+    """Create the folder of a new run under ``root`` and write its ``study.toml``."""
+    now = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
+    base = root / plan.study
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        folder = base / now
+        number = 1
+        while True:
+            try:
+                folder.mkdir()
+                break
+            except FileExistsError:
+                number += 1
+                folder = base / f"{now}_{number}"
+        write_atomic(folder / "study.toml", dump_plan(plan))
+    except OSError as error:
+        raise RunFolderError(
+            f"The run's folder cannot be created: {error.strerror or error}.",
+            where=str(base),
+            hint="choose another place with --out FOLDER",
+        ) from error
+    return folder
+
+
+def latest(root: Path, study: str) -> Path:
+    """Return the folder of the newest run of ``study`` under ``root``."""
+    runs = sorted(path.parent for path in (root / study).glob("*/study.toml"))
+    if not runs:
+        raise RunFolderError(
+            f"There is no run of {study!r} to go on with.", where=str(root / study), hint=f"wavetank compare {study}"
+        )
+    return max(runs, key=lambda path: (path / "study.toml").stat().st_mtime_ns)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old one or the new one, never a part."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def dump_plan(plan: Plan) -> str:
+    """Return the plan as TOML that :func:`load_plan` reads back unchanged."""
+    lines = [
+        f"# Repeat this run exactly: wavetank compare {plan.study}/.../study.toml",
+        f"format = {FORMAT}",
+        f"study = {_toml(plan.study)}",
+        f"systems = {_toml(list(plan.systems))}",
+        f"seeds = {_toml(list(plan.seeds))}",
+        "",
+        "[settings]",
+        *(f"{name} = {_toml(value)}" for name, value in plan.settings.items() if value is not None),
+    ]
+    for system, values in plan.parameters.items():
+        lines += ["", f"[parameters.{_toml(system)}]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str):
+        # JSON's escapes are a subset of TOML's basic strings; DEL alone must be escaped besides.
+        return json.dumps(value).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    raise TypeError(f"A setting of type {type(value).__name__} cannot be written.")
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a ``study.toml``.
+
+    Raises
+    ------
+    BadFileError
+        If the file is missing, is not TOML, or is of a later format.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadFileError(f"The study file cannot be read: {error.strerror or error}.", where=str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadFileError(f"The study file is not valid TOML: {error}", where=str(path)) from error
+    if table.get("format", FORMAT) != FORMAT:
+        raise BadFileError(
+            "The study file has a format this version does not read.",
+            given=table["format"],
+            allowed=str(FORMAT),
+            where=str(path),
+            hint="upgrade wavetank",
+        )
+    allowed = {"format", "study", "systems", "seeds", "settings", "parameters"}
+    if not isinstance(table.get("study"), str) or set(table) - allowed:
+        raise BadFileError(
+            "The study file needs a study and may hold only the known keys.",
+            given=", ".join(table),
+            allowed=sorted(allowed),
+            where=str(path),
+        )
+    seeds = table.get("seeds", 0)
+    return Plan(
+        study=table["study"],
+        settings=table.get("settings", {}),
+        systems=tuple(table.get("systems", ())),
+        parameters=table.get("parameters", {}),
+        seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+    )
+
+
+def provenance(plan: Plan, data: Mapping[str, str], on: str) -> dict[str, Any]:
+    """Return where a run's figures come from."""
+    return {
+        "format": FORMAT,
+        "study": plan.study,
+        "settings": plan.settings,
+        "systems": list(plan.systems),
+        "parameters": plan.parameters,
+        "seeds": list(plan.seeds),
+        "command": command_of(plan),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "on": on,
+        "commit": _commit(),
+        "versions": _versions(),
+        "machine": _machine(),
+        "data": dict(data),
+    }
+
+
+def command_of(plan: Plan) -> str:
+    """Return the command line that repeats the run."""
+    import shlex
+
+    from wavetank import catalog
+    from wavetank.study import settings_of
+
+    kind = catalog.study(plan.study).load()
+    default = settings_of(kind())
+    words = ["wavetank", "compare", plan.study]
+    for name, value in plan.settings.items():
+        if _plain(value) != _plain(default.get(name)):
+            words += ["--set", f"{name}={_word(value)}"]
+    for system, values in plan.parameters.items():
+        for name, value in values.items():
+            words += ["--set", f"{system}.{name}={_word(value)}"]
+    if plan.systems != kind.systems:
+        words += ["--systems", ",".join(plan.systems)]
+    if len(plan.seeds) != kind.default_seeds:
+        words += ["--seeds", str(len(plan.seeds))]
+    return shlex.join(words)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(_word(item) for item in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _commit() -> str:
+    """Return the commit of the checkout this code runs from, with ``+changes`` when it differs; empty elsewhere."""
+    here = Path(__file__).resolve().parents[2]
+    if not (here / ".git").exists():
+        return ""
+
+    def git(*words: str) -> str:
+        try:
+            done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = git("rev-parse", "--short=12", "HEAD")
+    return commit + "+changes" if commit and git("status", "--porcelain", "--", "src") else commit
+
+
+def _versions() -> dict[str, str]:
+    import importlib.metadata
+
+    found = {"wavetank": wavetank.__version__, "python": platform.python_version()}
+    for name in ("numpy", "numba", "scipy", "duckdb", "polars", "pyarrow", "ortools"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    model = ""
+    memory = 0
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": memory,
+        "system": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,135 @@
+"""Settings of studies and parameters of systems: from text, TOML and Python to typed values.
+
+Both are fields of frozen dataclasses.  :func:`setting` declares one with its unit, range and meaning;
+:func:`check_parameters` converts what a user gave, or names the culprit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wavetank import units
+from wavetank.errors import BadValueError, nearest_of
+
+
+def setting(
+    default: Any,
+    *,
+    unit: str = "",
+    says: str = "",
+    choices: Sequence[str] = (),
+    low: float = -math.inf,
+    high: float = math.inf,
+) -> Any:
+    """Declare a setting of a study or a parameter of a system, with what a user needs to know to change it.
+
+    Parameters
+    ----------
+    default : object
+    unit : str
+        Unit of the number; ``--set refresh_s=100ms`` converts to it.
+    says : str
+        One line.
+    choices : sequence of str
+        The allowed words.
+    low, high : float
+        The allowed closed interval of the number (of each, for a tuple).
+    """
+    metadata = {"unit": unit, "says": says, "choices": tuple(choices), "low": low, "high": high}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def check_parameters(kind: type, given: Mapping[str, Any], *, where: str, what: str = "parameter") -> dict[str, Any]:
+    """Return ``given`` converted to the types of ``kind``'s fields.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass; its fields may carry the metadata of :func:`setting`.
+    given : mapping
+        Field name to value; text is parsed, units converted.
+    where, what : str
+        For messages.
+
+    Raises
+    ------
+    BadValueError
+        For a name that is no field, a value of another type or outside the allowed range.
+    """
+    fields = {item.name: item for item in dataclasses.fields(kind) if item.init}
+    hints = typing.get_type_hints(kind)
+    converted = {}
+    for name, value in given.items():
+        if name not in fields:
+            raise BadValueError(
+                f"There is no {what} named {name!r}.",
+                allowed=sorted(fields) or f"{where} has none",
+                nearest=nearest_of(name, fields),
+                where=where,
+                hint=f"wavetank show {where.split()[-1]}",
+            )
+        converted[name] = _convert(value, hints[name], fields[name].metadata, f"{where}, {name}")
+    return converted
+
+
+def _convert(value: Any, hint: Any, metadata: Mapping[str, Any], where: str) -> Any:
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if type(None) in options and (value is None or value == "none"):
+        return None
+    kinds = [option for option in options if option is not type(None)]
+    if str in kinds and isinstance(value, str) and len(kinds) > 1:
+        # "auto" or a number: a word stays a word, everything else is tried as the other type.
+        if value in metadata.get("choices", ()):
+            return value
+        kinds.remove(str)
+    (kind,) = kinds[:1]
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        parts = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple):
+            parts = (parts,)
+        return tuple(_one(part, item, metadata, where) for part in parts)
+    return _one(value, kind, metadata, where)
+
+
+def _one(value: Any, kind: type, metadata: Mapping[str, Any], where: str) -> Any:
+    choices = metadata.get("choices", ())
+    if kind is str:
+        text = str(value).strip() if isinstance(value, str) else None
+        if text is None or (choices and text not in choices):
+            raise BadValueError(
+                "The value is not one of the allowed words." if choices else "The value must be text.",
+                given=value,
+                allowed=choices or None,
+                nearest=nearest_of(str(value), choices),
+                where=where,
+            )
+        return text
+    if kind is bool:
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if isinstance(value, bool):
+            return value
+        if str(value).strip().lower() not in words:
+            raise BadValueError("The value must be true or false.", given=value, allowed=words, where=where)
+        return words[str(value).strip().lower()]
+    if kind not in (int, float):
+        return value
+    unit = metadata.get("unit", "")
+    number = units.parse_quantity(value, unit, where=where) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise BadValueError("The value must be a number.", given=value, where=where)
+    if kind is int:
+        if not float(number).is_integer():
+            raise BadValueError("The value must be a whole number.", given=value, where=where)
+        number = int(number)
+    low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
+    if not low <= number <= high:
+        raise BadValueError(
+            "The value is out of range.", given=value, allowed=f"{low:g} to {high:g} {unit}".rstrip(), where=where
+        )
+    return kind(number)

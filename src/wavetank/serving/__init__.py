@@ -1,0 +1,43 @@
+"""Serving large language models: which worker takes a request, and what that costs.
+
+A request trace (:mod:`wavetank.workloads`) arrives at a :class:`Cluster`: replicas that batch continuously with
+chunked prefill, a bounded KV cache and preemption by recompute; either independent, or data-parallel groups whose
+steps end in a barrier, or split into prefill and decode pools.  A router decides from a view that is as old as its
+last refresh.  :func:`simulate` runs any router on any cluster, exactly (time is a whole number of picoseconds) and
+fast (decode phases are jumped over in closed form), and returns one accounting for all of them.
+
+>>> from wavetank.serving import Cluster, simulate                           # doctest: +SKIP
+>>> from wavetank.serving.routing.power_of_two import PowerOfTwo             # doctest: +SKIP
+>>> simulate(requests, Cluster(workers=16), PowerOfTwo()).metrics()          # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wavetank.serving.cluster import Cluster
+    from wavetank.serving.simulator import ServingRun, simulate
+    from wavetank.workloads.requests import RequestTrace
+
+__all__ = ["Cluster", "RequestTrace", "ServingRun", "simulate"]
+
+_HOMES = {
+    "Cluster": "wavetank.serving.cluster",
+    "RequestTrace": "wavetank.workloads.requests",
+    "ServingRun": "wavetank.serving.simulator",
+    "simulate": "wavetank.serving.simulator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'wavetank.serving' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

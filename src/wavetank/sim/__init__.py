@@ -1,0 +1,1 @@
+"""Simulation mechanism shared by the areas: compiled random streams.  No policy lives here."""

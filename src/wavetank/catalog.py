@@ -15,9 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wavetank.errors import BadFileError, WavetankError, unknown_name
+
+if TYPE_CHECKING:
+    from wavetank.study import Study
 
 SHAPES = ("policy", "node", "kernel", "store", "analyser", "simulator")
 RUNS = ("executed", "simulated", "modelled", "live")
@@ -117,7 +120,7 @@ class StudyEntry:
     object: str
     asks: str
 
-    def load(self) -> type:
+    def load(self) -> type[Study]:
         """Import and return the study's class."""
         return _load_object(self.object, self.name)
 
@@ -222,7 +225,7 @@ def _system(name: str, area: str, table: dict[str, Any], where: str) -> SystemEn
     for key in ("runs", "studies", "differs"):
         if key in table:
             table[key] = tuple(table[key])
-    entry = _entry(SystemEntry, {"name": name, "area": area, **table, "claims": tuple(claims)}, where)
+    entry: SystemEntry = _entry(SystemEntry, {"name": name, "area": area, **table, "claims": tuple(claims)}, where)
     for key, value, allowed in (("shape", entry.shape, SHAPES), ("role", entry.role, ROLES)):
         if value not in allowed:
             raise BadFileError(f"The {key} is not one of the known ones.", given=value, allowed=allowed, where=where)

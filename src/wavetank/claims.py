@@ -15,12 +15,14 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from wavetank import catalog
 from wavetank.catalog import Claim
-from wavetank.records import Record, canonical_at, read_parquet
+from wavetank.errors import BadFileError
+from wavetank.records import Record, canonical_at, json_number, read_parquet
 from wavetank.summary import interval, paired_ratio
 
 HOLDS, IN_PART, FAILS, UNDECIDED, NOT_RUN = "holds", "holds in part", "does not hold here", "undecided", "not run"
@@ -59,9 +61,9 @@ class Finding:
             "versus": self.claim.versus,
             "paper": self.claim.paper,
             "bar": self.bar,
-            "measured": _number(self.measured),
-            "low": _number(self.low),
-            "high": _number(self.high),
+            "measured": json_number(self.measured),
+            "low": json_number(self.low),
+            "high": json_number(self.high),
             "verdict": self.verdict,
             "note": self.claim.note,
             "evidence": self.evidence,
@@ -72,10 +74,6 @@ class Finding:
         """Return the figure that had to be reached, None when only the direction counts."""
         claim = self.claim
         return next((bar for bar in (claim.at_least, claim.at_most, claim.paper) if bar is not None), None)
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def judge(claim: Claim, records: Sequence[Record], evidence: str = "") -> Finding:
@@ -120,21 +118,29 @@ def _verdict(claim: Claim, median: float, low: float, high: float) -> str:
 
 
 def findings_of_run(
-    study: str, settings: Mapping[str, Any], systems: Iterable[str], records: Sequence[Record]
+    study: str,
+    settings: Mapping[str, Any],
+    systems: Sequence[str],
+    records: Sequence[Record],
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Finding]:
-    """Return the findings of the claims that a run of ``study`` under ``settings`` can decide."""
-    present = set(systems)
+    """Return the findings of the claims that a run can decide.
+
+    A claim is about a system as the catalog builds it: one that ran with other ``parameters`` decides nothing.
+    """
+    as_claimed = [name for name in systems if not (parameters or {}).get(name)]
     found = []
-    for entry in catalog.built_in():
-        for claim in entry.claims:
-            wanted = {claim.system} if claim.versus is None else {claim.system, claim.versus}
-            if claim.study == study and wanted <= present and _matches(claim, settings):
+    for name in as_claimed:
+        for claim in catalog.system(name).claims:
+            if _bears_on(claim, study, settings) and (claim.versus is None or claim.versus in as_claimed):
                 found.append(judge(claim, records))
     return found
 
 
-def _matches(claim: Claim, settings: Mapping[str, Any]) -> bool:
-    return all(_plain(settings.get(key)) == _plain(value) for key, value in claim.where.items())
+def _bears_on(claim: Claim, study: str, settings: Mapping[str, Any]) -> bool:
+    return claim.study == study and all(
+        _plain(settings.get(key)) == _plain(value) for key, value in claim.where.items()
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -157,7 +163,7 @@ def ledger(names: Iterable[str] = ()) -> list[Finding]:
             findings = [
                 judge(claim, run.records, run.folder)
                 for run in runs
-                if run.study == claim.study and _matches(claim, run.settings)
+                if _bears_on(claim, run.study, run.settings) and not {claim.system, claim.versus} & run.tuned
             ]
             decided = [finding for finding in findings if finding.verdict != NOT_RUN]
             # Several runs may bear on a claim: the most telling one that was kept last speaks.
@@ -170,20 +176,31 @@ class _EvidenceRun:
     folder: str
     study: str
     settings: dict[str, Any]
-    records: list[Record]
+    tuned: frozenset[str]
+    started: str
+    file: Path
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return read_parquet(self.file)
 
 
 def _evidence_runs() -> list[_EvidenceRun]:
+    """Return the runs that were kept, the latest last; records are read when a claim asks for them."""
     root = evidence_folder()
     runs = []
-    for file in sorted(root.glob("*/*/run.json")):
-        about = json.loads(file.read_text())
-        runs.append(
-            _EvidenceRun(
-                f"evidence/{file.parent.relative_to(root)}",
+    for file in root.glob("*/*/run.json"):
+        try:
+            about = json.loads(file.read_text(encoding="utf-8"))
+            run = _EvidenceRun(
+                f"evidence/{file.parent.relative_to(root).as_posix()}",
                 about["study"],
                 about["settings"],
-                read_parquet(file.with_name("records.parquet")),
+                frozenset(name for name, values in about["parameters"].items() if values),
+                about["started"],
+                file.with_name("records.parquet"),
             )
-        )
-    return runs
+        except (OSError, ValueError, KeyError) as error:
+            raise BadFileError(f"A run of the evidence cannot be read: {error!r}", where=str(file)) from error
+        runs.append(run)
+    return sorted(runs, key=lambda run: (run.started, run.folder))

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wavetank import catalog, claims, runfolder
-from wavetank.errors import BadValueError, WavetankError, missing_extra
-from wavetank.execute import FailedTrial, run_trials
-from wavetank.records import COLUMNS, Record, RunLog, as_rows, canonical_at, read_log, read_parquet, write_parquet
+from wavetank.errors import BadValueError, RunFolderError, WavetankError, missing_extra, nearest_of
+from wavetank.execute import FailedTrial, check_place, run_trials
+from wavetank.records import (
+    COLUMNS,
+    Record,
+    RunLog,
+    as_rows,
+    canonical_at,
+    json_number,
+    read_log,
+    read_parquet,
+    write_parquet,
+)
 from wavetank.runfolder import Plan
+from wavetank.settings import check_parameters
 from wavetank.study import Study, Trial, build_study, settings_of
 from wavetank.summary import Row, summarise
 
@@ -96,7 +108,9 @@ class Comparison:
     @cached_property
     def findings(self) -> list[claims.Finding]:
         """The claims that this run can decide, with their verdicts."""
-        return claims.findings_of_run(self.plan.study, self.plan.settings, self.plan.systems, self.records)
+        return claims.findings_of_run(
+            self.plan.study, self.plan.settings, self.plan.systems, self.records, self.plan.parameters
+        )
 
     def summary(self) -> str:
         """Return the main figures as a plain text table: one line a system (and case), one column a metric."""
@@ -146,11 +160,11 @@ class Comparison:
         report = self.folder / "report.html"
         return {
             "study": self.plan.study,
-            "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in self.plan.settings.items()},
+            "settings": {name: _json_setting(value) for name, value in self.plan.settings.items()},
             "records": [
                 {
                     **{key: row[key] for key in ("system", "seed", "metric", "unit", "kind", "at")},
-                    "value": _json(row["value"]),
+                    "value": json_number(row["value"]),
                 }
                 for row in as_rows(self.records)
             ],
@@ -158,11 +172,11 @@ class Comparison:
                 {
                     "system": row.system,
                     "metric": row.metric,
-                    "median": _json(row.median),
-                    "low": _json(row.low),
-                    "high": _json(row.high),
-                    "least": _json(row.least),
-                    "most": _json(row.most),
+                    "median": json_number(row.median),
+                    "low": json_number(row.low),
+                    "high": json_number(row.high),
+                    "least": json_number(row.least),
+                    "most": json_number(row.most),
                     "seeds": row.seeds,
                     "unit": row.unit,
                     "kind": row.kind,
@@ -185,11 +199,10 @@ class Comparison:
         return main_table(self).as_html()
 
 
-def _json(value: float) -> float | str | None:
-    """Return a number JSON can hold: NaN becomes null, infinities their names."""
-    if math.isnan(value):
-        return None
-    return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
+def _json_setting(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_json_setting(item) for item in value]
+    return json_number(value) if isinstance(value, float) else value
 
 
 def compare(
@@ -236,6 +249,7 @@ def compare(
         On Ctrl-C.
     """
     plan, built = make_plan(study, systems=systems, seeds=seeds, parameters=parameters, settings=settings)
+    check_place(on)
     return run_plan(plan, built, runfolder.create(Path(out), plan), on=on, progress=progress)
 
 
@@ -256,7 +270,16 @@ def make_plan(
     chosen = tuple(dict.fromkeys(systems)) if systems is not None else base.systems or built.systems
     if not chosen:
         raise BadValueError("No system was chosen.", allowed=built.systems, where=f"study {base.study}")
-    tuned = {name: dict(values) for name, values in {**base.parameters, **(parameters or {})}.items()}
+    given = {name: dict(values) for name, values in (parameters or {}).items()}
+    for name in given:
+        if name not in chosen:
+            raise BadValueError(
+                f"A parameter was set for {name!r}, which is not among the chosen systems.",
+                allowed=chosen,
+                nearest=nearest_of(name, chosen),
+                where="--set",
+            )
+    tuned = {}
     for name in chosen:
         entry = catalog.system(name)
         if base.study not in entry.studies:
@@ -264,16 +287,12 @@ def make_plan(
                 f"The system {name!r} is no contender of {base.study!r}.",
                 allowed=[entry.name for entry in catalog.everything() if base.study in entry.studies],
                 where="--systems",
-                hint=f"it takes part in: {', '.join(entry.studies)}",
+                hint=f"it takes part in: {', '.join(entry.studies) or 'no study'}",
             )
-        entry.build(**tuned.get(name, {}))
-    for name in tuned:
-        if name not in chosen:
-            raise BadValueError(
-                f"A parameter was set for {name!r}, which is not among the chosen systems.",
-                allowed=chosen,
-                where="--set",
-            )
+        values = {**base.parameters.get(name, {}), **given.get(name, {})}
+        entry.build(**values)
+        if values:
+            tuned[name] = check_parameters(entry.load(), values, where=f"system {name}")
     plan = Plan(
         study=base.study,
         settings=settings_of(built),
@@ -300,24 +319,27 @@ def run_plan(
     """Run what is not yet finished in ``folder``, then write records, provenance and report."""
     progress = progress or Silence()
     trials = study.trials(plan.systems, plan.seeds)
-    log = RunLog(folder / "records.jsonl")
-    about = runfolder.provenance(plan, study.data(), on)
-    start = time.perf_counter()
     failures = []
+    log = RunLog(folder / "records.jsonl")
     try:
+        about = runfolder.provenance(plan, study.data(), on)
+        start = time.perf_counter()
         left: list[Trial] = [trial for trial in trials if trial.key not in log.finished]
         progress.begin(study, plan, len(trials), [r for done in log.finished.values() for r in done.records])
         waiting = len(left)
-        for outcome in run_trials(study, left, plan.parameters, on):
-            waiting -= 1
-            if isinstance(outcome, FailedTrial):
-                if outcome.error is not None:
-                    raise outcome.error
-                failures.append(outcome)
-                progress.failed(outcome)
-                continue
-            log.append(outcome)
-            progress.trial(outcome.records, waiting)
+        # Closed at once, whatever happens: workers must not outlive an error or Ctrl-C.
+        with contextlib.closing(run_trials(study, left, plan.parameters, on)) as outcomes:
+            for outcome in outcomes:
+                waiting -= 1
+                if isinstance(outcome, FailedTrial):
+                    if outcome.error is not None:
+                        outcome.error.where = outcome.error.where or f"trial {outcome.trial}"
+                        raise outcome.error
+                    failures.append(outcome)
+                    progress.failed(outcome)
+                    continue
+                log.append(outcome)
+                progress.trial(outcome.records, waiting)
     except KeyboardInterrupt:
         raise Interrupted(folder, len(log.finished), len(trials)) from None
     finally:
@@ -328,7 +350,14 @@ def run_plan(
     about["trial_wall_s"] = round(sum(done.wall_s for done in log.finished.values()), 3)
     write_parquet(records, folder / "records.parquet")
     result = Comparison(study, plan, records, about, tuple(failures), folder)
-    runfolder.write_atomic(folder / "run.json", json.dumps(about, indent=1, default=list) + "\n")
+    try:
+        runfolder.write_atomic(folder / "run.json", json.dumps(about, indent=1) + "\n")
+    except OSError as error:
+        raise RunFolderError(
+            f"The run's provenance cannot be written: {error.strerror or error}.",
+            where=str(folder / "run.json"),
+            hint=f"the records are safe: make room, then repeat the command with --resume {folder}",
+        ) from error
     if records:
         result.report()
     return result
@@ -359,14 +388,24 @@ def load(folder: str | Path) -> Comparison:
     return Comparison(study, plan, records, about, (), folder)
 
 
+def check_label(label: str) -> None:
+    """Raise BadValueError when evidence cannot be kept under this label."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", label):
+        raise BadValueError("A label is made of letters, digits, dots and hyphens.", given=label, where="--evidence")
+
+
 def keep_as_evidence(result: Comparison, label: str) -> Path:
     """Copy what the ledger needs of a run (not the report) to ``evidence/STUDY/LABEL``."""
     import shutil
 
-    if not label or not all(part.isalnum() for part in label.replace("-", " ").replace(".", " ").split()):
-        raise BadValueError("A label is made of letters, digits, dots and hyphens.", given=label, where="--evidence")
+    check_label(label)
     target = claims.evidence_folder() / result.plan.study / label
-    target.mkdir(parents=True, exist_ok=True)
-    for name in ("study.toml", "run.json", "records.parquet"):
-        shutil.copyfile(result.folder / name, target / name)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name in ("study.toml", "run.json", "records.parquet"):
+            shutil.copyfile(result.folder / name, target / name)
+    except OSError as error:
+        raise RunFolderError(
+            f"The run cannot be kept as evidence: {error.strerror or error}.", where=str(target)
+        ) from error
     return target

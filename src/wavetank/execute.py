@@ -6,15 +6,19 @@ A trial depends on nothing but its study, systems and seed, so every place gives
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import logging
 import os
+import signal
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wavetank import catalog
-from wavetank.errors import BadValueError, WavetankError, missing_extra
+from wavetank.errors import BadValueError, WavetankError, missing_extra, nearest_of
 from wavetank.records import FinishedTrial
 from wavetank.study import Study, Trial
 
@@ -43,12 +47,32 @@ def run_trial(study: Study, trial: Trial, parameters: Mapping[str, Mapping[str, 
     return FinishedTrial(trial=trial.key, wall_s=time.perf_counter() - start, records=records)
 
 
+def check_place(on: str) -> tuple[str, str]:
+    """Return scheme and address of a place; raises what :func:`run_trials` says."""
+    scheme, _, address = on.partition("://") if "://" in on else on.partition(":")
+    known = {"here": not address, "local": "://" not in on, "ray": bool(address), "dask": bool(address)}
+    if not known.get(scheme):
+        raise BadValueError(
+            "This is not a place where trials can run.",
+            given=on,
+            allowed=PLACES,
+            nearest=nearest_of(on, PLACES),
+            where="--on",
+        )
+    if scheme == "local" and address:
+        _count(address, on)
+    library = {"ray": "ray", "dask": "distributed"}.get(scheme)
+    if library and importlib.util.find_spec(library) is None:
+        raise missing_extra(library, scheme, needed_for=f"--on {scheme}://")
+    return scheme, address
+
+
 def run_trials(
     study: Study,
     trials: Sequence[Trial],
     parameters: Mapping[str, Mapping[str, Any]],
     on: str = "local",
-) -> Iterator[FinishedTrial | FailedTrial]:
+) -> Generator[FinishedTrial | FailedTrial, None, None]:
     """Run trials and yield each as it ends.
 
     Parameters
@@ -68,9 +92,7 @@ def run_trials(
     MissingExtraError
         If Ray or Dask is asked for and not installed.
     """
-    scheme, _, address = on.partition("://") if "://" in on else on.partition(":")
-    if scheme not in ("here", "local", "ray", "dask") or (scheme in ("ray", "dask") and not address):
-        raise BadValueError("This is not a place where trials can run.", given=on, allowed=PLACES, where="--on")
+    scheme, address = check_place(on)
     if not trials:
         return
     if scheme == "here" or study.in_process:
@@ -86,7 +108,10 @@ def run_trials(
         yield from _parallel(study, trials, parameters, n_jobs=workers)
         return
     with _cluster(scheme, address):
-        yield from _parallel(study, trials, parameters, n_jobs=-1, streams=scheme == "dask")
+        if scheme == "dask":
+            yield from _parallel(study, trials, parameters, n_jobs=-1)
+        else:
+            yield from _in_slices(study, trials, parameters)
 
 
 def _parallel(
@@ -95,19 +120,57 @@ def _parallel(
     parameters: Mapping[str, Mapping[str, Any]],
     *,
     n_jobs: int,
-    streams: bool = True,
-) -> Iterator[FinishedTrial | FailedTrial]:
+) -> Generator[FinishedTrial | FailedTrial, None, None]:
     import joblib
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     calls = (joblib.delayed(run_trial)(study, trial, parameters) for trial in trials)
-    # Ray's joblib back end cannot stream results; it returns them together.
-    kind = "generator_unordered" if streams else "list"
-    results = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as=kind)(calls)
+    with _deaf_children():
+        results = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")(calls)
     try:
         yield from results
+    except TerminatedWorkerError as error:
+        raise WavetankError(
+            "A worker process was killed or crashed; it may have run out of memory.",
+            hint="run fewer at a time with --on local:N; --resume goes on with this run",
+        ) from error
     finally:
-        if streams:
+        with warnings.catch_warnings():
+            # joblib warns of the trials that are given up; the caller knows.
+            warnings.simplefilter("ignore", UserWarning)
             results.close()
+
+
+def _in_slices(
+    study: Study, trials: Sequence[Trial], parameters: Mapping[str, Mapping[str, Any]]
+) -> Generator[FinishedTrial | FailedTrial, None, None]:
+    """Run trials on Ray, whose joblib back end returns results only together: in slices, so that few can be lost."""
+    import joblib
+
+    size = 2 * joblib.effective_n_jobs(-1)
+    for start in range(0, len(trials), size):
+        calls = (joblib.delayed(run_trial)(study, trial, parameters) for trial in trials[start : start + size])
+        yield from joblib.Parallel(n_jobs=-1, batch_size=1)(calls)
+
+
+@contextlib.contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Let processes that start inside never see Ctrl-C: this process hears it, keeps what is finished and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    from joblib.externals.loky.backend import resource_tracker as loky_tracker
+
+    # Starting a tracker unblocks the signal, so they must be there before it is blocked.
+    resource_tracker.ensure_running()
+    loky_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -115,17 +178,21 @@ def _cluster(scheme: str, address: str) -> Iterator[None]:
     import joblib
 
     if scheme == "dask":
+        import distributed
+
+        local = {
+            "n_workers": _cores(),
+            "threads_per_worker": 1,
+            "dashboard_address": None,
+            "silence_logs": logging.ERROR,
+        }
         try:
-            import distributed
-        except ImportError:
-            raise missing_extra("distributed", "dask", needed_for="--on dask://") from None
-        local = {"n_workers": _cores(), "threads_per_worker": 1, "dashboard_address": None}
-        try:
-            client = (
-                distributed.Client(**local)
-                if address == "local"
-                else distributed.Client(f"tcp://{address}", timeout=10)
-            )
+            with _deaf_children():
+                client = (
+                    distributed.Client(**local)
+                    if address == "local"
+                    else distributed.Client(f"tcp://{address}", timeout=10)
+                )
         except (OSError, TimeoutError) as error:
             raise BadValueError(
                 f"No Dask scheduler answers: {error}", given=address, where="--on", hint="dask scheduler --host HOST"
@@ -133,16 +200,15 @@ def _cluster(scheme: str, address: str) -> Iterator[None]:
         with client, joblib.parallel_config("dask", client=client):
             yield
         return
+    import ray
+    from ray.util.joblib import register_ray
+
     try:
-        import ray
-        from ray.util.joblib import register_ray
-    except ImportError:
-        raise missing_extra("ray", "ray", needed_for="--on ray://") from None
-    try:
-        if address == "local":
-            ray.init(num_cpus=_cores(), include_dashboard=False, log_to_driver=False, logging_level="error")
-        else:
-            ray.init(address=f"ray://{address}", log_to_driver=False, logging_level="error")
+        with _deaf_children():
+            if address == "local":
+                ray.init(num_cpus=_cores(), include_dashboard=False, log_to_driver=False, logging_level="error")
+            else:
+                ray.init(address=f"ray://{address}", log_to_driver=False, logging_level="error")
     except (OSError, ConnectionError, TimeoutError, RuntimeError) as error:
         raise BadValueError(
             f"No Ray cluster answers: {str(error).splitlines()[0]}",

@@ -13,6 +13,7 @@ modelled   out of a formula
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -65,23 +66,34 @@ class FinishedTrial(msgspec.Struct, frozen=True):
 class RunLog:
     """Append-only file of finished trials.
 
-    A line that was cut off by a crash or a full disk is dropped when the file is read, and the trial runs again.
+    A last line that was cut off by a crash or a full disk is removed when the file is opened, and its trial runs again.
 
     Parameters
     ----------
     path : Path
         ``records.jsonl`` of a run folder; created when absent.
+
+    Raises
+    ------
+    RunFolderError
+        If the file cannot be opened, or another process is writing it.
+    BadFileError
+        If a whole line is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.finished = {done.trial: done for done in read_log(path)} if path.exists() else {}
             self._file: IO[bytes] = path.open("ab")
-            if path.stat().st_size and not _ends_with_newline(path):
-                self._file.write(b"\n")
         except OSError as error:
             raise RunFolderError(f"The run's records cannot be opened: {error}", where=str(path)) from error
+        try:
+            _lock(self._file, path)
+            self.finished = {done.trial: done for done in read_log(path)}
+            _drop_cut_off_line(path)
+        except BaseException:
+            self._file.close()
+            raise
 
     def append(self, done: FinishedTrial) -> None:
         """Write one finished trial and flush it to the disk.
@@ -119,33 +131,46 @@ def _encode(done: FinishedTrial) -> bytes:
     return json.dumps(msgspec.to_builtins(done), separators=(",", ":")).encode()
 
 
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Keep a second process from writing the same run; the lock ends with the process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunFolderError(
+            "This run is still going on in another process.", where=str(path), hint="wait for it, or start a new run"
+        ) from None
+    except OSError:
+        # Some network file systems know no locks; the run goes on without one.
+        return
+
+
+def _drop_cut_off_line(path: Path) -> None:
+    text = path.read_bytes()
+    if not text.endswith(b"\n"):
+        os.truncate(path, text.rfind(b"\n") + 1)
 
 
 def read_log(path: Path) -> list[FinishedTrial]:
-    """Read the whole lines of a run's ``records.jsonl``; a last line that was cut off is left out.
+    """Read the whole lines of a run's ``records.jsonl``; a last line without its end was cut off and is left out.
 
     Raises
     ------
     BadFileError
-        If a line in the middle is damaged.
+        If the file cannot be read, or a line that has its end is damaged.
     """
-    lines = path.read_bytes().split(b"\n")
+    try:
+        *lines, _cut_off = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadFileError(f"The run's records cannot be read: {error.strerror or error}.", where=str(path)) from error
     trials = []
     for number, line in enumerate(lines, 1):
-        if not line:
-            continue
         try:
             trials.append(msgspec.convert(json.loads(line), FinishedTrial))
         except (ValueError, msgspec.ValidationError) as error:
-            # A cut-off line is the last one, or was ended by the next start of the same run.
-            if line.startswith(b'{"trial"') and not line.endswith(b"}"):
-                continue
-            if number == len(lines):
-                continue
             raise BadFileError(
                 f"A line of the run's records is damaged: {error}",
                 where=f"{path}, line {number}",
@@ -177,12 +202,16 @@ def write_parquet(records: Iterable[Record], path: Path) -> None:
             types = dict.fromkeys(COLUMNS, "VARCHAR") | {"seed": "BIGINT"}
             table = connection.read_json(str(rows), columns=types, format="newline_delimited")
             table = table.project(
-                ", ".join("CAST(value AS DOUBLE) AS value" if name == "value" else name for name in COLUMNS)
+                ", ".join("CAST(value AS DOUBLE) AS value" if name == "value" else f'"{name}"' for name in COLUMNS)
             )
             table.write_parquet(str(partial), compression="zstd")
         partial.replace(path)
-    except OSError as error:
-        raise RunFolderError(f"The records could not be written as Parquet: {error}", where=str(path)) from error
+    except (OSError, duckdb.Error) as error:
+        raise RunFolderError(
+            f"The records could not be written as Parquet: {str(error).splitlines()[0]}",
+            where=str(path),
+            hint=f"they are safe in records.jsonl: make room, then repeat the command with --resume {path.parent}",
+        ) from error
     finally:
         rows.unlink(missing_ok=True)
         partial.unlink(missing_ok=True)
@@ -202,14 +231,21 @@ def read_parquet(path: Path) -> list[Record]:
         raise BadFileError("There is no such file of records.", given=str(path))
     try:
         with duckdb.connect() as connection:
-            rows = connection.read_parquet(str(path)).project(", ".join(COLUMNS)).fetchall()
+            rows = connection.read_parquet(str(path)).project(", ".join(f'"{name}"' for name in COLUMNS)).fetchall()
     except duckdb.Error as error:
         raise BadFileError(
             f"This is not a file of records: {str(error).splitlines()[0]}",
             where=str(path),
             hint="run the study again, or --resume its folder while records.jsonl is there",
         ) from error
-    return [Record(*row[:-1], at=json.loads(row[-1])) for row in rows]
+    return [Record(**dict(zip(COLUMNS, (*row[:-1], json.loads(row[-1])), strict=True))) for row in rows]
+
+
+def json_number(value: float) -> float | str | None:
+    """Return a number JSON can hold: NaN becomes null, infinities their names."""
+    if math.isnan(value):
+        return None
+    return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
 
 
 def as_rows(records: Sequence[Record]) -> list[dict[str, Any]]:

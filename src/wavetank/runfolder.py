@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import wavetank
-from wavetank.errors import BadFileError, RunFolderError
+from wavetank.errors import BadFileError, BadValueError, RunFolderError
 
 FORMAT = 1
 
@@ -55,6 +57,7 @@ class Plan:
 
 def create(root: Path, plan: Plan) -> Path:
     """Create the folder of a new run under ``root`` and write its ``study.toml``."""
+    text = dump_plan(plan)
     now = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
     base = root / plan.study
     try:
@@ -68,7 +71,7 @@ def create(root: Path, plan: Plan) -> Path:
             except FileExistsError:
                 number += 1
                 folder = base / f"{now}_{number}"
-        write_atomic(folder / "study.toml", dump_plan(plan))
+        write_atomic(folder / "study.toml", text)
     except OSError as error:
         raise RunFolderError(
             f"The run's folder cannot be created: {error.strerror or error}.",
@@ -102,16 +105,16 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def dump_plan(plan: Plan) -> str:
-    """Return the plan as TOML that :func:`load_plan` reads back unchanged."""
+    """Return the plan as TOML that :func:`load_plan` reads back unchanged, but for None, which becomes ``"none"``."""
     lines = [
-        f"# Repeat this run exactly: wavetank compare {plan.study}/.../study.toml",
+        "# Repeat this run exactly: wavetank compare PATH/OF/THIS/study.toml",
         f"format = {FORMAT}",
         f"study = {_toml(plan.study)}",
         f"systems = {_toml(list(plan.systems))}",
         f"seeds = {_toml(list(plan.seeds))}",
         "",
         "[settings]",
-        *(f"{name} = {_toml(value)}" for name, value in plan.settings.items() if value is not None),
+        *(f"{name} = {_toml(value)}" for name, value in plan.settings.items()),
     ]
     for system, values in plan.parameters.items():
         lines += ["", f"[parameters.{_toml(system)}]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
@@ -119,6 +122,9 @@ def dump_plan(plan: Plan) -> str:
 
 
 def _toml(value: Any) -> str:
+    if value is None:
+        # TOML has no null; settings and parameters read this word as "no value".
+        return '"none"'
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -126,8 +132,10 @@ def _toml(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, str):
-        # JSON's escapes are a subset of TOML's basic strings; DEL alone must be escaped besides.
-        return json.dumps(value).replace("\x7f", "\\u007f")
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise BadValueError("A text that is not valid Unicode cannot be kept in a study file.", given=ascii(value))
+        # JSON's escapes of control characters are TOML's too; DEL alone must be escaped besides.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     raise TypeError(f"A setting of type {type(value).__name__} cannot be written.")
@@ -163,14 +171,22 @@ def load_plan(path: Path) -> Plan:
             allowed=sorted(allowed),
             where=str(path),
         )
-    seeds = table.get("seeds", 0)
-    return Plan(
-        study=table["study"],
-        settings=table.get("settings", {}),
-        systems=tuple(table.get("systems", ())),
-        parameters=table.get("parameters", {}),
-        seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
-    )
+    try:
+        seeds = msgspec.convert(table.get("seeds", []), int | list[int])
+        plan = Plan(
+            study=table["study"],
+            settings=msgspec.convert(table.get("settings", {}), dict[str, Any]),
+            systems=msgspec.convert(table.get("systems", []), tuple[str, ...]),
+            parameters=msgspec.convert(table.get("parameters", {}), dict[str, dict[str, Any]]),
+            seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+        )
+    except msgspec.ValidationError as error:
+        raise BadFileError(f"The study file holds a value of another kind: {error}", where=str(path)) from error
+    if "seeds" in table and (not plan.seeds or min(plan.seeds) < 0):
+        raise BadFileError(
+            "The study file's seeds must be one or more numbers from 0.", given=table["seeds"], where=str(path)
+        )
+    return plan
 
 
 def provenance(plan: Plan, data: Mapping[str, str], on: str) -> dict[str, Any]:
@@ -210,7 +226,10 @@ def command_of(plan: Plan) -> str:
             words += ["--set", f"{system}.{name}={_word(value)}"]
     if plan.systems != kind.systems:
         words += ["--systems", ",".join(plan.systems)]
-    if len(plan.seeds) != kind.default_seeds:
+    if plan.seeds != tuple(range(len(plan.seeds))):
+        # A list of one needs its comma to be told from a count.
+        words += ["--seeds", ",".join(map(str, plan.seeds)) + ("," if len(plan.seeds) == 1 else "")]
+    elif len(plan.seeds) != kind.default_seeds:
         words += ["--seeds", str(len(plan.seeds))]
     return shlex.join(words)
 
@@ -220,6 +239,8 @@ def _plain(value: Any) -> Any:
 
 
 def _word(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, list | tuple):
         return ",".join(_word(item) for item in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -82,12 +83,23 @@ def _convert(value: Any, hint: Any, metadata: Mapping[str, Any], where: str) -> 
     if type(None) in options and (value is None or value == "none"):
         return None
     kinds = [option for option in options if option is not type(None)]
-    if str in kinds and isinstance(value, str) and len(kinds) > 1:
+    words = metadata.get("choices", ()) if str in kinds and len(kinds) > 1 else ()
+    if str in kinds and len(kinds) > 1:
         # "auto" or a number: a word stays a word, everything else is tried as the other type.
-        if value in metadata.get("choices", ()):
+        if isinstance(value, str) and value in words:
             return value
         kinds.remove(str)
-    (kind,) = kinds[:1]
+    try:
+        return _of_kind(value, kinds[0], metadata, where)
+    except BadValueError as error:
+        if words:
+            other = error.allowed if isinstance(error.allowed, str) else "a number"
+            error.allowed = f"{', '.join(words)}, or {other}"
+            error.nearest = nearest_of(str(value), words)
+        raise
+
+
+def _of_kind(value: Any, kind: Any, metadata: Mapping[str, Any], where: str) -> Any:
     if typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]
         parts = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
@@ -120,8 +132,8 @@ def _one(value: Any, kind: type, metadata: Mapping[str, Any], where: str) -> Any
     if kind not in (int, float):
         return value
     unit = metadata.get("unit", "")
-    number = units.parse_quantity(value, unit, where=where) if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, int | float):
+    number: Any = units.parse_quantity(value, unit, where=where) if isinstance(value, str) else value
+    if not _is_number(number):
         raise BadValueError("The value must be a number.", given=value, where=where)
     if kind is int:
         if not float(number).is_integer():
@@ -130,6 +142,27 @@ def _one(value: Any, kind: type, metadata: Mapping[str, Any], where: str) -> Any
     low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
     if not low <= number <= high:
         raise BadValueError(
-            "The value is out of range.", given=value, allowed=f"{low:g} to {high:g} {unit}".rstrip(), where=where
+            "The value is out of range.", given=value, allowed=range_in_words(low, high, unit), where=where
         )
     return kind(number)
+
+
+def _is_number(value: object) -> bool:
+    # numpy's integers are numbers too, True is none.
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def range_in_words(low: float, high: float, unit: str = "") -> str:
+    """Return an allowed interval as one would say it; empty when everything is allowed.
+
+    Examples
+    --------
+    >>> range_in_words(0, 10, "s"), range_in_words(1, math.inf), range_in_words(-math.inf, math.inf)
+    ('0 to 10 s', '1 or more', '')
+    """
+    unit = f" {unit}" if unit else ""
+    if math.isfinite(low) and math.isfinite(high):
+        return f"{low:g} to {high:g}{unit}"
+    if math.isfinite(low):
+        return f"{low:g}{unit} or more"
+    return f"{high:g}{unit} or less" if math.isfinite(high) else ""

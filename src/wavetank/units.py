@@ -48,7 +48,7 @@ def convert(value: float, unit: str, to: str, *, where: str | None = None) -> fl
     of_the_kind = [name for name, (kind, _) in _UNITS.items() if to in _UNITS and kind == _UNITS[to][0]]
     if unit not in _UNITS or to not in _UNITS or _UNITS[unit][0] != _UNITS[to][0]:
         raise BadValueError(
-            f"{unit!r} is not a unit that converts to {to!r}.",
+            f"{unit!r} is not a unit that converts to {to!r}." if to else f"This number has no unit, not {unit!r}.",
             given=f"{value:g} {unit}",
             allowed=of_the_kind or f"a plain number, in {to}" if to else "a plain number",
             nearest=nearest_of(unit, of_the_kind),
@@ -71,9 +71,14 @@ def parse_quantity(text: str, unit: str, *, where: str | None = None) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise BadValueError(
-            "This is not a number.", given=text, allowed=f"a number, optionally with a unit ({unit})", where=where
+            "This is not a number.",
+            given=text,
+            allowed=f"a number, optionally with a unit ({unit})" if unit else "a plain number",
+            where=where,
         )
     value = float(match[1].replace("_", ""))
+    if math.isinf(value):
+        raise BadValueError("This number is too large.", given=text, where=where)
     if not match[2]:
         return value
     return convert(value, match[2], unit, where=where)

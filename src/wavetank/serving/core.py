@@ -131,6 +131,8 @@ class Rules(NamedTuple):
     window: int  # most waiting requests a pool router sees
     memory_ps: int  # how long the router's own record of sent prefixes counts
     probes: int
+    count_from_ps: int  # idle time and imbalance are summed over steps that start from here
+    count_until_ps: int  # to here
 
 
 class Tables(NamedTuple):
@@ -650,10 +652,11 @@ def _plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
         domain.first_ps = slowest + rules.sync_ps
         domain.growth_ps = 0
         domain.phase_steps = 1
-        domain.lock_ps += slowest * rules.group
-        domain.work_ps += total
-        domain.imbalance += np.float64(rules.group * heaviest - load)
-        domain.imbalance_steps += 1
+        if rules.count_from_ps <= domain.now_ps <= rules.count_until_ps:
+            domain.lock_ps += slowest * rules.group
+            domain.work_ps += total
+            domain.imbalance += np.float64(rules.group * heaviest - load)
+            domain.imbalance_steps += 1
     domain.phase_end_ps = domain.now_ps + _duration(domain, domain.phase_steps)
     domain.planned = 1
 
@@ -677,7 +680,8 @@ def _finish(t: Tables, rules: Rules, d: int) -> None:
             _evict(t, rules, w)
             worker.held += worker.decoding
         if rules.group == 1:
-            worker.busy_ps += now - domain.now_ps
+            counted = min(now, rules.count_until_ps) - max(domain.now_ps, rules.count_from_ps)
+            worker.busy_ps += max(counted, 0)
     domain.step += steps
     domain.now_ps = now
     domain.planned = 0

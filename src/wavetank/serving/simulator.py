@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PS_PER_S = 1_000_000_000_000
 # 53 days, so that no sum of step times leaves 64 bits.
 LONGEST_TRACE_S = 4.6e6
+# Share of a trace's span at its start that no figure counts.
+WARM_UP = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,7 @@ class ServingRun:
         return float(self.finish_s.max() - self.arrival_s[0])
 
     def metrics(self, *, slo_ttft_s: float = 2.0, slo_tpot_s: float = 0.1) -> dict[str, float]:
-        """Return the figures that studies compare.
+        """Return the figures that studies compare, without the filling and the draining of the cluster.
 
         Parameters
         ----------
@@ -110,31 +112,44 @@ class ServingRun:
         Returns
         -------
         dict
-            ``throughput_tokens_per_s`` (output tokens / makespan), ``requests_per_s``, ``goodput_per_s`` (requests
-            within the objective / makespan), ``ttft_*``, ``tpot_*`` and ``e2e_*`` quantiles and means in s,
-            ``idle_share`` (worker time not spent on the worker's own work: waiting at the barrier in a lockstep group,
-            without work for independent replicas), ``imbalance_tokens``, ``preempted_share``, ``prefix_hit_share``.
+            Rates count what finished between the end of the warm-up and the last arrival, per second of it:
+            ``throughput_tokens_per_s`` (output tokens), ``requests_per_s``, ``goodput_per_s`` (requests within the
+            objective).  ``ttft_*``, ``tpot_*`` and ``e2e_*`` are quantiles and means, in s, of the requests that
+            arrived in that time; ``idle_share`` (worker time without work of the worker's own: waiting at the barrier
+            in a lockstep group, without requests for independent replicas) and ``imbalance_tokens`` are means over
+            it.  ``preempted_share`` and ``prefix_hit_share`` count the whole run.
         """
-        span = self.makespan_s
+        start, end = self.window_s
+        finished = (self.finish_s >= start) & (self.finish_s <= end)
+        arrived = self.arrival_s >= start if end > start and self.arrival_s[-1] > start else np.ones_like(finished)
+        good = finished & (self.ttft_s <= slo_ttft_s) & ~(self.tpot_s > slo_tpot_s)
         found = {
-            "throughput_tokens_per_s": float(self.output_tokens.sum()) / span,
-            "requests_per_s": self.arrival_s.size / span,
-            "goodput_per_s": self.good(slo_ttft_s=slo_ttft_s, slo_tpot_s=slo_tpot_s) / span,
+            "throughput_tokens_per_s": float(self.output_tokens[finished].sum()) / (end - start),
+            "requests_per_s": float(finished.sum()) / (end - start),
+            "goodput_per_s": float(good.sum()) / (end - start),
             "idle_share": self.idle_share,
             "imbalance_tokens": self.imbalance_tokens,
             "preempted_share": float((self.preemptions > 0).mean()),
             "prefix_hit_share": float(self.matched_tokens.sum() / self.prompt_tokens.sum()),
         }
         for name, values in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
-            known = values[~np.isnan(values)]
+            known = values[arrived & ~np.isnan(values)]
             found[f"{name}_mean_s"] = float(known.mean()) if known.size else math.nan
             for quantile in (50, 95, 99):
                 found[f"{name}_p{quantile}_s"] = float(np.percentile(known, quantile)) if known.size else math.nan
         return found
 
-    def good(self, *, slo_ttft_s: float, slo_tpot_s: float) -> int:
-        """Return how many requests met the objective; a request of one token has no TPOT to miss."""
-        return int(((self.ttft_s <= slo_ttft_s) & ~(self.tpot_s > slo_tpot_s)).sum())
+    @cached_property
+    def window_s(self) -> tuple[float, float]:
+        """The time that figures are counted over: the end of the warm-up (a tenth of the trace) to the last arrival.
+
+        A backlog that arrives at once has no such time; then it is the whole run.
+        """
+        first, last = float(self.arrival_s[0]), float(self.arrival_s[-1])
+        start = first + WARM_UP * (last - first)
+        if last - start <= 0 or not ((self.finish_s >= start) & (self.finish_s <= last)).any():
+            return first, float(self.finish_s.max())
+        return start, last
 
     @property
     def idle_share(self) -> float:
@@ -232,13 +247,8 @@ def _split(
     return ServingRun(
         **{
             **{name: getattr(first, name) for name in _REQUEST_FIELDS},
-            **{
-                name: getattr(first, name) + getattr(second, name)
-                for name in ("steps", "decisions", "refreshes", "lock_s", "work_s")
-            },
-            **{
-                name: getattr(second, name) for name in ("imbalance_tokens", "probe_s", "probe_tokens", "probe_running")
-            },
+            **{name: getattr(first, name) + getattr(second, name) for name in ("steps", "decisions", "refreshes")},
+            **{name: getattr(second, name) for name in _DECODE_FIELDS},
         }
     )
 
@@ -247,6 +257,8 @@ _REQUEST_FIELDS = (
     "arrival_s", "first_token_s", "finish_s", "prompt_tokens", "output_tokens", "worker", "preemptions",
     "matched_tokens",
 )  # fmt: skip
+# Where the phases are split these are about the decode workers.
+_DECODE_FIELDS = ("lock_s", "work_s", "imbalance_tokens", "probe_s", "probe_tokens", "probe_running")
 
 
 def _run(
@@ -270,6 +282,10 @@ def _run(
     caching = with_blocks and cluster.prefix_caching
     rules = rules_of(cluster, block_tokens=requests.block_tokens if with_blocks else 0, caching=caching, probes=probes)
     rules = rules._replace(prefilled=int(first_ps is not None))
+    first, last = int(arrival_ps[0]), int(arrival_ps[-1])
+    if last > first:
+        # Without the filling of the cluster and without its draining after the last arrival.
+        rules = rules._replace(count_from_ps=first + round(WARM_UP * (last - first)), count_until_ps=last)
     tables = core.make_tables(
         n,
         rules,
@@ -288,7 +304,6 @@ def _run(
     if with_blocks:
         tables.block_ids[:] = requests.block_ids
         tables.block_offsets[:] = requests.block_offsets
-    last = int(arrival_ps[-1])
     probe_ps = (np.arange(probes, dtype=np.int64) + 1) * max(last // (probes + 1), 1)
     view = _view(cluster)
     state = np.ascontiguousarray(router.initial_state(cluster.workers), np.float64).copy()
@@ -342,6 +357,8 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int)
         window=cluster.pool_window,
         memory_ps=round(cluster.prefix_memory_s * PS_PER_S),
         probes=probes,
+        count_from_ps=0,
+        count_until_ps=int(core.NEVER),
     )
 
 
@@ -405,8 +422,10 @@ def _collect(
     if grouped:
         lock_ps, work_ps = int(domains["lock_ps"].sum()), int(domains["work_ps"].sum())
     else:
-        end = int(table["finish_ps"].max())
-        lock_ps = (end - int(table["arrival_ps"][0])) * domains.size
+        arrived = table["arrival_ps"]
+        first, last, end = int(arrived[0]), int(arrived[-1]), int(table["finish_ps"].max())
+        counted_ps = last - (first + round(WARM_UP * (last - first))) if last > first else end - first
+        lock_ps = counted_ps * domains.size
         work_ps = int(tables.workers["busy_ps"].sum())
     counted = int(domains["imbalance_steps"].sum())
     return ServingRun(

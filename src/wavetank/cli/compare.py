@@ -1,0 +1,237 @@
+"""``wavetank compare``: put a study's question to its systems."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wavetank import catalog, comparison, runfolder
+from wavetank.cli.exits import DEFECT, INTERRUPTED
+from wavetank.cli.progress import last_line, progress_for, say_table
+from wavetank.cli.terminal import say, say_error, say_heading, say_json, say_wrapped, style
+from wavetank.cli.verdicts import exit_code, say_findings, tally
+from wavetank.comparison import Comparison
+from wavetank.errors import BadValueError, WavetankError, unknown_name
+from wavetank.execute import FailedTrial, check_place
+from wavetank.records import read_log
+from wavetank.runfolder import Plan
+from wavetank.study import Study
+
+_LATEST = "(the latest run)"
+
+
+@click.command()
+@click.argument("study", required=False)
+@click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting, or SYSTEM.PARAMETER; repeatable.")
+@click.option("--systems", metavar="A,B,...", help="The contenders; the study's own list by default.")
+@click.option("--seeds", metavar="N", help="How many seeds (5), or which (0,3,7).")
+@click.option(
+    "--on",
+    "place",
+    metavar="PLACE",
+    default="local",
+    show_default=True,
+    help="here, local, local:N, ray://ADDRESS, dask://ADDRESS; ADDRESS local starts one.",
+)
+@click.option("--out", metavar="DIR", default="runs", show_default=True, help="Where run folders go.")
+@click.option(
+    "--resume",
+    metavar="[FOLDER]",
+    is_flag=False,
+    flag_value=_LATEST,
+    help="Go on with an interrupted run: the latest, or the one in FOLDER.",
+)
+@click.option("--check", is_flag=True, help="Exit with 1 when a claim does not hold here, 2 when one is undecided.")
+@click.option("--evidence", metavar="LABEL", help="Keep the run's records as evidence behind the claims.")
+@click.option("--plain", is_flag=True, help="Plain lines and table, also on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    study: str | None,
+    pairs: tuple[str, ...],
+    systems: str | None,
+    seeds: str | None,
+    place: str,
+    out: str,
+    resume: str | None,
+    check: bool,
+    evidence: str | None,
+    plain: bool,
+    as_json: bool,
+) -> int:
+    """Put the question of STUDY (a name, or the path of a study.toml) to its systems.
+
+    Prints one table and the verdicts on the claims that the run decides, and writes a report; Ctrl-C keeps what is
+    finished.
+    """
+    if evidence is not None:
+        comparison.check_label(evidence)
+    check_place(place)
+    settings, parameters = _assignments(pairs)
+    planned = partial(
+        comparison.make_plan,
+        systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()],
+        seeds=None if seeds is None else _seeds(seeds),
+        parameters=parameters,
+        settings=settings,
+    )
+    if resume is not None:
+        plan, built, folder = _resumed(study, resume, Path(out), planned)
+    elif study is not None:
+        plan, built = planned(study)
+        folder = runfolder.create(Path(out), plan)
+    else:
+        raise _no_study()
+    result = run_told(plan, built, folder, place=place, plain=plain or as_json)
+    if result is None:
+        return INTERRUPTED
+    if as_json:
+        say_json(result.as_json())
+    else:
+        _say_result(result, plain=plain)
+    if result.failures:
+        _say_failures(result, place)
+        return DEFECT
+    if evidence is not None:
+        say(f"Kept as evidence in {comparison.keep_as_evidence(result, evidence)}", err=True)
+    return exit_code(result.findings) if check else 0
+
+
+def run_told(plan: Plan, study: Study, folder: Path, *, place: str, plain: bool) -> Comparison | None:
+    """Run a plan with progress on standard error; None when Ctrl-C ended it, which is told."""
+    try:
+        with progress_for(folder, plain=plain) as progress:
+            return comparison.run_plan(plan, study, folder, on=place, progress=progress)
+    except comparison.Interrupted as stop:
+        say(
+            style(f"Interrupted: {stop.finished} of {stop.total} trials are safe in {folder}", err=True, bold=True),
+            err=True,
+        )
+        say(f"  next: {_go_on(plan, folder, place)}", err=True)
+        return None
+    except WavetankError as error:
+        say_error(error)
+        with suppress(WavetankError):
+            kept = len(read_log(folder / "records.jsonl"))
+            say(f"  kept: {kept} finished trials in {folder}", err=True)
+            say(f"  then: {_go_on(plan, folder, place)}", err=True)
+        raise click.exceptions.Exit(error.exit_code) from error
+
+
+def _go_on(plan: Plan, folder: Path, place: str) -> str:
+    words = ["wavetank", "compare", plan.study, "--resume", str(folder)]
+    return shlex.join(words if place == "local" else [*words, "--on", place])
+
+
+def _assignments(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Split ``--set`` pairs into settings and parameters of systems."""
+    settings: dict[str, Any] = {}
+    parameters: dict[str, dict[str, Any]] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise BadValueError(
+                "This sets nothing.", given=pair, allowed="KEY=VALUE, as in refresh_s=100ms", where="--set"
+            )
+        system, dot, name = key.partition(".")
+        if dot:
+            if system not in catalog.everything().systems:
+                raise unknown_name("system", system, catalog.everything().systems, where=f"--set {key}")
+            parameters.setdefault(system, {})[name] = value
+        else:
+            settings[key] = value
+    return settings, parameters
+
+
+def _seeds(text: str) -> int | list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadValueError(
+            "The seeds must be a count or a list of numbers from 0.",
+            given=text,
+            allowed="5 for the seeds 0 to 4, or 0,3,7",
+            where="--seeds",
+        )
+    return [int(part) for part in parts] if "," in text else int(parts[0])
+
+
+def _no_study() -> WavetankError:
+    return BadValueError("No study was named.", allowed="a study's name or file", hint="wavetank list --studies")
+
+
+def _resumed(
+    study: str | None, resume: str, out: Path, planned: Callable[[str], tuple[Plan, Study]]
+) -> tuple[Plan, Study, Path]:
+    """Return the plan of the run to go on with; options that ask for another one are refused."""
+    if study is None and not (Path(resume) / "study.toml").exists() and resume in catalog.everything().studies:
+        # `--resume STUDY`: the order of the words, not the user's wish, made the study the folder.
+        study, resume = resume, _LATEST
+    from_file = study is not None and (study.endswith(".toml") or "/" in study)
+    name = runfolder.load_plan(Path(study)).study if study is not None and from_file else study
+    if resume != _LATEST:
+        folder = Path(resume)
+    elif name is not None:
+        folder = runfolder.latest(out, catalog.study(name).name)
+    else:
+        raise _no_study()
+    file = str(folder / "study.toml")
+    plan, built = comparison.make_plan(file)
+    if name is not None and name != plan.study:
+        raise BadValueError(
+            f"The run is one of the study {plan.study!r}, not of {name!r}.",
+            where=str(folder),
+            hint=f"wavetank compare {plan.study} --resume {folder}",
+        )
+    wanted, _ = planned(study if study is not None and from_file else file)
+    if wanted != plan:
+        raise BadValueError(
+            "The options ask for another run than the one to go on with.",
+            where=str(folder),
+            hint=f"wavetank compare {plan.study} --resume {folder}, or the same command without --resume",
+        )
+    return plan, built, folder
+
+
+def _say_result(result: Comparison, *, plain: bool) -> None:
+    say_table(result, plain=plain)
+    notes = result.study.notes()
+    if notes:
+        say()
+    for note in notes:
+        say_wrapped(f"note: {note}", rest="      ")
+    if result.findings:
+        say_heading(tally(result.findings))
+        say_findings(result.findings, where=False)
+    say()
+    if result.records:
+        say(f"report  {result.folder / 'report.html'}")
+    say(f"again   {result.about['command']}")
+
+
+def _say_failures(result: Comparison, place: str) -> None:
+    """Name the failed trials and keep their traces."""
+    count = len(result.failures)
+    names = ", ".join(failure.trial for failure in result.failures[:5]) + (", ..." if count > 5 else "")
+    planned = len(result.study.trials(result.plan.systems, result.plan.seeds))
+    log = result.folder / "failures.log"
+    headline = f"{count} of {planned} trials failed: {names}"
+    say(style(headline, err=True, fg="red", bold=True), err=True)
+    say(f"  cause: {last_line(result.failures[0])}", err=True)
+    try:
+        runfolder.write_atomic(log, "\n".join(map(_trace, result.failures)))
+        say(f"  where: {log}", err=True)
+    except OSError as error:
+        say(f"  where: nowhere, {log} cannot be written: {error.strerror or error}", err=True)
+    if click.get_current_context().meta.get("wavetank.trace"):
+        say("\n".join(map(_trace, result.failures)), err=True)
+    say(f"  next: {_go_on(result.plan, result.folder, place)}", err=True)
+
+
+def _trace(failure: FailedTrial) -> str:
+    return f"trial {failure.trial}\n{failure.traceback}"

@@ -1,0 +1,217 @@
+"""What is shown while a study runs, on standard error: plain lines, or on a terminal a table that fills."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from wavetank import units
+from wavetank.cli.terminal import is_terminal, say, say_wrapped
+from wavetank.comparison import Comparison
+from wavetank.execute import FailedTrial
+from wavetank.records import Record
+from wavetank.runfolder import Plan
+from wavetank.study import Study
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console, RenderableType
+
+SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_TABLES = 0.25
+_FAILURES_TOLD = 3
+_FIGURES_TOLD = 3
+
+
+class _Count:
+    """How far a run is, and how long it may still take."""
+
+    def __init__(self) -> None:
+        self.total = self.left = self.failed = 0
+        self._first_left = 0
+        self._start = time.monotonic()
+
+    def begin(self, total: int, left: int) -> None:
+        self.total, self.left, self._first_left = total, left, left
+        self._start = time.monotonic()
+
+    def text(self) -> str:
+        """Return the state in words."""
+        done = self.total - self.left
+        parts = [f"{done} of {self.total} {'trial' if self.total == 1 else 'trials'}"]
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        ran = self._first_left - self.left
+        if self.left and ran:
+            parts.append(f"about {_duration((time.monotonic() - self._start) / ran * self.left)} left")
+        return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _left(study: Study, plan: Plan, total: int, done: Sequence[Record]) -> int:
+    """Return how many trials have no record yet."""
+    seen = {(record.system, record.seed) for record in done}
+    if study.in_process:
+        return total - len({seed for _, seed in seen})
+    return total - len(seen)
+
+
+class Lines:
+    """Plain lines: the first finished trial at once, then one every few seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = _Count()
+        self._shown: list[str] = []
+        self._last = 0.0
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def begin(self, study: Study, plan: Plan, total: int, done: Sequence[Record]) -> None:
+        """Say what is run and where it is kept."""
+        self._count.begin(total, _left(study, plan, total, done))
+        self._shown = [metric.name for metric in study.metrics if metric.table][:_FIGURES_TOLD]
+        kept = f", {total - self._count.left} of them finished before" if done else ""
+        trials = "1 trial" if total == 1 else f"{total} trials"
+        say(f"{plan.study}: {trials}{kept}; kept in {self._folder}", err=True)
+
+    def trial(self, records: Sequence[Record], left: int) -> None:
+        """Say how far the run is, with the figures of the last trial."""
+        self._count.left = left
+        if left and self._last and time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
+            return
+        self._last = time.monotonic()
+        say_wrapped(f"{self._count.text()}: {self._figures(records)}", first="  ", rest="      ", err=True)
+
+    def _figures(self, records: Sequence[Record]) -> str:
+        if not records:
+            return "no figures"
+        first = records[0]
+        found: dict[str, str] = {}
+        for record in records:
+            if record.metric in self._shown and (record.system, record.seed, record.at) == (
+                first.system,
+                first.seed,
+                first.at,
+            ):
+                found.setdefault(record.metric, f"{record.metric} {units.show(record.value, record.unit)}")
+        case = "".join(f" {value}" for value in first.at.values())
+        return f"{first.system}{case} seed {first.seed}: {', '.join(found.values()) or 'no main figures'}"
+
+    def failed(self, failure: FailedTrial) -> None:
+        """Say which trial failed and how; further ones are only counted."""
+        self._count.failed += 1
+        self._count.left -= 1
+        if self._count.failed <= _FAILURES_TOLD:
+            say(f"  {failure.trial} failed: {last_line(failure)}", err=True)
+
+
+def last_line(failure: FailedTrial) -> str:
+    """Return the line of a failed trial's trace that names the exception."""
+    return failure.traceback.strip().splitlines()[-1] if failure.traceback.strip() else str(failure.error)
+
+
+class LiveTable:
+    """The main table on a terminal, redrawn as trials finish, with a line of progress below."""
+
+    def __init__(self, folder: Path) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._folder = folder
+        self._console = Console(stderr=True)
+        # Drawn only when a trial ends: a refreshing thread would disturb a study that measures time.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._count = _Count()
+        self._records: list[Record] = []
+        self._failures: list[FailedTrial] = []
+        self._drawn = 0.0
+        self._study: Study | None = None
+        self._plan: Plan | None = None
+
+    def __enter__(self) -> LiveTable:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def begin(self, study: Study, plan: Plan, total: int, done: Sequence[Record]) -> None:
+        """Draw the table with what an interrupted run had finished."""
+        self._study, self._plan, self._records = study, plan, list(done)
+        self._count.begin(total, _left(study, plan, total, done))
+        self._draw(at_once=True)
+
+    def trial(self, records: Sequence[Record], left: int) -> None:
+        """Draw the table with the trial's figures."""
+        self._records += records
+        self._count.left = left
+        self._draw(at_once=not left)
+
+    def failed(self, failure: FailedTrial) -> None:
+        """Draw the table with the failure noted."""
+        self._failures.append(failure)
+        self._count.failed += 1
+        self._count.left -= 1
+        self._draw(at_once=False)
+
+    def _draw(self, *, at_once: bool) -> None:
+        if not at_once and time.monotonic() - self._drawn < SECONDS_BETWEEN_TABLES:
+            return
+        self._drawn = time.monotonic()
+        self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        state = Text(f"{self._count.text()}; Ctrl-C keeps what is finished in {self._folder}", style="dim")
+        if self._study is None or self._plan is None:
+            return state
+        so_far = Comparison(self._study, self._plan, tuple(self._records), {}, tuple(self._failures), self._folder)
+        return Group(fitting_table(so_far, self._console, finished=False), state)
+
+
+def fitting_table(result: Comparison, console: Console, *, finished: bool = True) -> RenderableType:
+    """Return the main table for a console: ruled where it fits, plain text in blocks where it is too wide."""
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    from wavetank.report.tables import main_table
+
+    model = main_table(result)
+    table = model.as_rich()
+    if not finished:
+        # What is missing is yet to come.
+        table.caption = None
+    if Measurement.get(console, console.options.update_width(10_000), table).maximum <= console.width:
+        return table
+    return Text(model.as_text(console.width), no_wrap=True)
+
+
+def progress_for(folder: Path, *, plain: bool) -> Any:
+    """Return the live table where standard error is a terminal and nobody asked for plain lines, else plain lines."""
+    return Lines(folder) if plain or not is_terminal(sys.stderr) else LiveTable(folder)
+
+
+def say_table(result: Comparison, *, plain: bool) -> None:
+    """Write the main table to standard output."""
+    if plain or not is_terminal(sys.stdout):
+        say(result.summary())
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(fitting_table(result, console))

@@ -1,0 +1,420 @@
+"""Sorts keys of 16 to 64 bits through pages: one partition of memory, then every page in cache.
+
+The first pass moves each key to the page of its leading bits; the second finishes each page while it fits the cache.
+A page whose keys lie close together is counted like a 16-bit array; any other is sorted by its leading bits in two
+radix passes and straightened by insertion, so that the work hardly depends on the key's width.
+
+Source: M. Dang'ana, arXiv 2605.10390, 2026, for the sparse hierarchical histogram; the partition's write-combining
+buffers are those of Satish et al., SIGMOD 2010.
+
+Differs from the source:
+1. Pages follow the range of the keys at hand, not fixed 16-bit prefixes; a page too large for the cache (skewed
+   keys) is partitioned again by all threads, with its own range.
+2. A page is a list when it is written and becomes a counter page when it is read, once its length and range are known;
+   the source's (inferred) design converts while keys arrive.
+3. Row ids can travel with the keys; every step is stable.
+4. Ascending and descending input is recognised in the pass that finds the range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from wavetank.kernels.crew import Crew, parts_of
+from wavetank.kernels.key_codec import Codec, decode, decoded_bits, encode, identity
+from wavetank.kernels.stream_stores import LINE_BYTES, copy_line, fence, store_line
+
+PAGE_BYTES = 1 << 18
+# A page this large is partitioned again: twice this no longer fits a second-level cache together with its scratch.
+_LARGE_BYTES = 1 << 20
+_DENSE = 1 << 16
+_MAX_BITS = 12
+_INSERTION = 24
+_MAX_DIGIT = 11
+_ONE = np.uint64(1)
+WORD_COPIES = {
+    1: np.uint64(0x0101_0101_0101_0101),
+    2: np.uint64(0x0001_0001_0001_0001),
+    4: np.uint64(0x0000_0001_0000_0001),
+    8: _ONE,
+}
+
+
+@njit(cache=True, nogil=True)
+def expand(
+    out: NDArray[Any], values: NDArray[Any], ends: NDArray[np.uint64], start: int, stop: int, copies: np.uint64
+) -> None:
+    """Write ``out[start:stop]`` of the array in which ``values[k]`` fills positions ``ends[k - 1]`` to ``ends[k]``.
+
+    Parameters
+    ----------
+    out, values : ndarray of one unsigned type
+        The whole output, and the bits of each distinct key in ascending order of keys.
+    ends : ndarray of uint64, shape of ``values``
+        Running total of the counts.
+    start, stop : int
+        The range that this thread owns.
+    copies : uint64
+        What turns a key into a word filled with it.
+    """
+    item = np.uint64(out.itemsize)
+    line = LINE_BYTES // out.itemsize
+    address = np.uint64(out.ctypes.data)
+    k = np.searchsorted(ends, np.uint64(start), side="right")
+    at = start
+    while at < stop:
+        end = min(np.int64(ends[k]), stop)
+        value = values[k]
+        if end - at >= 2 * line:
+            while (address + np.uint64(at) * item) & np.uint64(LINE_BYTES - 1):
+                out[at] = value
+                at += 1
+            word = np.uint64(value) * copies
+            while at + line <= end:
+                store_line(address + np.uint64(at) * item, word)
+                at += line
+        while at < end:
+            out[at] = value
+            at += 1
+        k += 1
+    fence()
+
+
+@njit(cache=True, nogil=True)
+def _span(keys: NDArray[Any], codec: Codec) -> tuple[np.uint64, np.uint64]:
+    """Return the smallest and the largest code."""
+    low = encode(np.uint64(keys[0]), codec)
+    high = low
+    for i in range(keys.size):
+        code = encode(np.uint64(keys[i]), codec)
+        low = min(low, code)
+        high = max(high, code)
+    return low, high
+
+
+@njit(cache=True, nogil=True)
+def _trend(keys: NDArray[Any], codec: Codec) -> tuple[bool, bool]:
+    """Tell whether codes never fall, and whether they never rise; stops when both are refuted."""
+    never_falls, never_rises = True, True
+    last = encode(np.uint64(keys[0]), codec)
+    for i in range(1, keys.size):
+        code = encode(np.uint64(keys[i]), codec)
+        if code < last:
+            never_falls = False
+        elif code > last:
+            never_rises = False
+        if not (never_falls or never_rises):
+            break
+        last = code
+    return never_falls, never_rises
+
+
+@njit(cache=True, nogil=True)
+def _count(keys: NDArray[Any], codec: Codec, low: np.uint64, shift: np.uint64, counts: NDArray[np.uint32]) -> None:
+    """Add to ``counts``, shape (4, buckets), the keys of each bucket; neighbouring keys go to different rows."""
+    whole = keys.size - keys.size % 4
+    for i in range(0, whole, 4):
+        for row in range(4):
+            counts[row, (encode(np.uint64(keys[i + row]), codec) - low) >> shift] += np.uint32(1)
+    for i in range(whole, keys.size):
+        counts[0, (encode(np.uint64(keys[i]), codec) - low) >> shift] += np.uint32(1)
+
+
+@njit(cache=True, nogil=True)
+def _put(
+    value: Any, bucket: np.uint64, at: np.uint64, start: np.uint64,
+    out: NDArray[Any], address: np.uint64, lines: NDArray[Any], lines_address: np.uint64,
+) -> None:  # fmt: skip
+    """Append ``value`` to the bucket's line in cache; write the line out when it is full.
+
+    ``at`` is the place it goes to in ``out``, ``start`` the first place of this thread's share of the bucket.
+    """
+    last = np.uint64(LINE_BYTES // out.itemsize - 1)
+    item = np.uint64(out.itemsize)
+    phase = address // item
+    first = bucket * (last + _ONE)
+    slot = (at + phase) & last
+    lines[first + slot] = value
+    if slot == last:
+        if at >= start + last:
+            copy_line(address + (at - last) * item, lines_address + first * item)
+        else:
+            for i in range(start, at + _ONE):
+                out[i] = lines[first + ((np.uint64(i) + phase) & last)]
+
+
+@njit(cache=True, nogil=True)
+def _put_rest(
+    bucket: np.uint64, stop: np.uint64, start: np.uint64, out: NDArray[Any], address: np.uint64, lines: NDArray[Any]
+) -> None:
+    """Write what is left in the bucket's line."""
+    last = np.uint64(LINE_BYTES // out.itemsize - 1)
+    phase = address // np.uint64(out.itemsize)
+    first = bucket * (last + _ONE)
+    held = min((stop + phase) & last, stop - start)
+    for i in range(stop - held, stop):
+        out[i] = lines[first + ((np.uint64(i) + phase) & last)]
+
+
+@njit(cache=True, nogil=True)
+def _partition(
+    keys: NDArray[Any], ids: Any, codec: Codec, low: np.uint64, shift: np.uint64, starts: NDArray[np.uint64],
+    out: NDArray[Any], out_ids: Any, lines: NDArray[Any], id_lines: Any,
+) -> None:  # fmt: skip
+    """Move the codes of ``keys`` (and ``ids`` unless None) to their buckets, in the order they come in.
+
+    ``starts[b]`` is where this thread's share of bucket ``b`` begins in ``out``; ``lines`` holds a line a bucket.
+    """
+    # Addresses are taken once: in the loop they would touch the arrays' reference counts, which threads share.
+    address, lines_address = np.uint64(out.ctypes.data), np.uint64(lines.ctypes.data)
+    if out_ids is not None:
+        ids_address, id_lines_address = np.uint64(out_ids.ctypes.data), np.uint64(id_lines.ctypes.data)
+    heads = starts.copy()
+    for i in range(keys.size):
+        code = encode(np.uint64(keys[i]), codec)
+        bucket = (code - low) >> shift
+        at, start = heads[bucket], starts[bucket]
+        heads[bucket] = at + _ONE
+        _put(out.dtype.type(code), bucket, at, start, out, address, lines, lines_address)
+        if out_ids is not None:
+            _put(ids[i], bucket, at, start, out_ids, ids_address, id_lines, id_lines_address)
+    for b in range(starts.size):
+        bucket = np.uint64(b)
+        _put_rest(bucket, heads[b], starts[b], out, address, lines)
+        if out_ids is not None:
+            _put_rest(bucket, heads[b], starts[b], out_ids, ids_address, id_lines)
+    fence()
+
+
+@njit(cache=True, nogil=True)
+def _two_passes(
+    page: NDArray[Any], ids: Any, low: Any, shift: np.uint64, digit: np.uint64,
+    spare: NDArray[Any], spare_ids: Any, counts: NDArray[np.uint32],
+) -> None:  # fmt: skip
+    """Sort a page stably by bits ``shift`` to ``shift + 2 * digit`` of ``key - low``."""
+    values = np.int64(_ONE << digit)
+    mask = np.uint64(values - 1)
+    counts[:, :values] = 0
+    for i in range(page.size):
+        code = np.uint64(page[i] - low) >> shift
+        counts[0, code & mask] += np.uint32(1)
+        counts[1, (code >> digit) & mask] += np.uint32(1)
+    at0, at1 = np.uint32(0), np.uint32(0)
+    for v in range(values):
+        count0, count1 = counts[0, v], counts[1, v]
+        counts[0, v], counts[1, v] = at0, at1
+        at0 += count0
+        at1 += count1
+    for i in range(page.size):
+        bucket = (np.uint64(page[i] - low) >> shift) & mask
+        at = counts[0, bucket]
+        counts[0, bucket] = at + np.uint32(1)
+        spare[at] = page[i]
+        if ids is not None:
+            spare_ids[at] = ids[i]
+    for i in range(page.size):
+        bucket = (np.uint64(spare[i] - low) >> (shift + digit)) & mask
+        at = counts[1, bucket]
+        counts[1, bucket] = at + np.uint32(1)
+        page[at] = spare[i]
+        if ids is not None:
+            ids[at] = spare_ids[i]
+
+
+@njit(cache=True, nogil=True)
+def _insert(page: NDArray[Any], ids: Any, budget: int) -> bool:
+    """Sort a nearly sorted page by insertion; give up, with the page still whole, after ``budget`` moves."""
+    for i in range(1, page.size):
+        key = page[i]
+        if page[i - 1] <= key:
+            continue
+        at = i
+        if ids is not None:
+            row = ids[i]
+        while at > 0 and page[at - 1] > key:
+            page[at] = page[at - 1]
+            if ids is not None:
+                ids[at] = ids[at - 1]
+            at -= 1
+        page[at] = key
+        if ids is not None:
+            ids[at] = row
+        budget -= i - at
+        if budget < 0:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _count_page(page: NDArray[Any], low: Any, values: int, counts: NDArray[np.uint32]) -> None:
+    """Sort a page whose keys are ``low`` to ``low + values - 1`` by counting."""
+    counts[:values] = 0
+    for i in range(page.size):
+        counts[page[i] - low] += np.uint32(1)
+    at = 0
+    for v in range(values):
+        key = page.dtype.type(low + page.dtype.type(v))
+        for _ in range(counts[v]):
+            page[at] = key
+            at += 1
+
+
+@njit(cache=True, nogil=True)
+def _bit_length(value: np.uint64) -> int:
+    length = 0
+    while value:
+        value >>= _ONE
+        length += 1
+    return length
+
+
+@njit(cache=True, nogil=True)
+def _sort_page(page: NDArray[Any], ids: Any, spare: NDArray[Any], spare_ids: Any, counts: NDArray[np.uint32]) -> None:
+    """Sort one page of codes stably; ``counts`` has 2^16 entries."""
+    if page.size <= _INSERTION:
+        _insert(page, ids, _INSERTION * _INSERTION)
+        return
+    low, high = page[0], page[0]
+    for i in range(page.size):
+        low = min(low, page[i])
+        high = max(high, page[i])
+    if low == high:
+        return
+    span = np.uint64(high - low)
+    if ids is None and span < np.uint64(_DENSE) and span < np.uint64(page.size):
+        _count_page(page, low, np.int64(span) + 1, counts)
+        return
+    bits = _bit_length(span)
+    digit = min(max(_bit_length(np.uint64(page.size)) - 2, 4), _MAX_DIGIT, (bits + 1) // 2)
+    two = counts[: 2 << digit].reshape(2, 1 << digit)
+    if bits > 2 * digit:
+        # Keys that agree in their leading bits are few as a rule; if not, the whole width is sorted.
+        _two_passes(page, ids, low, np.uint64(bits - 2 * digit), np.uint64(digit), spare, spare_ids, two)
+        if _insert(page, ids, 8 * page.size):
+            return
+    for shift in range(0, bits, 2 * digit):
+        _two_passes(page, ids, low, np.uint64(shift), np.uint64(digit), spare, spare_ids, two)
+
+
+@njit(cache=True, nogil=True)
+def _sort_pages(out: NDArray[Any], ids: Any, edges: NDArray[np.int64], large: int, codec: Codec) -> None:
+    """Sort the pages between ``edges`` that hold fewer than ``large`` codes, and turn codes back into keys."""
+    longest = 0
+    for p in range(edges.size - 1):
+        length = edges[p + 1] - edges[p]
+        if length < large:
+            longest = max(longest, length)
+    spare = np.empty(longest, out.dtype)
+    spare_ids = None if ids is None else np.empty(longest, np.int64)
+    counts = np.empty(_DENSE, np.uint32)
+    plain = codec.flip == 0 and codec.base == 0
+    for p in range(edges.size - 1):
+        if edges[p + 1] - edges[p] >= large:
+            continue
+        page = out[edges[p] : edges[p + 1]]
+        page_ids = None if ids is None else ids[edges[p] : edges[p + 1]]
+        _sort_page(page, page_ids, spare, spare_ids, counts)
+        if not plain:
+            for i in range(page.size):
+                page[i] = out.dtype.type(decode(np.uint64(page[i]), codec))
+
+
+def trend(keys: NDArray[Any], codec: Codec, crew: Crew, threads: int) -> tuple[bool, bool]:
+    """Tell whether ``keys`` (at least one, as unsigned bits) never fall in order, and whether they never rise."""
+    # Neighbouring parts share a key, so that the step between them is seen too.
+    calls = [(keys[max(start - 1, 0) : stop], codec) for start, stop in parts_of(keys.size, threads)]
+    found = crew(_trend, calls)
+    return all(falls for falls, _ in found), all(rises for _, rises in found)
+
+
+def sort_wide(
+    keys: NDArray[Any],
+    out: NDArray[Any],
+    codec: Codec,
+    crew: Crew,
+    threads: int,
+    ids: NDArray[np.int64] | None = None,
+    out_ids: NDArray[np.int64] | None = None,
+) -> None:
+    """Write ``keys`` in ascending order to ``out``, and the ids that belong to them to ``out_ids``.
+
+    Parameters
+    ----------
+    keys, out : ndarray of uint16, uint32 or uint64, shape (n,), n > 0
+        Bits of the keys, and separate memory for the result.
+    codec : Codec
+        The order of the keys' type.
+    crew, threads
+        Who works, and how many they are; the result does not depend on it.
+    ids, out_ids : ndarray of int64, shape (n,), optional
+        Row ids; equal keys keep theirs in the order given.
+    """
+    _sort(keys, ids, out, out_ids, codec, codec, crew, threads)
+
+
+def _sort(
+    keys: NDArray[Any], ids: NDArray[np.int64] | None, out: NDArray[Any], out_ids: NDArray[np.int64] | None,
+    codec: Codec, final: Codec, crew: Crew, threads: int,
+) -> None:  # fmt: skip
+    """Sort ``keys`` of order ``codec`` into ``out``, whose codes become keys of order ``final``."""
+    n, item = keys.size, keys.itemsize
+    parts = parts_of(n, threads)
+    spans = crew(_span, [(keys[start:stop], codec) for start, stop in parts])
+    low = np.uint64(min(low for low, _ in spans))
+    span = int(max(high for _, high in spans)) - int(low)
+    if ids is None and span < _DENSE and n * item > PAGE_BYTES:
+        counts = np.zeros((len(parts), 4, span + 1), np.uint32)
+        crew(_count, [(keys[a:b], codec, low, np.uint64(0), counts[i]) for i, (a, b) in enumerate(parts)])
+        ends = counts.sum(axis=(0, 1), dtype=np.uint64).cumsum(dtype=np.uint64)
+        values = decoded_bits(low + np.arange(span + 1, dtype=np.uint64), final).astype(out.dtype)
+        crew(expand, [(out, values, ends, start, stop, WORD_COPIES[item]) for start, stop in parts])
+        return
+
+    bits = min((n * item // PAGE_BYTES).bit_length(), _MAX_BITS)
+    shift = np.uint64(min(max(span.bit_length() - bits, 0), 63))
+    counts = np.zeros((len(parts), 4, (span >> int(shift)) + 1), np.uint32)
+    crew(_count, [(keys[a:b], codec, low, shift, counts[i]) for i, (a, b) in enumerate(parts)])
+    sizes = counts.sum(axis=1, dtype=np.int64)
+    edges = np.concatenate(([0], sizes.sum(axis=0).cumsum()))
+    starts = (edges[:-1] + sizes.cumsum(axis=0) - sizes).astype(np.uint64)
+    calls = []
+    for i, (a, b) in enumerate(parts):
+        lines = _line_per_bucket(edges.size - 1, out.dtype)
+        if ids is None or out_ids is None:
+            calls.append((keys[a:b], None, codec, low, shift, starts[i], out, None, lines, None))
+        else:
+            id_lines = _line_per_bucket(edges.size - 1, out_ids.dtype)
+            calls.append((keys[a:b], ids[a:b], codec, low, shift, starts[i], out, out_ids, lines, id_lines))
+    crew(_partition, calls)
+
+    large = _LARGE_BYTES // item
+    for page in np.flatnonzero(np.diff(edges) >= large):
+        part = slice(edges[page], edges[page + 1])
+        page_ids, out_page_ids = (None, None) if out_ids is None else (out_ids[part].copy(), out_ids[part])
+        _sort(out[part].copy(), page_ids, out[part], out_page_ids, identity(codec), final, crew, threads)
+    # Several shares a thread: pages differ in cost, and whoever is done takes the next share.
+    wanted = np.linspace(0, n, 8 * len(parts) + 1).astype(np.int64)
+    first = np.unique(np.searchsorted(edges, wanted))
+    crew(_sort_pages, [(out, out_ids, edges[a : b + 1], large, final) for a, b in zip(first, first[1:], strict=False)])
+
+
+def _line_per_bucket(buckets: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return memory for one line a bucket, each within one line of the cache."""
+    room = np.empty((buckets + 1) * LINE_BYTES, np.uint8)
+    skip = -room.ctypes.data % LINE_BYTES
+    return room[skip : skip + buckets * LINE_BYTES].view(dtype)
+
+
+def wide_scratch_bytes(n: int, item_bytes: int, threads: int, id_bytes: int = 0) -> int:
+    """Return the most memory :func:`sort_wide` takes beyond its arrays, in bytes.
+
+    A second copy of the data is taken only when one page holds nearly all keys; it is counted all the same.
+    """
+    dense = threads * 4 * _DENSE * 4 + _DENSE * (8 + 8 + 8 + item_bytes)
+    partition = threads * (4 * 4 + 8 + 8 + 8 + 2 * LINE_BYTES) << _MAX_BITS
+    pages = threads * (_DENSE * 4 + _LARGE_BYTES * (item_bytes + id_bytes) // item_bytes)
+    return n * (item_bytes + id_bytes) + max(dense, partition, pages)

@@ -1,0 +1,59 @@
+"""Platforms: what a workload runs on, as plain data with cited figures, and what one step on it costs.
+
+``device("H100-SXM")`` and ``model("Llama-3.1-8B")`` look up the figures that ship with Wavetank
+(``devices.toml``, ``models.toml``); ``load_devices`` and ``load_models`` read your own.  A step-time model answers
+"how long does the engine take for this batch?" and comes in three kinds: :class:`RooflineStepTime` from data sheets,
+:class:`TableStepTime` from measured layer profiles, :class:`FittedStepTime` from step times that you measured.
+``kv_capacity_tokens`` says how many tokens of KV cache fit beside the weights.
+
+Names are loaded on first use; none of them but the step times needs numba.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wavetank.platforms.catalog import Device, Model, device, devices, load_devices, load_models, model, models
+    from wavetank.platforms.memory import kv_capacity_tokens
+    from wavetank.platforms.step_time import FittedStepTime, RooflineStepTime, StepTime, step_ps
+    from wavetank.platforms.table_step_time import TableStepTime
+
+__all__ = [
+    "Device",
+    "FittedStepTime",
+    "Model",
+    "RooflineStepTime",
+    "StepTime",
+    "TableStepTime",
+    "device",
+    "devices",
+    "kv_capacity_tokens",
+    "load_devices",
+    "load_models",
+    "model",
+    "models",
+    "step_ps",
+]
+
+_HOMES = {
+    **dict.fromkeys(
+        ("Device", "Model", "device", "devices", "load_devices", "load_models", "model", "models"), "catalog"
+    ),
+    "kv_capacity_tokens": "memory",
+    **dict.fromkeys(("FittedStepTime", "RooflineStepTime", "StepTime", "step_ps"), "step_time"),
+    "TableStepTime": "table_step_time",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'wavetank.platforms' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"wavetank.platforms.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,434 @@
+"""The time one engine step takes, ``T(batch)``: one small interface, a fitted and a roofline back end.
+
+A serving engine works in steps.  One step decodes a token for each running sequence and processes some prompt tokens;
+four whole numbers describe it well enough:
+
+R  ``decode_requests``   sequences that decode one token each
+C  ``context_tokens``    sum of the context lengths that those sequences read
+P  ``prefill_tokens``    prompt tokens processed, over all chunks
+S  ``prefill_pairs``     causal attention pairs of the chunks: sum of p * context + p * (p + 1) / 2
+
+Time is a whole number of picoseconds, so that a simulator can add up k decode steps, whose context grows by R tokens a
+step, in closed form and still get bit for bit what step by step gives.  That needs T to be linear in C with a whole
+slope, which ``context_slope_ps`` declares; -1 declares that T depends on C in another way.
+
+Source of the roofline: S. Williams et al., "Roofline: an insightful visual performance model for multicore
+architectures", CACM 52(4), 2009; its use for serving engines: A. Agrawal et al., "Vidur", MLSys 2024.
+
+Differs from the sources:
+1. Times are whole picoseconds, rounded to the nearest.
+2. The roofline counts weights, KV cache and collectives; activations that stay in caches are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, types
+
+from wavetank.errors import BadValueError
+from wavetank.platforms.catalog import Device, Model, as_device, as_model
+from wavetank.platforms.memory import Precision, check_tensor_parallel, kv_share, weight_bytes_per_parameter
+
+STEP_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64, types.float64[::1])
+"""Signature of a compiled step time: (R, C, P, S, table) -> picoseconds."""
+
+PS_PER_S = 10**12
+
+StepFunction = Callable[[int, int, int, int, npt.NDArray[np.float64]], int]
+
+
+class StepTime(Protocol):
+    """How long one engine step takes.
+
+    Attributes
+    ----------
+    context_slope_ps : int
+        When not negative, ``T(R, C, P, S) == function(R, 0, P, S, table) + context_slope_ps * C`` exactly; -1 when T
+        depends on C in another way.
+    table : ndarray of float64, contiguous
+        Parameters of the compiled function.
+    function : compiled function of signature ``STEP_SIGNATURE``
+        Returns picoseconds, at least 1.  It does not check its arguments.
+    """
+
+    @property
+    def context_slope_ps(self) -> int: ...
+
+    @property
+    def table(self) -> npt.NDArray[np.float64]: ...
+
+    @property
+    def function(self) -> StepFunction: ...
+
+    def seconds(
+        self, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0
+    ) -> float:
+        """Return the step time in s."""
+
+
+def step_ps(
+    step_time: StepTime, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0
+) -> int:
+    """Return the time of one step in picoseconds, by the rule that the compiled simulators follow.
+
+    Parameters
+    ----------
+    step_time : StepTime
+        The step-time model.
+    decode_requests, context_tokens, prefill_tokens, prefill_pairs : int
+        The batch: R, C, P and S of the module's docstring; none negative.
+
+    Returns
+    -------
+    int
+        Picoseconds, at least 1.
+
+    Raises
+    ------
+    BadValueError
+        If a count is negative or not a whole number.
+    """
+    R = _count("decode_requests", decode_requests)
+    C = _count("context_tokens", context_tokens)
+    P = _count("prefill_tokens", prefill_tokens)
+    S = _count("prefill_pairs", prefill_pairs)
+    slope = step_time.context_slope_ps
+    if slope < 0:
+        return int(step_time.function(R, C, P, S, step_time.table))
+    return int(step_time.function(R, 0, P, S, step_time.table)) + slope * C
+
+
+def _count(name: str, value: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = -1
+    if count < 0:
+        raise BadValueError(f"{name} must be a whole number, not negative.", given=value)
+    return count
+
+
+@njit(STEP_SIGNATURE, cache=True)
+def _fitted(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
+    ps = table[0] + table[1] * R + table[3] * P + table[4] * S
+    return max(1, int(ps + 0.5)) + int(table[2]) * C
+
+
+class Fit(NamedTuple):
+    """A fitted step time and how well it fits.
+
+    Attributes
+    ----------
+    step_time : FittedStepTime
+    r_squared : float
+        Share of the variance of the measured seconds that is explained.
+    worst_relative_error : float
+        Largest ``|predicted - measured| / measured``.
+    """
+
+    step_time: FittedStepTime
+    r_squared: float
+    worst_relative_error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedStepTime:
+    """Linear step time: ``T = overhead + a R + b C + c P + d S``, the four rates being the parameters below.
+
+    Parameters
+    ----------
+    overhead_s : float
+        Time of a step with nothing to do, s.
+    per_request_s : float, default 0
+        Per decoding sequence, s.
+    per_context_token_s : float, default 0
+        Per token of context read by decoding sequences, s.
+    per_prefill_token_s : float, default 0
+        Per prompt token, s.
+    per_prefill_pair_s : float, default 0
+        Per causal pair of prompt tokens, s.
+
+    Examples
+    --------
+    >>> FittedStepTime(overhead_s=5e-3, per_request_s=1e-5, per_context_token_s=2e-8).seconds(64, 64_000)
+    0.00692
+    """
+
+    overhead_s: float
+    per_request_s: float = 0.0
+    per_context_token_s: float = 0.0
+    per_prefill_token_s: float = 0.0
+    per_prefill_pair_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            within(field.name, getattr(self, field.name), 0.0, math.inf)
+
+    @classmethod
+    def fit(cls, batches: npt.ArrayLike, seconds: npt.ArrayLike, *, relative: bool = False) -> Fit:
+        """Fit the five coefficients, none negative, to measured steps.
+
+        Parameters
+        ----------
+        batches : array-like of shape (steps, 4)
+            R, C, P and S of each step.
+        seconds : array-like of shape (steps,)
+            Measured time of each step, s.
+        relative : bool, default False
+            Least squares of the relative instead of the absolute errors.
+
+        Returns
+        -------
+        Fit
+            The step time, its R^2 and its worst relative error.
+
+        Raises
+        ------
+        BadValueError
+            If the shapes do not match, there are fewer than five steps, or a time is not positive.
+        """
+        from scipy.optimize import nnls
+
+        batch_array = np.asarray(batches, dtype=np.float64)
+        measured = np.asarray(seconds, dtype=np.float64)
+        if batch_array.ndim != 2 or batch_array.shape[1] != 4 or measured.shape != batch_array.shape[:1]:
+            raise BadValueError(
+                "batches and seconds do not match.",
+                given=f"shapes {batch_array.shape} and {measured.shape}",
+                allowed="(steps, 4) and (steps,)",
+            )
+        if measured.size < 5:
+            raise BadValueError("Too few steps for five coefficients.", given=measured.size, allowed="at least 5")
+        if not (np.isfinite(measured).all() and (measured > 0).all()):
+            raise BadValueError("seconds must be positive and finite.", given=float(measured.min()))
+        if not (np.isfinite(batch_array).all() and (batch_array >= 0).all()):
+            raise BadValueError("batches must be finite and not negative.", given=float(batch_array.min()))
+        design = np.column_stack([np.ones(measured.size), batch_array])
+        weight = 1 / measured if relative else np.ones(measured.size)
+        # Columns differ by ten orders of magnitude; unit columns keep the solver's tolerance meaningful.
+        scale = np.maximum(np.abs(design * weight[:, None]).max(axis=0), np.finfo(float).tiny)
+        solution, _ = nnls(design * weight[:, None] / scale, measured * weight)
+        coefficients = solution / scale
+        predicted = design @ coefficients
+        spread = float(((measured - measured.mean()) ** 2).sum())
+        residual = float(((measured - predicted) ** 2).sum())
+        return Fit(
+            step_time=cls(**dict(zip((f.name for f in fields(cls)), map(float, coefficients), strict=True))),
+            r_squared=1 - residual / spread if spread > 0 else math.nan,
+            worst_relative_error=float(np.abs(predicted / measured - 1).max()),
+        )
+
+    @property
+    def context_slope_ps(self) -> int:
+        """Picoseconds per token of context."""
+        return round(self.per_context_token_s * PS_PER_S)
+
+    @cached_property
+    def table(self) -> npt.NDArray[np.float64]:
+        """Coefficients in picoseconds, float64 of shape (5,)."""
+        return np.array(
+            [
+                self.overhead_s * PS_PER_S,
+                self.per_request_s * PS_PER_S,
+                self.context_slope_ps,
+                self.per_prefill_token_s * PS_PER_S,
+                self.per_prefill_pair_s * PS_PER_S,
+            ]
+        )
+
+    @property
+    def function(self) -> StepFunction:
+        """Compiled function of signature ``STEP_SIGNATURE``."""
+        return _fitted
+
+    def seconds(
+        self, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0
+    ) -> float:
+        """Return the step time in s."""
+        return step_ps(self, decode_requests, context_tokens, prefill_tokens, prefill_pairs) / PS_PER_S
+
+
+def all_reduce_s(
+    device: Device, model: Model, tensor_parallel: int, latency_s: float, link_efficiency: float
+) -> tuple[float, float]:
+    """Return the time of a step's all-reduces as a fixed part, s, and a part per token, s.
+
+    Two a layer, each a ring over bf16 activations: ``latency + 2 (t - 1) / t * bytes / link``.
+    """
+    sent_bytes = 2 * (tensor_parallel - 1) / tensor_parallel * 2 * model.hidden
+    count = 2 * model.layers
+    return count * latency_s, count * sent_bytes / (device.link_bytes_per_s * link_efficiency)
+
+
+# Layout of the roofline's table, all in picoseconds but the logarithm.
+FIXED, _DENSE_BYTES, _DENSE_FLOPS, _EXPERT_BYTES, _EXPERT_FLOPS, _LOG_UNTOUCHED = range(6)
+HEAD_BYTES, HEAD_FLOPS, PER_PAIR, PER_TOKEN, SLOPE = range(6, 11)
+
+
+@njit(STEP_SIGNATURE, cache=True)
+def _roofline(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
+    tokens = R + P
+    rows = R + (1 if P > 0 else 0)
+    ps = table[FIXED] + table[PER_TOKEN] * tokens + table[PER_PAIR] * S
+    ps += max(table[_DENSE_BYTES], table[_DENSE_FLOPS] * tokens)
+    ps += max(table[HEAD_BYTES], table[HEAD_FLOPS] * rows)
+    if table[_EXPERT_BYTES] > 0.0:
+        touched = -math.expm1(table[_LOG_UNTOUCHED] * tokens)
+        ps += max(table[_EXPERT_BYTES] * touched, table[_EXPERT_FLOPS] * tokens)
+    return max(1, int(ps + 0.5)) + int(table[SLOPE]) * C
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineStepTime:
+    r"""Step time from data-sheet figures: each operator takes the longer of its arithmetic and its memory traffic.
+
+    With :math:`n` = R + P tokens, tensor parallelism :math:`t`, arithmetic rate :math:`F` and memory bandwidth
+    :math:`B` after their efficiencies, and :math:`w` bytes a weight, the step takes the sum of
+
+    ==================  =============================================================================================
+    overhead            ``overhead_s``
+    linear layers       max(2 N n / (t F), w N / (t B)), N = weights of projections and feed-forward blocks
+    routed experts      max(2 N_e k n / (E t F), w N_e (1 - (1 - k/E)^n) / (t B)): k of E experts a token, so that n
+                        tokens touch that share of the expert weights N_e when routing is uniform
+    output head         max(2 V H rows / (t F), w V H / (t B)), rows = R, and one more for a step with a prompt chunk
+    decode attention    C max(kv bytes / B, flops / F) per context token, on the share of heads that a device keeps
+    prompt attention    4 layers heads head_dim S / (t F); with latent attention 2 layers heads (2 head_dim + rope) S
+    KV write            kv bytes n / B
+    all-reduce          2 layers (alpha + 2 (t - 1) / t * 2 H n / link), if t > 1
+    ==================  =============================================================================================
+
+    T is linear in C, with the slope rounded to a whole picosecond per token.
+
+    Parameters
+    ----------
+    device : str or Device
+        The accelerator, by shipped name or as an object.
+    model : str or Model
+        The language model, likewise.
+    tensor_parallel : int, default 1
+        Devices of one node that share every layer; must divide the attention heads.
+    precision : {"bf16", "fp8"}, default "bf16"
+        Of the weights and the linear layers; attention and the KV cache are bf16.
+    overhead_s : float, default 5e-4
+        Launches and scheduling of one step, s.
+    flops_efficiency : float, default 0.7
+        Share of the peak arithmetic rate that is reached.
+    bandwidth_efficiency : float, default 0.8
+        Share of the peak memory bandwidth that is reached.
+    link_efficiency : float, default 0.8
+        Share of the peak link bandwidth that an all-reduce reaches.
+    all_reduce_latency_s : float, optional
+        Start-up time alpha of one all-reduce, s; the device's ``link_latency_s`` when left out.
+
+    Notes
+    -----
+    How many prompt chunks end in this step, and so need a row of the output head, is not part of the batch; one is
+    assumed.  A chunk's reading of its own earlier context counts as arithmetic only, which is short for chunks of fewer
+    than about a hundred tokens on a long context.
+
+    The default efficiencies come from data set ``gpu-specs-and-estimates``: 0.8 is its achievable share of memory
+    bandwidth, 0.7 brings prompts near its predictions.  Decode and prompt steps of H100, H200 and A100 are then 0.62 to
+    1.25 times those predictions (median 0.91), the low ones at tensor parallelism 8.  Collectives of four and more
+    devices over PCIe are far too optimistic (down to a tenth): those predictions let them cross sockets.
+
+    Examples
+    --------
+    >>> step = RooflineStepTime(device="H100-SXM", model="Llama-3.1-8B")
+    >>> f"{step.seconds(64, 64 * 2048) * 1e3:.1f} ms"
+    '12.5 ms'
+    """
+
+    device: str | Device
+    model: str | Model
+    tensor_parallel: int = 1
+    precision: Precision = "bf16"
+    overhead_s: float = 5e-4
+    flops_efficiency: float = 0.7
+    bandwidth_efficiency: float = 0.8
+    link_efficiency: float = 0.8
+    all_reduce_latency_s: float | None = None
+
+    def __post_init__(self) -> None:
+        device = as_device(self.device)
+        check_tensor_parallel(as_model(self.model), self.tensor_parallel)
+        weight_bytes_per_parameter(self.precision)
+        if self.precision == "fp8" and device.fp8_flops_per_s is None:
+            raise BadValueError(f"{device.name} has no 8-bit floating point.", given="precision='fp8'", allowed="bf16")
+        within("overhead_s", self.overhead_s, 0.0, math.inf)
+        for name in ("flops_efficiency", "bandwidth_efficiency", "link_efficiency"):
+            value = getattr(self, name)
+            within(name, value, 0.0, 1.0)
+            if value == 0.0:
+                raise BadValueError(f"{name} is out of range.", given=value, allowed="more than 0, at most 1")
+        if self.all_reduce_latency_s is not None:
+            within("all_reduce_latency_s", self.all_reduce_latency_s, 0.0, math.inf)
+
+    @property
+    def context_slope_ps(self) -> int:
+        """Picoseconds per token of context."""
+        device, model = as_device(self.device), as_model(self.model)
+        traffic = model.kv_bytes_per_token * kv_share(model, self.tensor_parallel)
+        arithmetic = model.decode_flops_per_context_token / self.tensor_parallel
+        seconds = max(
+            traffic / (device.hbm_bytes_per_s * self.bandwidth_efficiency),
+            arithmetic / (device.bf16_flops_per_s * self.flops_efficiency),
+        )
+        return round(seconds * PS_PER_S)
+
+    @cached_property
+    def table(self) -> npt.NDArray[np.float64]:
+        """Terms of the formula in picoseconds, float64 of shape (11,)."""
+        device, model, share = as_device(self.device), as_model(self.model), 1 / self.tensor_parallel
+        weight_bytes = weight_bytes_per_parameter(self.precision)
+        peak = device.bf16_flops_per_s
+        if self.precision == "fp8" and device.fp8_flops_per_s is not None:
+            peak = device.fp8_flops_per_s
+        per_flop = PS_PER_S / (peak * self.flops_efficiency)
+        per_attention_flop = PS_PER_S / (device.bf16_flops_per_s * self.flops_efficiency)
+        per_byte = PS_PER_S / (device.hbm_bytes_per_s * self.bandwidth_efficiency)
+        table = np.zeros(11)
+        table[FIXED] = self.overhead_s * PS_PER_S
+        table[_DENSE_BYTES] = model.dense_parameters * share * weight_bytes * per_byte
+        table[_DENSE_FLOPS] = model.dense_parameters * share * 2 * per_flop
+        if model.experts:
+            chosen = model.experts_per_token / model.experts
+            table[_EXPERT_BYTES] = model.expert_parameters * share * weight_bytes * per_byte
+            table[_EXPERT_FLOPS] = model.expert_parameters * chosen * share * 2 * per_flop
+            table[_LOG_UNTOUCHED] = math.log1p(-chosen)
+        table[HEAD_BYTES] = model.head_parameters * share * weight_bytes * per_byte
+        table[HEAD_FLOPS] = model.head_parameters * share * 2 * per_flop
+        table[PER_PAIR] = model.prefill_flops_per_pair * share * per_attention_flop
+        table[PER_TOKEN] = model.kv_bytes_per_token * kv_share(model, self.tensor_parallel) * per_byte
+        if self.tensor_parallel > 1:
+            alpha_s = device.link_latency_s if self.all_reduce_latency_s is None else self.all_reduce_latency_s
+            fixed_s, per_token_s = all_reduce_s(device, model, self.tensor_parallel, alpha_s, self.link_efficiency)
+            table[FIXED] += fixed_s * PS_PER_S
+            table[PER_TOKEN] += per_token_s * PS_PER_S
+        table[SLOPE] = self.context_slope_ps
+        return table
+
+    @property
+    def function(self) -> StepFunction:
+        """Compiled function of signature ``STEP_SIGNATURE``."""
+        return _roofline
+
+    def seconds(
+        self, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0
+    ) -> float:
+        """Return the step time in s."""
+        return step_ps(self, decode_requests, context_tokens, prefill_tokens, prefill_pairs) / PS_PER_S
+
+
+def within(name: str, value: Any, low: float, high: float) -> None:
+    """Raise unless ``value`` is a finite number from ``low`` to ``high``."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not (low <= value <= high) or value == math.inf:
+        limit = "finite and not negative" if high == math.inf else f"from {low:g} to {high:g}"
+        raise BadValueError(f"{name} is out of range.", given=value, allowed=f"a number, {limit}")

@@ -1,0 +1,396 @@
+"""The paper and pens of the charts: looks of systems, axes with exact margins, and SVG that belongs to a page.
+
+Matplotlib draws with stand-in colours; the finished SVG names CSS variables instead, with the light tones as fallback,
+so that one drawing serves light, dark and paper.  Equal calls give equal bytes: the object API, a fixed salt for ids,
+no date, and none of the user's own matplotlib settings.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+from wavetank.report.scale import shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Light tones, kept apart for all common kinds of colour blindness (checked with simulated vision); the page replaces
+# them in dark mode.  Position 0 is the baseline.
+PALETTE = (
+    "#6b7280", "#0b63b5", "#c2500a", "#00806a", "#b0478c", "#8a6d00", "#5f4bc4", "#a3263a", "#1b8fb3", "#55761a",
+)  # fmt: skip
+REST = "#8b929c"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "p", "h")
+DASHES = ((), (6, 2), (2, 1.6), (7, 2, 1.6, 2), (4, 1.6), (9, 3), (1.2, 1.2), (7, 2, 1.6, 2, 1.6, 2), (3, 3), (5, 1))
+WIDTH = 540
+SIZE = 11
+
+# Stand-ins that matplotlib can write; each becomes a CSS variable in the finished drawing.
+TEXT, MUTED, _GRID = "#fd0001", "#fd0002", "#fd0003"
+_VARIABLES = {TEXT: "currentColor", MUTED: "var(--muted, #5d6570)", _GRID: "var(--grid, #dfe3e8)"}
+
+# The markers around (15, 6), for legends.
+_SHAPES = {
+    "o": "M11 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "s": "M11.3 2.3h7.4v7.4h-7.4z",
+    "^": "M15 1.5l4.5 8h-9z",
+    "D": "M15 1l5 5l-5 5l-5-5z",
+    "v": "M15 10.5l4.5-8h-9z",
+    "P": "M13.5 1.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+    "X": "M12.7 1.5l2.3 2.3l2.3-2.3l2.2 2.2l-2.3 2.3l2.3 2.3l-2.2 2.2l-2.3-2.3l-2.3 2.3l-2.2-2.2l2.3-2.3l-2.3-2.3z",
+    "<": "M10.5 6l8-4.5v9z",
+    "p": "M15 1.3l4.7 3.4l-1.8 5.5h-5.8l-1.8-5.5z",
+    "h": "M15 1l4.4 2.5v5l-4.4 2.5l-4.4-2.5v-5z",
+}
+
+Spot = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a system looks in every chart.
+
+    Attributes
+    ----------
+    index : int
+        Place among the study's systems; the series id in the drawing.
+    colour : int
+        Place in :data:`PALETTE`, -1 for the thin grey of those that come after its end.
+    marker : str
+    dash : tuple of float
+    """
+
+    index: int
+    colour: int
+    marker: str
+    dash: tuple[float, ...]
+
+    @property
+    def css(self) -> str:
+        """Return the colour as CSS."""
+        return f"var(--series-{self.colour}, {PALETTE[self.colour]})" if self.colour >= 0 else f"var(--rest, {REST})"
+
+    @property
+    def ink(self) -> str:
+        """Return the stand-in for the colour while drawing."""
+        return f"#fe00{self.colour if self.colour >= 0 else 255:02x}"
+
+    def swatch(self) -> str:
+        """Return a piece of the line with its marker, for a legend."""
+        dash = " ".join(f"{length:g}" for length in self.dash) or "none"
+        return (
+            f'<svg class="swatch" width="30" height="12" viewBox="0 0 30 12" aria-hidden="true" '
+            f'style="stroke: {self.css}; fill: {self.css}">'
+            f'<line x1="0" y1="6" x2="30" y2="6" stroke-width="2" stroke-dasharray="{dash}"/>'
+            f'<path stroke="none" d="{_SHAPES[self.marker]}"/></svg>'
+        )
+
+
+@dataclass(frozen=True)
+class Span:
+    """What an axis covers.
+
+    Attributes
+    ----------
+    low, high : float
+    log : bool
+    nines : bool
+        Whether the values are one minus a quantile, so that 99.9 % lies as far from 99 % as that from 90 %.
+    """
+
+    low: float
+    high: float
+    log: bool
+    nines: bool = False
+
+    @classmethod
+    def over(
+        cls, values: Iterable[float], log: bool, *, zero: bool = False, pad: float = 0.05, nines: bool = False
+    ) -> Span:
+        """Return the span that holds ``values`` with some air; logarithmic only where a value is above zero.
+
+        Parameters
+        ----------
+        values : iterable of float
+        log : bool
+        zero : bool
+            Whether a linear axis should begin at zero where that wastes little room.
+        pad : float
+            Share of the range left free at either end.
+        nines : bool
+        """
+        known = [value for value in values if drawable(value)]
+        positive = [value for value in known if value > 0]
+        if log and positive:
+            low, high = math.log10(min(positive)), math.log10(max(positive))
+            air = max((high - low) * pad, 0.04)
+            return cls(10 ** (low - air), 10 ** (high + air), True, nines)
+        if not known:
+            return cls(0.0, 1.0, False)
+        low, high = min(known), max(known)
+        if zero and 0 <= low < 0.6 * high:
+            low = 0.0
+        if zero and high <= 0:
+            high = 0.0
+        air = (high - low) * pad or abs(high) * 0.1 or 0.5
+        return cls(low - air * (low != 0 or not zero), high + air * (high != 0 or not zero), False)
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value can be drawn on this axis."""
+        return drawable(value) and (value > 0 or not self.log)
+
+    def clipped(self, value: float) -> float:
+        """Return the value, or the end of the axis beyond which it lies."""
+        return min(max(value, self.low), self.high)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return places and texts of the ticks."""
+        from matplotlib.ticker import MaxNLocator
+
+        if self.nines:
+            places = [place for place in (0.9, 0.5, 0.1, *(10.0**-power for power in range(2, 9)))]
+            return [(place, f"{100 * (1 - place):.10g} %") for place in places if self.low <= place <= self.high]
+        ticks: list[float] = []
+        if self.log:
+            decades = math.log10(self.high / self.low)
+            factors = (1, 2, 3, 5, 7) if decades < 0.8 else (1, 2, 5) if decades < 2.5 else (1,)
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            powers = range(first, last + 1, max(1, round(decades / 7)))
+            ticks = [factor * 10.0**power for power in powers for factor in factors]
+            ticks = [tick for tick in ticks if self.low <= tick <= self.high]
+        if len(ticks) < 2:
+            ticks = [float(tick) for tick in MaxNLocator(6).tick_values(self.low, self.high)]
+            ticks = [tick for tick in ticks if self.low <= tick <= self.high]
+        return [(tick, _tick(tick)) for tick in ticks]
+
+    def room(self) -> float:
+        """Return the width of the tick labels of an upright axis, in pixels."""
+        return max([wide(text) for _, text in self.ticks()], default=20) + 12
+
+    def put(self, axes: Axes, side: Literal["x", "y"]) -> None:
+        """Make this the horizontal or the upright axis."""
+        from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+        axis = axes.xaxis if side == "x" else axes.yaxis
+        if self.log:
+            (axes.set_xscale if side == "x" else axes.set_yscale)("log")
+        ends = (self.high, self.low) if self.nines else (self.low, self.high)
+        (axes.set_xlim if side == "x" else axes.set_ylim)(*ends)
+        ticks = self.ticks()
+        axis.set_major_locator(FixedLocator([place for place, _ in ticks]))
+        axis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
+        axis.set_minor_locator(NullLocator())
+
+
+def drawable(value: float) -> bool:
+    """Return whether a figure is finite and small enough to be a place in a picture."""
+    return math.isfinite(value) and abs(value) < 1e100
+
+
+def wide(text: str) -> float:
+    """Return an upper bound of a text's width in pixels; the page's own font is narrower."""
+    return 0.58 * SIZE * len(text)
+
+
+def _tick(value: float) -> str:
+    text = f"{value:,.10g}"
+    return text if len(text) <= 9 else f"{value:.3g}"
+
+
+def plot_area(left: float, right: float, inner: float, *, top: float = 30, below: float = 46) -> tuple[Figure, Axes]:
+    """Return a figure whose plot area has exact margins in pixels (at 72 dots an inch a point is a pixel)."""
+    from matplotlib.figure import Figure
+
+    height = top + inner + below
+    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+    axes = figure.add_axes((left / WIDTH, below / height, (WIDTH - left - right) / WIDTH, inner / height))
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def titles(axes: Axes, across: str, up: str = "") -> None:
+    """Name the axes: the horizontal one at its right end, the upright one above it, where it reads without turning."""
+    axes.annotate(
+        across, (1, 0), xycoords="axes fraction", xytext=(0, -36), textcoords="offset points", ha="right", color=MUTED
+    )
+    if up:
+        top = axes.get_window_extent().y1
+        axes.annotate(up, (2, top + 14), xycoords="figure pixels", annotation_clip=False, color=MUTED)
+
+
+def word(axes: Axes, text: str, at: tuple[float, float], frame: Any, **looks: Any) -> None:
+    """Write beside a place, a few pixels to its right unless ``looks`` says otherwise."""
+    plain = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    axes.annotate(text, at, xycoords=frame, **{**plain, **looks})
+
+
+def label_points(axes: Axes, names: Mapping[int, str], spots: Mapping[int, Spot], others: Sequence[Spot]) -> None:
+    """Name every point where the name covers neither another point nor another name.
+
+    Parameters
+    ----------
+    axes : Axes
+        With its final limits.
+    names, spots : mapping
+        Series id to name and to place.
+    others : sequence of pair
+        Places without a name that should stay visible too.
+    """
+    box = axes.get_window_extent()
+    pixels = {index: _pixels(axes, spot) for index, spot in spots.items()}
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in [*pixels.values(), *(_pixels(axes, spot) for spot in others)]]
+    for index, (x, y) in sorted(pixels.items(), key=lambda item: (item[1], item[0])):
+        text = shortened(names[index], 28)
+        best, best_cost = (0.0, 0.0, 0.0, 0.0), math.inf
+        for radius in (11, 16, 24, 34, 46, 60, 76, 94):
+            for turn in range(16):
+                angle = math.pi * turn / 8
+                # The label hangs on the side it lies on: right of the point it begins there, left of it it ends there.
+                left = x + radius * math.cos(angle) - wide(text) * (1 - math.cos(angle)) / 2
+                middle = y + radius * math.sin(angle)
+                spot = (left, middle - SIZE / 2 - 1, left + wide(text), middle + SIZE / 2 + 1)
+                cost = radius * 0.35 + sum(_overlap(spot, other) for other in taken)
+                cost += 50 * (max(0, box.x0 - spot[0]) + max(0, spot[2] - box.x1 - 12))
+                cost += 50 * (max(0, box.y0 - spot[1]) + max(0, spot[3] - box.y1))
+                if cost < best_cost - 1e-9:
+                    best, best_cost = spot, cost
+        taken.append(best)
+        near = (min(max(x, best[0]), best[2]), min(max(y, best[1]), best[3]))
+        if math.dist(near, (x, y)) > 14:
+            axes.annotate(
+                "",
+                near,
+                (x, y),
+                xycoords="figure pixels",
+                textcoords="figure pixels",
+                arrowprops={"arrowstyle": "-", "color": MUTED, "lw": 0.8, "shrinkA": 5, "shrinkB": 0},
+            )
+        middle = (best[1] + best[3]) / 2
+        axes.annotate(
+            text, (best[0], middle), xycoords="figure pixels", va="center", zorder=5, gid=f"series-{index}-label"
+        )
+
+
+def label_ends(axes: Axes, names: Mapping[int, str], tips: Mapping[int, Spot]) -> None:
+    """Name curves at their right end, moved apart where they would cover each other."""
+    box = axes.get_window_extent()
+    order = sorted((_pixels(axes, tip)[1], index) for index, tip in tips.items())
+    heights = [height for height, _ in order]
+    spread = SIZE + 3.0
+    for number in range(1, len(heights)):
+        heights[number] = max(heights[number], heights[number - 1] + spread)
+    for number in range(len(heights)):
+        heights[number] = min(heights[number], box.y1 + 4 - spread * (len(heights) - 1 - number))
+    for (_, index), height in zip(order, heights, strict=True):
+        word(
+            axes,
+            shortened(names[index], 24),
+            (box.x1, height),
+            "figure pixels",
+            gid=f"series-{index}-label",
+        )
+
+
+def _pixels(axes: Axes, spot: Spot) -> Spot:
+    x, y = axes.transData.transform(spot)
+    return float(x), float(y)
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    across = min(one[2], other[2]) - max(one[0], other[0])
+    up = min(one[3], other[3]) - max(one[1], other[1])
+    return across * up if across > 0 and up > 0 else 0.0
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """Draw with fixed settings inside the block, whatever the user's matplotlibrc says."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            {
+                "svg.hashsalt": "wavetank",
+                "svg.fonttype": "none",
+                "font.family": "DejaVu Sans",
+                "font.size": SIZE,
+                "text.color": TEXT,
+                "text.parse_math": False,
+                "axes.edgecolor": MUTED,
+                "axes.linewidth": 0.8,
+                "axes.unicode_minus": False,
+                "xtick.color": MUTED,
+                "ytick.color": MUTED,
+                "xtick.labelcolor": TEXT,
+                "ytick.labelcolor": TEXT,
+                "xtick.major.size": 3,
+                "ytick.major.size": 0,
+                "grid.color": _GRID,
+                "grid.linewidth": 0.8,
+                "lines.solid_capstyle": "round",
+                "lines.scale_dashes": False,
+            }
+        )
+        yield
+
+
+def finish(figure: Figure, prefix: str, title: str, told: str) -> str:
+    """Return the figure as an SVG element for a page.
+
+    Parameters
+    ----------
+    figure : Figure
+    prefix : str
+        Put before every id; unique in the page.
+    title, told : str
+        The text alternative: a name, and what there is to see with the key figures.
+    """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    figure.patch.set_visible(False)
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
+    canvas, sink = FigureCanvasSVG(figure), io.StringIO()
+    canvas.print_figure(sink, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = sink.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    # Series ids become attributes that a script can select on: one series has several parts.
+    text = re.sub(r'<g id="series-(\d+)-[^"]*"', r'<g class="series" data-series="\1"', text)
+    text = re.sub(r'<g id="(paper|front)"', r'<g class="\1"', text)
+    text = re.sub(r' id="([^"]+)"', rf' id="{prefix}-\1"', text)
+    text = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}-', text)
+    text = text.replace("url(#", f"url(#{prefix}-")
+    text = re.sub(r"(fill|stroke): (#f[de]00[0-9a-f]{2})", lambda match: f"{match[1]}: {_css(match[2])}", text)
+    text = re.sub(r' (?:d|points|transform|x|y|width|height)="[^"]*"', _rounded, text)
+    text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
+    text = re.sub(r"\n\s*", "\n", text)
+    box = re.search(r'viewBox="[^"]*"', text)
+    _, _, drawn = text[text.index("<svg") :].partition(">")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box[0] if box else ""} role="img" class="chart" '
+        f'aria-labelledby="{prefix}-title {prefix}-desc">'
+        f'<title id="{prefix}-title">{escape(title)}</title>'
+        f'<desc id="{prefix}-desc">{escape(told)}</desc>{drawn.rstrip()}'
+    )
+
+
+def _css(ink: str) -> str:
+    if ink in _VARIABLES:
+        return _VARIABLES[ink]
+    colour = int(ink[-2:], 16)
+    return Style(0, colour if colour < len(PALETTE) else -1, "o", ()).css
+
+
+def _rounded(match: re.Match[str]) -> str:
+    return re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), match[0])

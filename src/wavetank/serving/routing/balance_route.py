@@ -1,0 +1,311 @@
+"""BalanceRoute: let requests wait in one pool and place them so that the slowest worker wastes least decode time.
+
+Workers that step in lockstep idle until the most loaded one is done.  A placement either fills a worker's margin below
+that envelope, which is free, or raises the envelope, which every worker pays for; the score is sharply asymmetric
+between the two.  With a horizon, margins are forecast some steps ahead from how likely running requests are to end.
+
+Source: Bu, Lyu, Chen, Song, Liang, Gurung, Fan, Ye, Zhou, "Tackling the Data-Parallel Load Balancing Bottleneck in LLM
+Serving: Practical Online Routing at Scale", arXiv 2605.06113, May 2026.
+
+Differs from the source:
+
+1. The score's coefficients were not published; we take the exact decrement of the imbalance G * max L - sum L, so a
+   request of size s on a worker with margin m scores s when it fits and m - (G - 1) * (s - m) when it does not.
+2. The two stages are ours: the worker with the largest margin first, then the request that scores best on it.
+3. A request that was passed over in ``patience_steps`` decisions goes next, whatever it scores.
+4. A worker without room in its KV cache takes nothing; the paper's slots are the only limit we found there.
+5. Horizon 16 and discount 0.9 are ours; the paper says that a short constant horizon suffices.
+6. Termination is forecast by one of three classifiers of our own (see :mod:`wavetank.serving.routing.termination`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from wavetank.serving.interfaces import ActiveView, PoolView, WorkersView, place_function
+from wavetank.serving.routing.termination import fit_geometric, fit_logistic
+from wavetank.settings import setting
+
+if TYPE_CHECKING:
+    from wavetank.workloads.requests import RequestTrace
+
+NONE, GEOMETRIC, LOGISTIC, ORACLE = range(4)
+_KINDS = {"none": NONE, "geometric": GEOMETRIC, "logistic": LOGISTIC, "oracle": ORACLE}
+
+
+@njit(forceinline=True)
+def score(size: float, margin: float, alpha: float) -> float:
+    """Return the F-score: by how much the imbalance falls when ``size`` is added to a worker with ``margin``.
+
+    Exact for ``alpha = workers - 1``: a request that fits leaves ``size`` fewer idle tokens; one that does not fills
+    the margin and makes all others wait for the rest.
+    """
+    return size if size <= margin else margin - alpha * (size - margin)
+
+
+@njit
+def forecast(
+    view: WorkersView, active: ActiveView, kind: int, parameters: NDArray[np.float64], loads: NDArray[np.float64]
+) -> None:
+    """Fill ``loads[g, h]`` with the expected KV tokens of worker g, h steps ahead.
+
+    Parameters
+    ----------
+    view, active
+        What the router sees.
+    kind : int
+        NONE, GEOMETRIC, LOGISTIC or ORACLE.
+    parameters : float64 array
+        As :meth:`BalanceRoute.parameters` gives them.
+    loads : float64 array (workers, horizon + 1)
+        Overwritten.
+    """
+    workers, steps = loads.shape
+    survives = 1.0 - 1.0 / max(parameters[4], 1.0)
+    for g in range(workers):
+        base = view.kv_tokens[g]
+        count = np.float64(view.running[g])
+        coming = view.waiting_tokens[g] + view.sent_tokens[g]
+        coming_count = np.float64(view.waiting[g] + view.sent_requests[g])
+        alive = 1.0
+        for h in range(steps):
+            loads[g, h] = alive * (base + h * count) + coming + h * coming_count
+            if kind == GEOMETRIC:
+                alive *= survives
+    if kind < LOGISTIC:
+        return
+    for i in range(active.worker.size):
+        g = active.worker[i]
+        context = active.prompt_tokens[i] + active.generated_tokens[i] - 1.0
+        if kind == ORACLE:
+            for h in range(min(np.int64(active.remaining_tokens[i]), steps), steps):
+                loads[g, h] -= context + h
+        else:
+            drift = parameters[5] + parameters[6] * np.log1p(active.generated_tokens[i])
+            drift += parameters[7] * np.log(active.prompt_tokens[i])
+            # P(survives the horizon) = 1 / (1 + exp(drift)), spread evenly over its steps.
+            stays = np.exp(-np.log1p(np.exp(min(drift, 30.0))) / max(steps - 1, 1))
+            alive = 1.0
+            for h in range(1, steps):
+                alive *= stays
+                loads[g, h] -= (1.0 - alive) * (context + h)
+
+
+@njit
+def _best_size(margins: NDArray[np.float64], weights: NDArray[np.float64], alpha: float) -> float:
+    """Return the size that maximises sum_h weights[h] * score(size + h, margins[h], alpha).
+
+    The sum is concave and piecewise linear with breaks at margins[h] - h: the maximum is at the first break behind
+    which it falls.
+    """
+    steps = margins.size
+    breaks = np.empty(steps)
+    order = np.empty(steps)
+    rising = 0.0
+    for h in range(steps):
+        at = margins[h] - h
+        rising += weights[h]
+        place = h
+        while place > 0 and breaks[place - 1] > at:
+            breaks[place] = breaks[place - 1]
+            order[place] = order[place - 1]
+            place -= 1
+        breaks[place] = at
+        order[place] = weights[h]
+    falling = 0.0
+    for h in range(steps):
+        rising -= order[h]
+        falling += order[h]
+        if rising <= alpha * falling:
+            return breaks[h]
+    return breaks[steps - 1]
+
+
+@place_function
+def _place(
+    view: WorkersView,
+    pool: PoolView,
+    active: ActiveView,
+    state: NDArray[np.float64],
+    parameters: NDArray[np.float64],
+    placed: NDArray[np.int64],
+) -> int:
+    workers = view.running.size
+    alpha = parameters[0] if parameters[0] >= 0.0 else workers - 1.0
+    patience = parameters[1]
+    steps = np.int64(parameters[2]) + 1
+    gamma = parameters[3]
+    kind = np.int64(parameters[8])
+    loads = np.empty((workers, steps))
+    forecast(view, active, kind, parameters, loads)
+    weights = np.empty(steps)
+    weights[0] = 1.0
+    for h in range(1, steps):
+        weights[h] = weights[h - 1] * gamma
+    envelope = np.empty(steps)
+    for h in range(steps):
+        envelope[h] = loads[:, h].max()
+
+    # Workers with a free slot, in a heap with the least discounted load (the largest margin) on top.
+    heap = np.empty(workers, np.int64)
+    weighed = np.empty(workers)
+    free = np.empty(workers, np.int64)
+    room = np.empty(workers)
+    size = 0
+    for g in range(workers):
+        free[g] = view.slots[g] - view.running[g] - view.waiting[g] - view.sent_requests[g]
+        held = view.kv_tokens[g] + view.waiting_tokens[g] + view.sent_tokens[g]
+        room[g] = view.kv_capacity_tokens[g] - held
+        weighed[g] = 0.0
+        for h in range(steps):
+            weighed[g] += weights[h] * loads[g, h]
+        if free[g] > 0:
+            at = size
+            while at > 0 and weighed[heap[(at - 1) >> 1]] > weighed[g]:
+                heap[at] = heap[(at - 1) >> 1]
+                at = (at - 1) >> 1
+            heap[at] = g
+            size += 1
+
+    waiting = pool.prompt_tokens.size
+    by_size = np.argsort(pool.prompt_tokens, kind="mergesort")
+    left = waiting
+    overdue = 0
+    count = 0
+    margins = np.empty(steps)
+    while size > 0 and left > 0:
+        g = heap[0]
+        for h in range(steps):
+            margins[h] = envelope[h] - loads[g, h]
+        # The oldest request that was passed over too often goes first.
+        chosen = -1
+        while overdue < waiting and (placed[overdue] >= 0 or pool.waited_steps[overdue] <= patience):
+            overdue += 1
+        if overdue < waiting and pool.prompt_tokens[overdue] <= room[g]:
+            for i in range(left):
+                if by_size[i] == overdue:
+                    chosen = i
+                    break
+        if chosen < 0:
+            best = _best_size(margins, weights, alpha)
+            low, high = 0, left
+            while low < high:
+                middle = (low + high) >> 1
+                if pool.prompt_tokens[by_size[middle]] <= best:
+                    low = middle + 1
+                else:
+                    high = middle
+            # The largest size up to the best one, and the smallest beyond.
+            below, above = low - 1, low
+            if above < left and pool.prompt_tokens[by_size[above]] > room[g]:
+                above = left
+            while below >= 0 and pool.prompt_tokens[by_size[below]] > room[g]:
+                below -= 1
+            if below >= 0:
+                # The oldest among equal sizes.
+                while below > 0 and pool.prompt_tokens[by_size[below - 1]] == pool.prompt_tokens[by_size[below]]:
+                    below -= 1
+                chosen = below
+            if above < left:
+                gain = 0.0
+                fits = -np.inf if below < 0 else 0.0
+                for h in range(steps):
+                    gain += weights[h] * score(pool.prompt_tokens[by_size[above]] + h, margins[h], alpha)
+                    if below >= 0:
+                        fits += weights[h] * score(pool.prompt_tokens[by_size[below]] + h, margins[h], alpha)
+                if gain > fits:
+                    chosen = above
+        if chosen >= 0:
+            r = by_size[chosen]
+            for i in range(chosen, left - 1):
+                by_size[i] = by_size[i + 1]
+            left -= 1
+            placed[r] = g
+            count += 1
+            tokens = pool.prompt_tokens[r]
+            room[g] -= tokens
+            free[g] -= 1
+            for h in range(steps):
+                loads[g, h] += tokens + h
+                weighed[g] += weights[h] * (tokens + h)
+                envelope[h] = max(envelope[h], loads[g, h])
+        if chosen < 0 or free[g] == 0:
+            # Nothing waiting fits into its cache, or its slots are taken: the worker is out of this decision.
+            size -= 1
+            heap[0] = heap[size]
+        at = 0
+        while 2 * at + 1 < size:
+            below = 2 * at + 1
+            if below + 1 < size and weighed[heap[below + 1]] < weighed[heap[below]]:
+                below += 1
+            if weighed[heap[below]] >= weighed[heap[at]]:
+                break
+            heap[below], heap[at] = heap[at], heap[below]
+            at = below
+    return count
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceRoute:
+    """Pool router that fills the margins below the most loaded worker; BR-0 at horizon 0, else BR-H."""
+
+    horizon_steps: int = setting(16, unit="steps", says="how far margins are forecast; 0 is BR-0", low=0, high=512)
+    discount: float = setting(0.9, says="weight of a step against the one before it (gamma)", low=0.0, high=1.0)
+    alpha: float | None = setting(
+        None, says="what an overflowing token costs against one that fits; workers - 1 by default", low=0.0, high=1e6
+    )
+    patience_steps: int = setting(
+        200, unit="steps", says="decisions after which a passed-over request goes next", low=0, high=10**9
+    )
+    termination: str = setting(
+        "geometric", says="who says when running requests end", choices=("none", "geometric", "logistic", "oracle")
+    )
+    mean_output_tokens: float = setting(
+        211.0, unit="tokens", says="of past requests: the geometric classifier (Azure 2023 chat)", low=1.0, high=1e7
+    )
+    logistic: tuple[float, ...] = setting(
+        (-2.0, 0.0, 0.0), says="the logistic classifier: intercept, log(1 + generated), log(prompt)"
+    )
+
+    place = staticmethod(_place)
+    learns_lengths: ClassVar[bool] = True
+
+    @property
+    def reads_active(self) -> bool:
+        """Whether the forecast looks at single requests."""
+        return self.horizon_steps > 0 and self.termination in ("logistic", "oracle")
+
+    def initial_state(self, workers: int) -> NDArray[np.float64]:
+        """Return no state."""
+        return np.zeros(0)
+
+    def parameters(self) -> NDArray[np.float64]:
+        """Return alpha (-1: workers - 1), patience, horizon, discount, mean length, classifier weights and kind."""
+        kind = _KINDS[self.termination] if self.horizon_steps > 0 else NONE
+        return np.array(
+            [
+                -1.0 if self.alpha is None else self.alpha,
+                self.patience_steps,
+                self.horizon_steps,
+                self.discount,
+                self.mean_output_tokens,
+                *self.logistic,
+                kind,
+            ],
+            np.float64,
+        )
+
+    def fitted_to(self, past: RequestTrace) -> BalanceRoute:
+        """Return the router with its termination classifier fitted to past requests."""
+        if self.horizon_steps == 0 or self.termination in ("none", "oracle"):
+            return self
+        if self.termination == "geometric":
+            return dataclasses.replace(self, mean_output_tokens=fit_geometric(past.output_tokens))
+        weights = fit_logistic(past.prompt_tokens, past.output_tokens, self.horizon_steps)
+        return dataclasses.replace(self, logistic=weights)

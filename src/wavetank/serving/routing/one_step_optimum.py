@@ -1,0 +1,109 @@
+"""The one-step optimum: the placement that leaves the least imbalance right now, by integer programming.
+
+For every decision it places as many waiting requests as there are free slots, chosen and assigned so that
+G * max L - sum L is least.  It is what BalanceRoute approximates in microseconds, and only small cases can be solved.
+
+Source: BF-IO, arXiv 2601.17855 (the same group), as the per-step integer program; solved with CP-SAT of OR-tools.
+
+Differs from the source:
+
+1. The horizon is one step: the predicted imbalance of later steps is not in the objective.
+2. At most 8 workers and the 12 oldest waiting requests, so that a decision stays below a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError, missing_extra
+from wavetank.serving.interfaces import ActiveView, PoolView, WorkersView
+from wavetank.settings import setting
+
+MOST_WORKERS, MOST_REQUESTS = 8, 12
+
+
+def solve(
+    loads: NDArray[np.int64], free: NDArray[np.int64], sizes: NDArray[np.int64], time_limit_s: float
+) -> NDArray[np.int64]:
+    """Return the worker of each request (-1: stays) that minimises G * max L - sum L with every usable slot used.
+
+    Parameters
+    ----------
+    loads, free : int64 arrays (workers,)
+        Tokens held and free slots.
+    sizes : int64 array (requests,)
+    time_limit_s : float
+        After which the best placement found is taken.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        raise missing_extra("ortools", "serving", needed_for="The one-step optimum") from None
+    workers, requests = loads.size, sizes.size
+    model = cp_model.CpModel()
+    on = [[model.new_bool_var("") for _ in range(workers)] for _ in range(requests)]
+    for row in on:
+        model.add_at_most_one(row)
+    for g in range(workers):
+        model.add(sum(on[i][g] for i in range(requests)) <= max(int(free[g]), 0))
+    model.add(sum(x for row in on for x in row) == min(requests, int(np.maximum(free, 0).sum())))
+    envelope = model.new_int_var(0, int(loads.max() + sizes.sum()), "")
+    placed = []
+    for g in range(workers):
+        added = sum(int(sizes[i]) * on[i][g] for i in range(requests))
+        model.add(envelope >= int(loads[g]) + added)
+        placed.append(added)
+    model.minimize(workers * envelope - sum(placed))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = time_limit_s
+    # One worker and a fixed seed: the same decision on every machine.
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.solve(model)
+    result = np.full(requests, -1, np.int64)
+    for i in range(requests):
+        for g in range(workers):
+            if solver.value(on[i][g]):
+                result[i] = g
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneStepOptimum:
+    """Pool router that solves each decision to optimality; for at most 8 workers."""
+
+    time_limit_s: float = setting(1.0, unit="s", says="most time for one decision", low=0.001, high=3600.0)
+
+    def place(
+        self,
+        view: WorkersView,
+        pool: PoolView,
+        active: ActiveView,
+        state: NDArray[np.float64],
+        parameters: NDArray[np.float64],
+        placed: NDArray[np.int64],
+    ) -> int:
+        """Place the oldest waiting requests optimally."""
+        if view.running.size > MOST_WORKERS:
+            raise BadValueError(
+                "The one-step optimum is for small clusters.",
+                given=f"{view.running.size} workers",
+                allowed=f"up to {MOST_WORKERS}",
+                hint="leave one-step-optimum out with --systems, or set workers=8",
+            )
+        free = view.slots - view.running - view.waiting - view.sent_requests
+        loads = (view.kv_tokens + view.waiting_tokens + view.sent_tokens).astype(np.int64)
+        sizes = pool.prompt_tokens[:MOST_REQUESTS].astype(np.int64)
+        placed[: sizes.size] = solve(loads, free, sizes, self.time_limit_s)
+        return int((placed[: sizes.size] >= 0).sum())
+
+    def initial_state(self, workers: int) -> NDArray[np.float64]:
+        """Return no state."""
+        return np.zeros(0)
+
+    def parameters(self) -> NDArray[np.float64]:
+        """Return no parameters."""
+        return np.zeros(0)

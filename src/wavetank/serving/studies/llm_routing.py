@@ -1,0 +1,329 @@
+"""Study ``llm-routing``: routers for data-parallel workers that serve a language model."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wavetank.errors import BadValueError
+from wavetank.settings import setting
+from wavetank.study import Chart, Measurements, Metric, Study
+
+if TYPE_CHECKING:
+    from wavetank.serving.cluster import Cluster, DisaggregatedCluster
+    from wavetank.serving.simulator import ServingRun
+    from wavetank.workloads.requests import RequestTrace
+
+OVERLOAD = 1.3
+QUANTILES = tuple(np.round(np.linspace(0.0, 1.0, 21), 2).tolist())
+PROBES = 60
+# The saturation rate is taken where the cluster is full: between these shares of the completions of a backlog.
+FULL_FROM, FULL_TO = 0.1, 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLMRouting(Study):
+    """Which router wastes the least time of data-parallel LLM workers?
+
+    All routers serve the same requests on the same cluster and see its state through the same, ageing view.  The
+    offered load is a share of the saturation rate, which the study finds first by draining a backlog.
+    """
+
+    name = "llm-routing"
+    baseline = "vllm-default"
+    systems = (
+        "vllm-default",
+        "round-robin",
+        "random-worker",
+        "power-of-two",
+        "fewest-requests",
+        "fewest-kv-tokens",
+        "prefix-affinity",
+        "balance-route-0",
+        "balance-route",
+    )
+    metrics = (
+        Metric(
+            "capacity_tokens_per_s", "tokens/s", "higher",
+            of="output tokens finished a second at 1.3 times the saturation rate: what the cluster can give "
+            "behind this router",
+        ),
+        Metric(
+            "throughput_tokens_per_s", "tokens/s", "higher",
+            of="output tokens of the requests that finished between the warm-up (a tenth of the trace) and the last "
+            "arrival, per second of it",
+        ),
+        Metric(
+            "imbalance_tokens", "tokens", "lower",
+            of="workers * largest - sum of the context tokens a step reads; mean over the steps of a group, over "
+            "evenly spaced times for independent replicas",
+        ),
+        Metric(
+            "idle_share", "", "lower",
+            of="share of worker time without work of its own: at the barrier in a group, without requests else",
+        ),
+        Metric("ttft_p50_s", "s", "lower", of="time to first token: first token out - arrival; median"),
+        Metric("ttft_p99_s", "s", "lower", of="time to first token, 99th percentile"),
+        Metric("tpot_p50_s", "s", "lower", of="(last token - first token) / (output tokens - 1); median of requests"),
+        Metric("tpot_p99_s", "s", "lower", of="time per output token, 99th percentile of requests"),
+        Metric("e2e_p99_s", "s", "lower", of="last token out - arrival, 99th percentile"),
+        Metric("goodput_per_s", "requests/s", "higher", of="requests within both objectives that finished in that time, per second"),
+        Metric(
+            "decision_s", "s", "lower", "measured",
+            of="one decision on this machine: 144 workers, 500 waiting for pool routers",
+        ),
+        Metric("ttft_s", "s", "lower", of="time to first token at a quantile of the requests", table=False),
+        Metric("preempted_share", "", "lower", of="requests that lost their KV cache at least once", table=False),
+        Metric("prefix_hit_share", "", "higher", of="prompt tokens found in a prefix cache / prompt tokens", table=False),
+        Metric("offered_per_s", "requests/s", of="arrival rate of the trace as served", table=False),
+        Metric("saturation_per_s", "requests/s", of="completions of a backlog while every worker is full", table=False),
+        Metric("saturated", "", of="1 when the backlog still grew at the end of the trace", table=False),
+    )  # fmt: skip
+    charts = (
+        Chart("pareto", "What the cluster can give against tail latency", x="capacity_tokens_per_s", y="ttft_p99_s", log="y",
+              says="Down and to the right is better; joined routers are beaten by none."),
+        Chart("bars", "Imbalance of the KV load", y="imbalance_tokens",
+              says="Idle tokens a step: what all workers together wait for the most loaded one."),
+        Chart("sweep", "Tail latency as the load rises", y="ttft_p99_s", by="load", log="y",
+              says="Load is a share of the saturation rate; beyond it every router queues."),
+        Chart("sweep", "Imbalance as signals get older", y="imbalance_tokens", by="refresh_s",
+              says="A router that needs fresh signals rises to the right."),
+        Chart("distribution", "Time to first token of all requests", y="ttft_s", by="quantile", log="y",
+              says="Lower is better at every share of requests."),
+        Chart("timeline", "Imbalance over the run", y="imbalance_tokens", by="time_s",
+              says="Peaks are moments in which one worker holds far more context than the others."),
+    )  # fmt: skip
+
+    trace: str = setting(
+        "generated", says="generated, a trace's name (azure-conv-2023, ...) or a CSV, JSONL or Parquet file"
+    )
+    columns: tuple[str, ...] = setting((), says="a file's column map: arrival_s=TS,prompt_tokens=IN,output_tokens=OUT")
+    requests: int = setting(
+        20_000, unit="requests", says="generated requests; of a trace: at most", low=20, high=10_000_000
+    )
+    arrivals: str = setting("bursty", says="of generated requests", choices=("poisson", "bursty", "diurnal"))
+    lengths: str = setting("conv", says="of generated requests: Azure 2023 chat or code", choices=("conv", "code"))
+    shared_prefix: float = setting(
+        0.0, says="share of generated requests that begin with a shared prefix", low=0, high=1
+    )
+    load: float = setting(
+        0.9, says="arrival rate as a share of the saturation rate; 0: the trace's own times", low=0, high=10
+    )
+    loads: tuple[float, ...] = setting((0.5, 0.7, 0.85, 1.0), says="swept besides", low=0.01, high=10)
+    refreshes_s: tuple[float, ...] = setting(
+        (0.0, 0.03, 0.3, 1.0), unit="s", says="ages of signals swept besides", low=0, high=600
+    )
+    layout: str = setting(
+        "group",
+        says="group: one step barrier; replicas: independent; decode-group: a barrier, prompts computed elsewhere",
+        choices=("group", "replicas", "decode-group"),
+    )
+    workers: int = setting(16, unit="workers", says="data-parallel workers", low=1, high=10_000)
+    device: str = setting("H200-SXM", says="accelerator of a worker")
+    model: str = setting("Qwen3-30B-A3B", says="what every worker serves")
+    tensor_parallel: int = setting(1, says="devices a worker", low=1, high=64)
+    max_running: int = setting(64, unit="requests", says="most requests in a worker's batch", low=1, high=100_000)
+    max_batched_tokens: int = setting(2048, unit="tokens", says="token budget of a step", low=1, high=10_000_000)
+    kv_capacity_tokens: int = setting(
+        0, unit="tokens", says="a worker's KV cache; 0: what fits beside the weights", low=0, high=10**11
+    )
+    prefix_caching: bool = setting(False, says="workers keep prefixes for reuse")
+    refresh_s: float = setting(0.1, unit="s", says="how often routers see the workers' state", low=0.0, high=600.0)
+    sync_s: float = setting(0.001, unit="s", says="barrier and all-to-all of a group's step", low=0.0, high=1.0)
+    slo_ttft_s: float = setting(2.0, unit="s", says="objective of goodput", low=0.0, high=1e6)
+    slo_tpot_s: float = setting(0.1, unit="s", says="objective of goodput", low=0.0, high=1e6)
+    history: float = setting(
+        0.2, says="first share of a trace: length predictors learn from it, the rest is served", low=0.0, high=0.9
+    )
+
+    def check(self) -> None:
+        """Read the trace and build the cluster once, so that mistakes show before any trial."""
+        self.cluster()
+        served = self.split(0)[1]
+        if len(served) < 20:
+            raise BadValueError(
+                "Too few requests are left to serve.",
+                given=len(served),
+                allowed="20 or more",
+                where="requests, history",
+            )
+        # Compiles in this process, once: trials in other processes then find the code on disk.
+        saturation_per_s(self)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what qualifies the figures."""
+        said = [
+            f"Saturation rate of this cluster: {saturation_per_s(self):.3g} requests/s "
+            "(a backlog drained behind fewest-kv-tokens).",
+            "Routers with a length predictor learned from "
+            + ("another generated trace" if self.trace == "generated" else f"the first {self.history:.0%} of the trace")
+            + "; the other requests are served, so that predictions are out of sample.",
+        ]
+        if self.load >= 1:
+            said.append("The offered load is at or above saturation: latencies grow with the length of the trace.")
+        if self.layout != "replicas":
+            said.append(
+                "Every worker of the group reads its own copy of the weights; expert parallelism is not modelled."
+            )
+        return tuple(said)
+
+    def data(self) -> Mapping[str, str]:
+        """Return the checksum of the trace."""
+        return {} if self.trace == "generated" else {self.trace: _read(self.trace, self.columns).checksum}
+
+    def split(self, seed: int) -> tuple[RequestTrace, RequestTrace]:
+        """Return past requests, for predictors, and the requests to serve, at the trace's own times."""
+        from wavetank.workloads.generate import SharedPrefix, generate_requests
+
+        if self.trace == "generated":
+            shared = SharedPrefix(share=self.shared_prefix) if self.shared_prefix > 0 else None
+            made = [
+                generate_requests(
+                    rate_per_s=10.0,
+                    n_requests=self.requests,
+                    arrivals=self.arrivals,
+                    lengths=self.lengths,
+                    seed=which,
+                    shared_prefix=shared,
+                )
+                for which in (seed + 1_000_000, seed)
+            ]
+            return made[0], made[1]
+        whole = _read(self.trace, self.columns).head(self.requests)
+        cut = max(int(len(whole) * self.history), 1)
+        start_s = float(whole.arrival_s[cut])
+        return whole.head(cut), whole.slice(start_s).resampled(seed)
+
+    def served(self, seed: int, load: float) -> RequestTrace:
+        """Return the requests at ``load`` times the saturation rate."""
+        trace = self.split(seed)[1]
+        return trace.at_rate(load * saturation_per_s(self)) if load > 0 else trace
+
+    def cluster(self, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
+        """Return the cluster, optionally with signals of another age."""
+        from wavetank.platforms import RooflineStepTime, kv_capacity_tokens
+        from wavetank.serving.cluster import Cluster, DisaggregatedCluster
+
+        step_time = RooflineStepTime(device=self.device, model=self.model, tensor_parallel=self.tensor_parallel)
+        replica = Cluster(
+            workers=self.workers,
+            step_time=step_time,
+            max_running=self.max_running,
+            max_batched_tokens=self.max_batched_tokens,
+            kv_capacity_tokens=self.kv_capacity_tokens
+            or kv_capacity_tokens(self.device, self.model, self.tensor_parallel),
+            refresh_s=self.refresh_s if refresh_s is None else refresh_s,
+            prefix_caching=self.prefix_caching,
+        )
+        if self.layout == "replicas":
+            return replica
+        group = dataclasses.replace(replica, group_size=self.workers, sync_s=self.sync_s)
+        if self.layout == "group":
+            return group
+        return DisaggregatedCluster(prefill=replica, decode=group)
+
+    def serve(self, system: Any, requests: RequestTrace, refresh_s: float | None = None) -> ServingRun:
+        """Run the requests behind a router."""
+        from wavetank.serving.cluster import DisaggregatedCluster
+        from wavetank.serving.routing.baselines import FewestKVTokens
+        from wavetank.serving.simulator import simulate
+
+        cluster = self.cluster(refresh_s)
+        if isinstance(cluster, DisaggregatedCluster):
+            # The prompts' pool is the same for all: only the decode group's router differs.
+            return simulate(requests, cluster, FewestKVTokens(), decode_router=system, probes=PROBES)
+        return simulate(requests, cluster, system, probes=PROBES)
+
+    def measure(self, system: Any, seed: int) -> Measurements:
+        """Serve the trace at the chosen load, then along the sweeps."""
+        from wavetank.serving.decision_time import decision_s
+
+        past, _ = self.split(seed)
+        if getattr(system, "learns_lengths", False):
+            system = system.fitted_to(past)
+        found = Measurements()
+        requests = self.served(seed, self.load)
+        run = self.serve(system, requests)
+        figures = self.figures(run)
+        for metric in self.metrics:
+            if metric.name in figures:
+                found.put(metric.name, figures[metric.name])
+        overloaded = self.figures(self.serve(system, self.served(seed, OVERLOAD)))
+        found.put("capacity_tokens_per_s", overloaded["throughput_tokens_per_s"])
+        found.put("offered_per_s", requests.rate_per_s)
+        found.put("saturation_per_s", saturation_per_s(self))
+        found.put("saturated", float(_backlog_grows(run)))
+        found.put("decision_s", decision_s(system, workers=min(144, _most_workers(system))))
+        for quantile in QUANTILES:
+            found.put("ttft_s", float(np.quantile(run.ttft_s, quantile)), quantile=quantile)
+        for time_s, value in zip(run.probe_s, _probed_imbalance(run), strict=True):
+            found.put("imbalance_tokens", value, time_s=round(float(time_s), 3))
+        for load in self.loads:
+            swept = self.figures(self.serve(system, self.served(seed, load)))
+            for name in ("ttft_p99_s", "throughput_tokens_per_s", "goodput_per_s", "imbalance_tokens"):
+                found.put(name, swept[name], load=load)
+        for refresh_s in self.refreshes_s:
+            swept = self.figures(self.serve(system, requests, refresh_s))
+            for name in ("ttft_p99_s", "imbalance_tokens"):
+                found.put(name, swept[name], refresh_s=refresh_s)
+        return found
+
+    def figures(self, run: ServingRun) -> dict[str, float]:
+        """Return a run's metrics, with the imbalance of independent replicas taken at the probes."""
+        figures = run.metrics(slo_ttft_s=self.slo_ttft_s, slo_tpot_s=self.slo_tpot_s)
+        if math.isnan(figures["imbalance_tokens"]) and run.probe_s.size:
+            figures["imbalance_tokens"] = float(_probed_imbalance(run).mean())
+        return figures
+
+
+def _probed_imbalance(run: ServingRun) -> np.ndarray[Any, np.dtype[np.float64]]:
+    loads = run.probe_tokens
+    return loads.shape[1] * loads.max(axis=1, initial=0.0) - loads.sum(axis=1)
+
+
+def _backlog_grows(run: ServingRun) -> bool:
+    """Say whether requests waited longer for their first token late in the trace than in its middle, beyond doubt."""
+    fifth = max(run.ttft_s.size // 5, 1)
+    late, middle = run.ttft_s[-fifth:], run.ttft_s[2 * fifth : 3 * fifth]
+    return bool(np.median(late) > 2 * np.median(middle) and np.median(late) > 1.0)
+
+
+def _most_workers(system: Any) -> int:
+    from wavetank.serving.routing.one_step_optimum import MOST_WORKERS, OneStepOptimum
+
+    return MOST_WORKERS if isinstance(system, OneStepOptimum) else 144
+
+
+@lru_cache(maxsize=8)
+def _read(trace: str, columns: tuple[str, ...]) -> RequestTrace:
+    from wavetank.workloads.load import read_trace
+
+    pairs = dict(pair.partition("=")[::2] for pair in columns)
+    if any(not theirs for theirs in pairs.values()):
+        raise BadValueError(
+            "A column map is made of pairs.", given=",".join(columns), allowed="arrival_s=TS,...", where="columns"
+        )
+    return read_trace(trace, columns=pairs or None)
+
+
+@lru_cache(maxsize=32)
+def saturation_per_s(study: LLMRouting) -> float:
+    """Return the completions per second of the study's cluster while a backlog keeps every worker full."""
+    from wavetank.serving.routing.baselines import FewestKVTokens
+    from wavetank.workloads.requests import RequestTrace
+
+    trace = study.split(0)[1]
+    # Enough to fill every slot several times over.
+    backlog = trace.replayed(max(1, math.ceil(4 * study.workers * study.max_running / len(trace))))
+    at_once = RequestTrace(
+        arrival_s=np.zeros(len(backlog)), prompt_tokens=backlog.prompt_tokens, output_tokens=backlog.output_tokens
+    )
+    done = np.sort(study.serve(FewestKVTokens(), at_once).finish_s)
+    first, last = int(FULL_FROM * done.size), int(FULL_TO * done.size)
+    return float((last - first) / (done[last] - done[first]))

@@ -1,0 +1,73 @@
+"""Workloads: what arrives at a system, read from a real trace or generated from a seed.
+
+A workload is an immutable struct of numpy arrays with units in the field names, so that a compiled simulator takes the
+raw arrays and every system of a study sees the same requests::
+
+    from wavetank.workloads import generate_requests, read_trace
+    real = read_trace("azure-conv-2023").at_rate(20.0)
+    made = generate_requests(n_requests=10_000, rate_per_s=20.0, arrivals="bursty", lengths="conv", seed=1)
+
+``datasets`` finds, fetches and verifies the real data sets.  Names are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wavetank.workloads.generate import (
+        Bursty,
+        Diurnal,
+        FixedLengths,
+        LogNormalLengths,
+        Poisson,
+        QuantileLengths,
+        SharedPrefix,
+        fit_lengths,
+        generate_requests,
+    )
+    from wavetank.workloads.load import TRACES, read_trace
+    from wavetank.workloads.requests import RequestTrace
+
+__all__ = [
+    "TRACES",
+    "Bursty",
+    "Diurnal",
+    "FixedLengths",
+    "LogNormalLengths",
+    "Poisson",
+    "QuantileLengths",
+    "RequestTrace",
+    "SharedPrefix",
+    "fit_lengths",
+    "generate_requests",
+    "read_trace",
+]
+
+_HOMES = {
+    "Bursty": "generate",
+    "Diurnal": "generate",
+    "FixedLengths": "generate",
+    "LogNormalLengths": "generate",
+    "Poisson": "generate",
+    "QuantileLengths": "generate",
+    "SharedPrefix": "generate",
+    "fit_lengths": "generate",
+    "generate_requests": "generate",
+    "TRACES": "load",
+    "read_trace": "load",
+    "RequestTrace": "requests",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'wavetank.workloads' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"wavetank.workloads.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

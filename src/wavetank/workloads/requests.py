@@ -1,0 +1,484 @@
+"""LLM requests as arrays: when each arrives, how long its prompt is, how many tokens it will produce.
+
+A trace is one immutable struct of numpy arrays, one row a request, checked once when it is made; everything that reads
+it afterwards (a compiled simulator above all) may rely on the checks.  Operations return new traces.
+
+Sources: the fields are those of the public traces of Patel et al., "Splitwise", ISCA 2024 (arrivals and lengths) and
+Qin et al., "Mooncake", FAST 2025 (prefix blocks).  Resampling is the circular block bootstrap of D. N. Politis and
+J. P. Romano, "A circular block-resampling procedure for stationary data", 1992.
+
+Differs from the sources:
+
+1. Bootstrap blocks are spans of time, not counts of observations, so that bursts and lulls keep their shape.
+2. Block ids are renumbered densely in order of first appearance; only their equality carries meaning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from wavetank.errors import BadTraceError, BadValueError
+from wavetank.rng import stream
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+_INT64_MAX = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RequestTrace:
+    """A sequence of LLM requests in order of arrival.
+
+    Arrays are converted to the dtypes below, copied unless they are read-only already, and made read-only.  Two traces
+    are equal when their contents are; the name does not count.
+
+    Parameters
+    ----------
+    arrival_s : ndarray of float64, shape (n,)
+        Arrival times in seconds, ascending, from any start >= 0.
+    prompt_tokens : ndarray of int64, shape (n,)
+        Prompt lengths in tokens, >= 1.
+    output_tokens : ndarray of int64, shape (n,)
+        Numbers of generated tokens, >= 1.
+    block_ids : ndarray of int64, shape (total blocks,), optional
+        Identities of the prompts' prefix blocks, all requests one after the other.  Equal ids mean equal content up
+        to and including that block.  Stored densely (0 .. m-1 in order of first appearance).
+    block_offsets : ndarray of int64, shape (n + 1,), optional
+        Request ``i`` owns ``block_ids[block_offsets[i]:block_offsets[i + 1]]``.  Given with ``block_ids`` or not at
+        all.
+    block_tokens : int
+        Tokens of a full prefix block; the last block of a prompt may be partial.
+    model, tier : ndarray of int64, shape (n,), optional
+        Codes into ``model_names`` and ``tier_names``: which model, which service level a request asks for.
+    model_names, tier_names : tuple of str
+        What the codes stand for.
+    name : str
+        Where the trace comes from, for people.
+
+    Raises
+    ------
+    BadTraceError
+        If the content makes no sense; the error names the row (the first request is row 1) and the column.
+    """
+
+    arrival_s: FloatArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    block_ids: IntArray | None = None
+    block_offsets: IntArray | None = None
+    block_tokens: int = 512
+    model: IntArray | None = None
+    model_names: tuple[str, ...] = ()
+    tier: IntArray | None = None
+    tier_names: tuple[str, ...] = ()
+    name: str = "requests"
+    _checksum: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        arrival_s = _times(self.arrival_s)
+        n = arrival_s.size
+        if n == 0:
+            raise BadTraceError(
+                "A trace needs at least one request.", hint="check the file or the filter that made this trace"
+            )
+        falls = np.flatnonzero(np.diff(arrival_s) < 0)
+        if falls.size:
+            row = int(falls[0]) + 1
+            _refuse(
+                "Arrivals are not in order.", "arrival_s", row, f"{arrival_s[row]:.9g} after {arrival_s[row - 1]:.9g}",
+                hint="RequestTrace.sorted(...) and read_trace(..., sort=True) put the requests in order of arrival",
+            )  # fmt: skip
+        prompt_tokens = _token_counts(self.prompt_tokens, "prompt_tokens", n)
+        self._store("arrival_s", arrival_s)
+        self._store("prompt_tokens", prompt_tokens)
+        self._store("output_tokens", _token_counts(self.output_tokens, "output_tokens", n))
+        self._store_codes("model", self.model, self.model_names)
+        self._store_codes("tier", self.tier, self.tier_names)
+        if self.block_ids is not None or self.block_offsets is not None:
+            self._store_blocks(self.block_ids, self.block_offsets)
+
+    def _store(self, column: str, values: npt.NDArray[Any]) -> None:
+        values.flags.writeable = False
+        object.__setattr__(self, column, values)
+
+    def _store_codes(self, column: str, given: npt.ArrayLike | None, names: tuple[str, ...]) -> None:
+        names = tuple(names)
+        object.__setattr__(self, f"{column}_names", names)
+        if given is None:
+            return
+        codes = _whole_numbers(given, column, len(self))
+        outside = np.flatnonzero((codes < 0) | (codes >= len(names)))
+        if outside.size:
+            _refuse(
+                f"A code stands for no entry of {column}_names ({len(names)} names).",
+                column, int(outside[0]), int(codes[outside[0]]),
+            )  # fmt: skip
+        self._store(column, codes)
+
+    def _store_blocks(self, given_ids: npt.ArrayLike | None, given_offsets: npt.ArrayLike | None) -> None:
+        if given_ids is None or given_offsets is None:
+            missing = "block_ids" if given_ids is None else "block_offsets"
+            raise BadTraceError(
+                "Prefix blocks need both their ids and their offsets.", where=f"column {missing!r}",
+                hint="give block_ids and block_offsets together, or neither",
+            )  # fmt: skip
+        if self.block_tokens < 1:
+            raise BadTraceError("A prefix block holds at least one token.", given=f"block_tokens={self.block_tokens}")
+        ids = _whole_numbers(given_ids, "block_ids")
+        offsets = _whole_numbers(given_offsets, "block_offsets", len(self) + 1)
+        if offsets[0] != 0 or offsets[-1] != ids.size or (np.diff(offsets) < 0).any():
+            raise BadTraceError(
+                f"Offsets must rise from 0 to the number of block ids ({ids.size}).", where="column 'block_offsets'"
+            )
+        negative = np.flatnonzero(ids < 0)
+        if negative.size:
+            row = int(np.searchsorted(offsets, negative[0], side="right")) - 1
+            _refuse("Block ids are not negative.", "block_ids", row, int(ids[negative[0]]))
+        held = np.diff(offsets)
+        room = -(-self.prompt_tokens // self.block_tokens)
+        crowded = np.flatnonzero(held > room)
+        if crowded.size:
+            row = int(crowded[0])
+            _refuse(
+                f"A prompt has more prefix blocks than its {self.prompt_tokens[row]} tokens fill.",
+                "block_ids", row, f"{held[row]} blocks of {self.block_tokens} tokens",
+                hint="block_tokens is the size of a full block; check that it is the trace's own",
+            )  # fmt: skip
+        self._store("block_ids", _renumbered(ids))
+        self._store("block_offsets", offsets)
+
+    @classmethod
+    def sorted(cls, *, arrival_s: npt.ArrayLike, **columns: Any) -> RequestTrace:
+        """Make a trace from requests in any order; requests of equal arrival keep their order.
+
+        Parameters
+        ----------
+        arrival_s : array_like, shape (n,)
+            Arrival times in seconds, in any order.
+        **columns
+            The other parameters of :class:`RequestTrace`, in the same order as ``arrival_s``.
+        """
+        times = _times(arrival_s)
+        as_given = cls(arrival_s=np.zeros_like(times), **columns)
+        order = np.argsort(times, kind="stable")
+        return as_given._take(order, times[order])
+
+    def __len__(self) -> int:
+        return int(self.arrival_s.size)
+
+    def __repr__(self) -> str:
+        return f"RequestTrace({self.name!r}, n={len(self)}, span_s={self.span_s:g}, rate_per_s={self.rate_per_s:.4g})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.checksum == other.checksum if isinstance(other, RequestTrace) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.checksum)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Unpickled arrays are writeable; going through the constructor freezes them again.
+        return _rebuild, (self._columns(),)
+
+    def _columns(self) -> dict[str, Any]:
+        return {column.name: getattr(self, column.name) for column in fields(self) if column.init}
+
+    @property
+    def span_s(self) -> float:
+        """Seconds between the first and the last arrival."""
+        return float(self.arrival_s[-1] - self.arrival_s[0])
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean arrival rate in requests per second: one over the mean gap; nan when all arrive at once."""
+        return (len(self) - 1) / self.span_s if self.span_s > 0 else math.nan
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of distinct prefix blocks; 0 without prefix blocks."""
+        return int(self.block_ids.max()) + 1 if self.block_ids is not None and self.block_ids.size else 0
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 (hexadecimal) over everything but the name, computed on first use."""
+        if not self._checksum:
+            digest = hashlib.sha256()
+            for column, value in self._columns().items():
+                if column == "name":
+                    continue
+                if isinstance(value, np.ndarray):
+                    digest.update(f"{column}:{value.dtype.str}:{value.size}\n".encode())
+                    digest.update(value.data)
+                else:
+                    digest.update(f"{column}:{value!r}\n".encode())
+            object.__setattr__(self, "_checksum", digest.hexdigest())
+        return self._checksum
+
+    def scaled(self, factor: float) -> RequestTrace:
+        """Return the same requests under ``factor`` times the load: arrival times divided by ``factor``.
+
+        Parameters
+        ----------
+        factor : float
+            Above 0; 2.0 doubles the arrival rate.
+        """
+        return self._take(None, self.arrival_s / _positive(factor, "factor"))
+
+    def at_rate(self, requests_per_s: float) -> RequestTrace:
+        """Return the same requests with a mean arrival rate of ``requests_per_s``.
+
+        Parameters
+        ----------
+        requests_per_s : float
+            The wanted :attr:`rate_per_s`, above 0.
+        """
+        self._need_a_span("a rate")
+        return self.scaled(_positive(requests_per_s, "requests_per_s") / self.rate_per_s)
+
+    def slice(self, start_s: float = 0.0, stop_s: float = math.inf) -> RequestTrace:
+        """Return the requests that arrive in ``[start_s, stop_s)``; ``start_s`` becomes time 0.
+
+        Parameters
+        ----------
+        start_s, stop_s : float
+            Seconds on the trace's own clock.
+
+        Raises
+        ------
+        BadTraceError
+            If no request arrives in that time.
+        """
+        first, last = np.searchsorted(self.arrival_s, (start_s, stop_s))
+        if first >= last:
+            raise BadTraceError(
+                "No request arrives in this time.",
+                given=f"[{start_s:g}, {stop_s:g}) s",
+                allowed=f"times between {self.arrival_s[0]:g} and {self.arrival_s[-1]:g} s",
+                where=f"trace {self.name!r}",
+            )
+        rows = np.arange(first, last)
+        return self._take(rows, self.arrival_s[rows] - start_s)
+
+    def head(self, n: int) -> RequestTrace:
+        """Return the first ``n`` requests, or all when there are fewer.
+
+        Parameters
+        ----------
+        n : int
+            At least 1.
+        """
+        rows = np.arange(min(_whole_positive(n, "n"), len(self)))
+        return self._take(rows, self.arrival_s[rows])
+
+    def replayed(self, times: int) -> RequestTrace:
+        """Return the trace ``times`` times over, back to back, at the same mean rate.
+
+        Between the last request of one pass and the first of the next lies one mean gap.  Prefix blocks keep their
+        ids: a second pass asks for the same prompts again.
+
+        Parameters
+        ----------
+        times : int
+            Number of passes, at least 1.
+        """
+        passes = _whole_positive(times, "times")
+        if passes == 1:
+            return self
+        self._need_a_span("a repetition")
+        starts_s = np.arange(passes) * self._cycle_s
+        rows = np.tile(np.arange(len(self)), passes)
+        return self._take(rows, (starts_s[:, None] + self.arrival_s[None, :]).ravel())
+
+    def resampled(self, seed: int, *, block_s: float = 60.0) -> RequestTrace:
+        """Return another realisation of the same traffic: a circular block bootstrap over spans of time.
+
+        The trace is bent to a circle and blocks of ``block_s`` seconds are drawn from it with replacement until its
+        time is filled.  Inside a block arrivals keep their gaps, so bursts survive; the number of requests varies
+        from seed to seed as it would from day to day.  A prompt that is drawn twice counts as sent twice, prefix
+        blocks included.
+
+        Parameters
+        ----------
+        seed : int
+            Seed 0 is the trace itself.
+        block_s : float
+            Length of a block in seconds: longer than the bursts, much shorter than the trace.
+
+        Returns
+        -------
+        RequestTrace
+            Over the same time as this trace; this trace where all requests arrive at once.
+        """
+        _positive(block_s, "block_s")
+        if seed == 0 or self.span_s == 0:
+            return self
+        cycle_s = self._cycle_s
+        width_s = min(block_s, cycle_s)
+        n_blocks = math.ceil(cycle_s / width_s)
+        origins_s = np.arange(n_blocks) * width_s
+        widths_s = np.minimum(width_s, cycle_s - origins_s)
+        relative_s = self.arrival_s - self.arrival_s[0]
+        twice_s = np.concatenate((relative_s, relative_s + cycle_s))
+        for attempt in itertools.count():
+            starts_s = stream(seed, "resampled", attempt).uniform(0.0, cycle_s, n_blocks)
+            first = np.searchsorted(twice_s, starts_s)
+            counts = np.searchsorted(twice_s, starts_s + widths_s) - first
+            # A sparse trace can yield blocks that are all empty.
+            if counts.any():
+                break
+        rows = _ranges(first, counts)
+        times_s = twice_s[rows] + np.repeat(origins_s - starts_s, counts)
+        # Rounding may put the end of a block a hair past the start of the next.
+        times_s = np.maximum.accumulate(np.maximum(times_s, 0.0))
+        return self._take(rows % len(self), self.arrival_s[0] + times_s)
+
+    def summary(self) -> dict[str, float]:
+        """Return the statistics that trace papers print.
+
+        Returns
+        -------
+        dict of str to float
+            ``requests``, ``span_s``, ``rate_per_s``; mean, median and 99th percentile of ``prompt_tokens`` and
+            ``output_tokens``; ``interarrival_cv`` (standard deviation over mean of the gaps; nan when undefined);
+            with prefix blocks also ``block_reuse``, the share of block references that an earlier one made known.
+        """
+        gaps_s = np.diff(self.arrival_s)
+        statistics = {
+            "requests": float(len(self)),
+            "span_s": self.span_s,
+            "rate_per_s": self.rate_per_s,
+        }
+        for column, tokens in (("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)):
+            statistics[f"{column}_mean"] = float(tokens.mean())
+            statistics[f"{column}_median"] = float(np.median(tokens))
+            statistics[f"{column}_p99"] = float(np.percentile(tokens, 99))
+        statistics["interarrival_cv"] = float(gaps_s.std() / gaps_s.mean()) if self.span_s > 0 else math.nan
+        if self.block_ids is not None and self.block_ids.size:
+            statistics["block_reuse"] = 1.0 - self.n_blocks / self.block_ids.size
+        return statistics
+
+    @property
+    def _cycle_s(self) -> float:
+        # The span plus one mean gap: the period at which the trace follows itself without a change of rate.
+        return self.span_s * len(self) / (len(self) - 1)
+
+    def _need_a_span(self, what: str) -> None:
+        if self.span_s == 0:
+            raise BadValueError(
+                f"All requests arrive at the same instant, so {what} has no meaning.", where=f"trace {self.name!r}"
+            )
+
+    def _take(self, rows: IntArray | None, arrival_s: FloatArray) -> RequestTrace:
+        """Return the requests ``rows`` (None: all of them) with new arrival times."""
+        columns = {**self._columns(), "arrival_s": arrival_s}
+        if rows is not None:
+            for column in ("prompt_tokens", "output_tokens", "model", "tier"):
+                if columns[column] is not None:
+                    columns[column] = columns[column][rows]
+            if self.block_ids is not None and self.block_offsets is not None:
+                counts = np.diff(self.block_offsets)[rows]
+                columns["block_ids"] = self.block_ids[_ranges(self.block_offsets[rows], counts)]
+                columns["block_offsets"] = np.concatenate(([0], np.cumsum(counts)))
+        return RequestTrace(**columns)
+
+
+def _rebuild(columns: dict[str, Any]) -> RequestTrace:
+    return RequestTrace(**columns)
+
+
+def _ranges(first: npt.NDArray[np.integer[Any]], counts: npt.NDArray[np.integer[Any]]) -> IntArray:
+    """Return ``first[0], first[0] + 1, ...`` (``counts[0]`` of them), then those of ``first[1]``, and so on."""
+    ends = np.cumsum(counts)
+    return np.repeat(first - (ends - counts), counts) + np.arange(ends[-1], dtype=np.int64)
+
+
+def _renumbered(ids: IntArray) -> IntArray:
+    """Renumber ids densely in order of first appearance."""
+    if ids.size == 0:
+        return ids
+    if ids.max() >= 4 * ids.size:
+        _, ids = np.unique(ids, return_inverse=True)
+    first_use = np.full(int(ids.max()) + 1, ids.size, dtype=np.int64)
+    # Of assignments to one place the last stays: written backwards, that is the first use.
+    first_use[ids[::-1]] = np.arange(ids.size - 1, -1, -1)
+    number = np.empty_like(first_use)
+    number[np.argsort(first_use)] = np.arange(first_use.size)
+    return number[ids]
+
+
+def _refuse(problem: str, column: str, row: int, given: object, *, hint: str | None = None) -> NoReturn:
+    raise BadTraceError(problem, given=given, where=f"row {row + 1}, column {column!r}", hint=hint)
+
+
+def _column(values: npt.ArrayLike, column: str, length: int | None) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise BadTraceError(
+            "A column is one array of numbers.", given=f"shape {array.shape}", where=f"column {column!r}"
+        )
+    if array.dtype.kind not in "iuf" and array.size:
+        raise BadTraceError(
+            "A column holds numbers.", given=f"{array.dtype} ({array[0]!r}, ...)", where=f"row 1, column {column!r}"
+        )
+    if length is not None and array.size != length:
+        raise BadTraceError(
+            "Columns have unequal lengths.", given=f"{array.size} values, {length} expected",
+            where=f"row {min(array.size, length) + 1}, column {column!r}",
+        )  # fmt: skip
+    return array
+
+
+def _own(array: npt.NDArray[Any], dtype: type) -> npt.NDArray[Any]:
+    """Return the array as contiguous ``dtype`` that nobody else can write to."""
+    own: npt.NDArray[Any] = np.ascontiguousarray(array, dtype=dtype)
+    return own.copy() if own.flags.writeable and np.may_share_memory(own, array) else own
+
+
+def _times(values: npt.ArrayLike) -> FloatArray:
+    array = _column(values, "arrival_s", None)
+    times = _own(array, np.float64)
+    wrong = np.flatnonzero(~((times >= 0) & (times < np.inf)))
+    if wrong.size:
+        _refuse("An arrival is a finite time, 0 s or later.", "arrival_s", int(wrong[0]), float(times[wrong[0]]))
+    return times
+
+
+def _whole_numbers(values: npt.ArrayLike, column: str, length: int | None = None) -> IntArray:
+    array = _column(values, column, length)
+    if array.dtype.kind == "f":
+        wrong = np.flatnonzero(~((np.abs(array) < _INT64_MAX) & (array == np.floor(array))))
+    else:
+        wrong = np.flatnonzero(array > _INT64_MAX)
+    if wrong.size:
+        _refuse("A whole number is needed.", column, int(wrong[0]), array[wrong[0]].item())
+    return _own(array, np.int64)
+
+
+def _token_counts(values: npt.ArrayLike, column: str, length: int) -> IntArray:
+    tokens = _whole_numbers(values, column, length)
+    wrong = np.flatnonzero(tokens < 1)
+    if wrong.size:
+        _refuse(
+            "A request has at least one token.", column, int(wrong[0]), int(tokens[wrong[0]]),
+            hint="drop failed or empty requests from the trace",
+        )  # fmt: skip
+    return tokens
+
+
+def _positive(value: float, name: str) -> float:
+    if not 0 < value < math.inf:
+        raise BadValueError("A number above 0 is needed.", given=value, where=name)
+    return float(value)
+
+
+def _whole_positive(value: int, name: str) -> int:
+    if value != int(value) or value < 1:
+        raise BadValueError("A whole number of at least 1 is needed.", given=value, where=name)
+    return int(value)

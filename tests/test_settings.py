@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wavetank.errors import BadValueError
+from wavetank.settings import check_parameters, range_in_words, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything:
+    wait_s: float = setting(1.0, unit="s", low=0, high=60)
+    workers: int = setting(4, unit="workers", low=1)
+    mode: str = setting("calm", choices=("calm", "rough"))
+    eager: bool = setting(False)
+    sizes: tuple[int, ...] = setting((1,), low=1, high=9)
+    names: tuple[str, ...] = setting(())
+    limit: float | None = setting(None, unit="s")
+    window: float | str = setting("auto", unit="s", choices=("auto", "off"), low=0)
+    ratio: str | float = setting(0.5)
+    title: str = ""
+    anything: object = None
+
+
+def read(name: str, value: Any) -> Any:
+    return check_parameters(Everything, {name: value}, where="study s")[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("wait_s", "100ms", 0.1),
+        ("wait_s", 3, 3.0),
+        ("wait_s", np.float64(0.25), 0.25),
+        ("workers", "8", 8),
+        ("workers", "8 workers", 8),
+        ("workers", 8.0, 8),
+        ("workers", np.int64(8), 8),
+        ("mode", " rough ", "rough"),
+        ("eager", "Yes", True),
+        ("eager", "0", False),
+        ("eager", True, True),
+        ("sizes", "1, 2,3", (1, 2, 3)),
+        ("sizes", [4, 5], (4, 5)),
+        ("sizes", 7, (7,)),
+        ("names", "a, b", ("a", "b")),
+        ("names", "", ()),
+        ("limit", "none", None),
+        ("limit", None, None),
+        ("limit", "2 min", 120.0),
+        ("window", "auto", "auto"),
+        ("window", "5 ms", 0.005),
+        ("window", 2, 2.0),
+        ("ratio", 0.25, 0.25),
+        ("title", "none", "none"),
+        ("anything", {"a": 1}, {"a": 1}),
+    ],
+)
+def test_values_become_the_type_of_their_field(name: str, value: Any, expected: Any) -> None:
+    found = read(name, value)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@given(st.floats(0, 60))
+def test_every_allowed_number_survives_its_text(value: float) -> None:
+    assert read("wait_s", repr(value)) == value
+
+
+@given(st.lists(st.integers(1, 9)))
+def test_every_allowed_list_survives_its_text(values: list[int]) -> None:
+    assert read("sizes", ",".join(map(str, values))) == tuple(values)
+
+
+@given(st.text())
+def test_every_text_survives_but_for_outer_white_space(text: str) -> None:
+    assert read("title", text) == text.strip()
+
+
+@given(st.sampled_from(["wait_s", "workers", "mode", "eager", "sizes", "limit", "window"]), st.text(max_size=6))
+def test_any_text_is_read_or_refused_with_its_place(name: str, text: str) -> None:
+    try:
+        read(name, text)
+    except BadValueError as error:
+        assert error.where == f"study s, {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "worker",
+            1,
+            "There is no setting named 'worker'.\n  allowed: anything, eager, limit, mode, names, ratio, sizes, title, "
+            "wait_s, window, workers\n  nearest: workers\n  where: study s\n  next: wavetank show s",
+        ),
+        (
+            "mode",
+            "ruogh",
+            "The value is not one of the allowed words.\n  given: ruogh\n  allowed: calm, rough\n  nearest: rough\n"
+            "  where: study s, mode",
+        ),
+        ("title", 3, "The value must be text.\n  given: 3\n  where: study s, title"),
+        (
+            "wait_s",
+            "2 min",
+            "The value is out of range.\n  given: 2 min\n  allowed: 0 to 60 s\n  where: study s, wait_s",
+        ),
+        ("wait_s", math.nan, "The value is out of range.\n  given: nan\n  allowed: 0 to 60 s\n  where: study s, wait_s"),
+        (
+            "workers",
+            "0",
+            "The value is out of range.\n  given: 0\n  allowed: 1 workers or more\n  where: study s, workers",
+        ),
+        ("workers", "1.5", "The value must be a whole number.\n  given: 1.5\n  where: study s, workers"),
+        ("workers", True, "The value must be a number.\n  given: True\n  where: study s, workers"),
+        ("wait_s", [1], "The value must be a number.\n  given: [1]\n  where: study s, wait_s"),
+        (
+            "eager",
+            "maybe",
+            "The value must be true or false.\n  given: maybe\n  allowed: true, yes, 1, false, no, 0\n"
+            "  where: study s, eager",
+        ),
+        ("sizes", "1,12", "The value is out of range.\n  given: 12\n  allowed: 1 to 9\n  where: study s, sizes"),
+        (
+            "window",
+            "of",
+            "This is not a number.\n  given: of\n  allowed: auto, off, or a number, optionally with a unit (s)\n"
+            "  nearest: off\n  where: study s, window",
+        ),
+    ],
+)
+def test_wrong_values_say_what_is_allowed(name: str, value: Any, message: str) -> None:
+    with pytest.raises(BadValueError) as caught:
+        check_parameters(Everything, {name: value}, where="study s", what="setting")
+    assert str(caught.value) == message
+
+
+def test_a_class_without_fields_says_that_it_has_none() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Nothing:
+        pass
+
+    with pytest.raises(BadValueError) as caught:
+        check_parameters(Nothing, {"x": 1}, where="system n")
+    assert str(caught.value) == (
+        "There is no parameter named 'x'.\n  allowed: system n has none\n  where: system n\n  next: wavetank show n"
+    )
+
+
+def test_intervals_in_words() -> None:
+    assert range_in_words(-math.inf, 5, "s") == "5 s or less"
+    assert range_in_words(0, math.inf) == "0 or more"
+    assert range_in_words(-math.inf, math.inf, "s") == ""

@@ -185,6 +185,7 @@ class _Domain:
     workers: list[_Worker]
     ends_ps: int = -1  # of the step in progress; -1 at a boundary
     retry_ps: int = -1  # when a stuck router is asked again
+    steps: int = 0
 
     @property
     def has_work(self) -> bool:
@@ -212,7 +213,7 @@ def simulate_slowly(
     -------
     dict
         ``first_ps``, ``finish_ps``, ``worker``, ``preemptions`` and ``matched``, one int64 a request, in order of
-        arrival.
+        arrival; ``steps``, shape (1,): the steps of all workers or lockstep groups.
     """
     expected = np.full(len(requests), np.nan) if expected_output_tokens is None else expected_output_tokens
     todo = _requests(requests, first_ps)
@@ -245,7 +246,7 @@ def simulate_slowly(
                 if last > eye.refreshed_ps:
                     times.append(last)
         if not times:
-            return _columns(todo)
+            return _columns(todo, sum(domain.steps for domain in domains))
         now = min(times)
         for domain in domains:
             if domain.ends_ps == now:
@@ -284,6 +285,7 @@ def simulate_slowly(
                 if pool and not domain.has_work:
                     domain.retry_ps = now + max(refresh_ps, POOL_TICK_PS)
             if domain.has_work:
+                domain.steps += 1
                 domain.ends_ps = now + _step(domain, cluster, first_ps is not None)
 
 
@@ -402,6 +404,7 @@ def _requests(requests: RequestTrace, first_ps: NDArray[np.int64] | None) -> lis
     return found
 
 
-def _columns(done: list[_Request]) -> dict[str, NDArray[np.int64]]:
+def _columns(done: list[_Request], steps: int) -> dict[str, NDArray[np.int64]]:
     names = ("first_ps", "finish_ps", "worker", "preemptions", "matched")
-    return {name: np.array([getattr(request, name) for request in done], np.int64) for name in names}
+    columns = {name: np.array([getattr(request, name) for request in done], np.int64) for name in names}
+    return {**columns, "steps": np.array([steps], np.int64)}

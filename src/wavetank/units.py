@@ -115,5 +115,6 @@ def _digits(value: float) -> str:
         return f"{value:.3g}"
     if size >= 1000:
         return f"{value:,.0f}"
-    decimals = max(0, 2 - math.floor(math.log10(size)))
-    return f"{value:.{decimals}f}"
+    # The place of the first digit after rounding: 0.9997 is 1.00, not 1.000.
+    first = math.floor(math.log10(float(f"{size:.3g}")))
+    return f"{value:,.{max(0, 2 - first)}f}"

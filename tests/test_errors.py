@@ -7,9 +7,7 @@ import pytest
 from wavetank import errors
 from wavetank.errors import BadValueError, WavetankError, missing_extra, nearest_of, unknown_name
 
-LEAVES = [
-    kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WavetankError)
-]
+LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WavetankError)]
 
 
 def test_a_message_has_its_five_parts_in_reading_order() -> None:

@@ -112,7 +112,11 @@ def test_any_text_is_read_or_refused_with_its_place(name: str, text: str) -> Non
             "2 min",
             "The value is out of range.\n  given: 2 min\n  allowed: 0 to 60 s\n  where: study s, wait_s",
         ),
-        ("wait_s", math.nan, "The value is out of range.\n  given: nan\n  allowed: 0 to 60 s\n  where: study s, wait_s"),
+        (
+            "wait_s",
+            math.nan,
+            "The value is out of range.\n  given: nan\n  allowed: 0 to 60 s\n  where: study s, wait_s",
+        ),
         (
             "workers",
             "0",

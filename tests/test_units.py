@@ -64,7 +64,8 @@ def test_any_text_is_a_finite_number_or_refused(text: str) -> None:
         (
             "soon",
             "s",
-            "This is not a number.\n  given: soon\n  allowed: a number, optionally with a unit (s)\n  where: study x, y",
+            "This is not a number.\n  given: soon\n  allowed: a number, optionally with a unit (s)\n"
+            "  where: study x, y",
         ),
         ("soon", "", "This is not a number.\n  given: soon\n  allowed: a plain number\n  where: study x, y"),
         ("1e999", "s", "This number is too large.\n  given: 1e999\n  where: study x, y"),

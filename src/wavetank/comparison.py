@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 class Progress(Protocol):
     """Told what happens while a study runs; the terminal's table is one."""
 
-    def begin(self, study: Study, plan: Plan, total: int, done: Sequence[Record]) -> None:
-        """Called once, before the first trial."""
+    def begin(self, study: Study, plan: Plan, total: int, left: int, done: Sequence[Record]) -> None:
+        """Called once, before the first trial, with the records of trials that an interrupted run had finished."""
 
     def trial(self, records: Sequence[Record], left: int) -> None:
         """Called with the records of every trial as it ends."""
@@ -57,7 +57,7 @@ class Progress(Protocol):
 class Silence:
     """Progress that says nothing."""
 
-    def begin(self, study: Study, plan: Plan, total: int, done: Sequence[Record]) -> None:
+    def begin(self, study: Study, plan: Plan, total: int, left: int, done: Sequence[Record]) -> None:
         """Say nothing."""
 
     def trial(self, records: Sequence[Record], left: int) -> None:
@@ -325,7 +325,7 @@ def run_plan(
         about = runfolder.provenance(plan, study.data(), on)
         start = time.perf_counter()
         left: list[Trial] = [trial for trial in trials if trial.key not in log.finished]
-        progress.begin(study, plan, len(trials), [r for done in log.finished.values() for r in done.records])
+        progress.begin(study, plan, len(trials), len(left), [r for done in log.finished.values() for r in done.records])
         waiting = len(left)
         # Closed at once, whatever happens: workers must not outlive an error or Ctrl-C.
         with contextlib.closing(run_trials(study, left, plan.parameters, on)) as outcomes:

@@ -232,8 +232,16 @@ class TimingStudy(Study):
     def verify(self, case: Case, system: str, result: object) -> None:
         """Raise when the warm-up's result is wrong: a fast wrong answer is not a contender."""
 
-    def extra(self, case: Case, system: Any, seconds: float) -> Mapping[str, float]:
-        """Return further metrics of one timed call."""
+    def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> Mapping[str, Measurements]:
+        """Return the figures that need all contenders or all cases of one round.
+
+        Parameters
+        ----------
+        times : dict
+            Contender to case to seconds.
+        copies : dict
+            Case to the seconds of a plain copy of the same traffic; NaN without ``bytes_moved``.
+        """
         return {}
 
     def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
@@ -243,6 +251,8 @@ class TimingStudy(Study):
     def run(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         """Time all contenders on all cases."""
         records: list[Record] = []
+        times: list[dict[str, dict[str, float]]] = [{name: {} for name in built} for _ in range(self.rounds)]
+        copies: list[dict[str, float]] = [{} for _ in range(self.rounds)]
         for case in self.cases(trial.seed):
             calls = {name: self.contender(system, case) for name, system in built.items()}
             for name, call in calls.items():
@@ -251,21 +261,23 @@ class TimingStudy(Study):
             copy.seconds()
             product.flops_per_s()
             for number in range(self.rounds):
-                seconds = {}
                 for name in _rotated(list(calls), number):
-                    seconds[name] = _timed(calls[name])
-                copy_s, peak = copy.seconds(), product.flops_per_s()
-                for name, took in seconds.items():
-                    found = Measurements(
-                        {"time_s": took, "time_ratio": took / seconds.get(self.baseline, math.nan)}
-                        | dict(self.extra(case, built[name], took))
-                    )
+                    times[number][name][case.name] = _timed(calls[name])
+                copies[number][case.name] = copy.seconds()
+                peak = product.flops_per_s()
+                for name in calls:
+                    took = times[number][name][case.name]
+                    base = times[number].get(self.baseline, {}).get(case.name, math.nan)
+                    found = Measurements({"time_s": took, "time_ratio": took / base})
                     if not math.isnan(case.bytes_moved):
-                        found.put("share_of_copy", copy_s / took)
+                        found.put("share_of_copy", copies[number][case.name] / took)
                     if not math.isnan(case.flops):
                         found.put("share_of_peak", case.flops / took / peak)
                     found.rows = [(metric, value, {self.cases_by: case.name}) for metric, value, _ in found.rows]
                     records += self.stamp(name, trial.seed * self.rounds + number, found)
+        for number in range(self.rounds):
+            for name, found in self.derive(times[number], copies[number]).items():
+                records += self.stamp(name, trial.seed * self.rounds + number, found)
         return records
 
 

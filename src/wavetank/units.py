@@ -57,7 +57,8 @@ def convert(value: float, unit: str, to: str, *, where: str | None = None) -> fl
     # Multiplying by an inverse power of ten rounds; dividing by the power itself does not (100 ms is exactly 0.1 s).
     ratio = _UNITS[unit][1] / _UNITS[to][1]
     inverse = _UNITS[to][1] / _UNITS[unit][1]
-    return value / round(inverse) if inverse > 1 and math.isclose(inverse, round(inverse)) else value * ratio
+    exact = inverse > 1 and math.isclose(inverse, round(inverse), rel_tol=1e-12)
+    return value / round(inverse) if exact else value * ratio
 
 
 def parse_quantity(text: str, unit: str, *, where: str | None = None) -> float:

@@ -56,14 +56,6 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _left(study: Study, plan: Plan, total: int, done: Sequence[Record]) -> int:
-    """Return how many trials have no record yet."""
-    seen = {(record.system, record.seed) for record in done}
-    if study.in_process:
-        return total - len({seed for _, seed in seen})
-    return total - len(seen)
-
-
 class Lines:
     """Plain lines: the first finished trial at once, then one every few seconds."""
 
@@ -79,11 +71,11 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         return
 
-    def begin(self, study: Study, plan: Plan, total: int, done: Sequence[Record]) -> None:
+    def begin(self, study: Study, plan: Plan, total: int, left: int, done: Sequence[Record]) -> None:
         """Say what is run and where it is kept."""
-        self._count.begin(total, _left(study, plan, total, done))
+        self._count.begin(total, left)
         self._shown = [metric.name for metric in study.metrics if metric.table][:_FIGURES_TOLD]
-        kept = f", {total - self._count.left} of them finished before" if done else ""
+        kept = f", {total - left} of them finished before" if left < total else ""
         trials = "1 trial" if total == 1 else f"{total} trials"
         say(f"{plan.study}: {trials}{kept}; kept in {self._folder}", err=True)
 
@@ -148,10 +140,10 @@ class LiveTable:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def begin(self, study: Study, plan: Plan, total: int, done: Sequence[Record]) -> None:
+    def begin(self, study: Study, plan: Plan, total: int, left: int, done: Sequence[Record]) -> None:
         """Draw the table with what an interrupted run had finished."""
         self._study, self._plan, self._records = study, plan, list(done)
-        self._count.begin(total, _left(study, plan, total, done))
+        self._count.begin(total, left)
         self._draw(at_once=True)
 
     def trial(self, records: Sequence[Record], left: int) -> None:

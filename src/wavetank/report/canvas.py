@@ -156,7 +156,7 @@ class Span:
         from matplotlib.ticker import MaxNLocator
 
         if self.nines:
-            places = [place for place in (0.9, 0.5, 0.1, *(10.0**-power for power in range(2, 9)))]
+            places = (0.9, 0.5, 0.1, *(10.0**-power for power in range(2, 9)))
             return [(place, f"{100 * (1 - place):.10g} %") for place in places if self.low <= place <= self.high]
         ticks: list[float] = []
         if self.log:
@@ -234,7 +234,9 @@ def word(axes: Axes, text: str, at: tuple[float, float], frame: Any, **looks: An
     axes.annotate(text, at, xycoords=frame, **{**plain, **looks})
 
 
-def label_points(axes: Axes, names: Mapping[int, str], spots: Mapping[int, Spot], others: Sequence[Spot]) -> None:
+def label_points(
+    axes: Axes, names: Mapping[int, str], spots: Mapping[int, Spot], others: Sequence[tuple[Spot, Spot]]
+) -> None:
     """Name every point where the name covers neither another point nor another name.
 
     Parameters
@@ -244,11 +246,14 @@ def label_points(axes: Axes, names: Mapping[int, str], spots: Mapping[int, Spot]
     names, spots : mapping
         Series id to name and to place.
     others : sequence of pair
-        Places without a name that should stay visible too.
+        Opposite corners of what else should stay visible.
     """
     box = axes.get_window_extent()
     pixels = {index: _pixels(axes, spot) for index, spot in spots.items()}
-    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in [*pixels.values(), *(_pixels(axes, spot) for spot in others)]]
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in pixels.values()]
+    for one, other in others:
+        (left, low), (right, high) = _pixels(axes, one), _pixels(axes, other)
+        taken.append((left - 2, low - 2, right + 2, high + 2))
     for index, (x, y) in sorted(pixels.items(), key=lambda item: (item[1], item[0])):
         text = shortened(names[index], 28)
         best, best_cost = (0.0, 0.0, 0.0, 0.0), math.inf

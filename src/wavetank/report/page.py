@@ -83,7 +83,7 @@ def render(comparison: Comparison) -> str:
         charts=[draw(comparison, chart, f"chart-{number}") for number, chart in enumerate(study.charts, 1)],
         settings=_settings(comparison),
         entries=[_system(name, comparison) for name in systems],
-        runs=_RUNS,
+        runs={word: says for word, says in _RUNS.items() if any(word in catalog.system(name).runs for name in systems)},
         metrics=_metrics(comparison),
         notes=study.notes(),
         failures=comparison.failures,

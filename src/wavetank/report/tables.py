@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from wavetank.comparison import Comparison
     from wavetank.study import Metric
 
+ROOMY = 5  # up to this many columns interval and ratio of a cell stand side by side
 SOLE, SHARED = "sole", "shared"
 _MARKS = {SOLE: "*", SHARED: "~", "": ""}
 GLYPHS = {SOLE: "★", SHARED: "≈", "": ""}
@@ -314,7 +315,10 @@ class Table:
         styled : bool
             Whether to bring the few style rules a notebook needs; the report has its own.
         """
-        out = [f"<style>{_NOTEBOOK_STYLE}</style>" if styled else "", '<table class="figures">']
+        out = [
+            f"<style>{_NOTEBOOK_STYLE}</style>" if styled else "",
+            f'<table class="figures{" roomy" if len(self.columns) <= ROOMY else ""}">',
+        ]
         out.append(f"<caption>{escape(self._title())}</caption>" if styled else "")
         out.append('<thead><tr><th scope="col" data-name="system"><span class="label">system</span></th>')
         for column in self.columns:
@@ -430,7 +434,7 @@ def main_table(comparison: Comparison) -> Table:
     systems = comparison.plan.systems
     named = labels(study.metrics)
 
-    columns = []
+    columns: list[Column] = []
     cells: dict[tuple[str, str, int], Cell] = {}
     for metric in shown:
         of_metric = {case: [row for s in systems if (row := index.get((s, metric.name, at)))] for case, at in places}

@@ -43,7 +43,7 @@ NEVER = np.int64(2**62)
 PS = 1e12
 
 # What ended the simulation.
-FINE, BAD_WORKER, BAD_PLACEMENT, STUCK = 0, 1, 2, 3
+FINE, BAD_WORKER, BAD_PLACEMENT, STUCK, LATE = 0, 1, 2, 3, 4
 # Decisions in a row that place nothing while nobody runs, before a router counts as stuck.
 PATIENCE = 10_000
 
@@ -156,10 +156,10 @@ class Tables(NamedTuple):
     pool: NDArray[np.int64]  # (n,): waiting requests in order of arrival
     pool_steps: NDArray[np.int64]  # (n,): decisions a request has seen
     pool_ends: NDArray[np.int64]  # (2,): first and one past the last in pool
-    counts: NDArray[np.int64]  # (8,): decisions, refreshes, phases, preemptions, placed, ...
+    counts: NDArray[np.int64]  # (8,): decisions, refreshes, phases, preemptions, ...
 
 
-DECISIONS, REFRESHES, PHASES, PREEMPTIONS, EVICTIONS, MATCHED = range(6)
+DECISIONS, REFRESHES, PHASES, PREEMPTIONS, EVICTIONS, MATCHED, ACTIVE = range(7)
 
 
 def make_tables(
@@ -867,6 +867,13 @@ def _active_view(t: Tables, rules: Rules, active: ActiveView, now_ps: int) -> in
 
 
 @njit
+def _refresh_pool(t: Tables, rules: Rules, view: WorkersView, active: ActiveView, now_ps: int) -> None:
+    """Bring all that a pool router sees of the workers to ``now_ps``."""
+    _refresh(t, rules, view, now_ps)
+    t.counts[ACTIVE] = _active_view(t, rules, active, now_ps) if active.worker.size > 0 else 0
+
+
+@njit
 def _place_pool(
     t: Tables,
     rules: Rules,
@@ -888,9 +895,9 @@ def _place_pool(
         return FINE
     free = np.int64(0)
     for w in range(rules.workers):
-        free += view.slots[w] - view.running[w] - view.waiting[w] - view.sent_requests[w]
+        free += max(view.slots[w] - view.running[w] - view.waiting[w] - view.sent_requests[w], 0)
         view.age_s[w] = (now_ps - refreshed_ps) / PS
-    if free <= 0:
+    if free == 0:
         return FINE
     for i in range(n):
         r = t.pool[first + i]
@@ -900,7 +907,7 @@ def _place_pool(
         pool.expected_output_tokens[i] = expected[r]
         placed[i] = -1
         t.pool_steps[r] += 1
-    m = _active_view(t, rules, active, now_ps) if active.worker.size > 0 else 0
+    m = t.counts[ACTIVE]
     t.counts[DECISIONS] += 1
     place(
         view,
@@ -1049,7 +1056,7 @@ def _advance_pool(
         else:
             now = domain.now_ps
             if rules.refresh_ps == 0 or now >= refreshed[0] + rules.refresh_ps:
-                _refresh(t, rules, view, now)
+                _refresh_pool(t, rules, view, active, now)
                 refreshed[0] = now
             ended = _place_pool(
                 t, rules, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0]

@@ -55,9 +55,7 @@ class Fragile:
     """Breaks down in every n-th seed."""
 
     every: int = setting(2, says="the seeds it breaks down in are the multiples of this number", low=1, high=100)
-    how: str = setting(
-        "defect", says="what happens then", choices=("defect", "bad-trace", "killed")
-    )
+    how: str = setting("defect", says="what happens then", choices=("defect", "bad-trace", "killed"))
 
     def change(self, draw: float, seed: int) -> float:
         """Return what a draw becomes."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 PLUGIN = Path(__file__).parent / "plugin"
@@ -17,6 +18,10 @@ sys.path.insert(0, str(PLUGIN))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PLUGIN), os.environ.get("PYTHONPATH", ""))))
 for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
     os.environ.pop(name, None)
+
+# The same examples in every run of the pipeline; new ones in every run of a developer.
+hypothesis.settings.register_profile("wavetank", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("wavetank")
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

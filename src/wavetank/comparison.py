@@ -307,7 +307,7 @@ def make_plan(
 def _seeds(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
     if seeds is None:
         return ()
-    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds))
     if not chosen or min(chosen) < 0:
         raise BadValueError("The seeds must be one or more numbers from 0.", given=seeds, where="--seeds")
     return chosen

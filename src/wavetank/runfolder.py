@@ -178,7 +178,7 @@ def load_plan(path: Path) -> Plan:
             settings=msgspec.convert(table.get("settings", {}), dict[str, Any]),
             systems=msgspec.convert(table.get("systems", []), tuple[str, ...]),
             parameters=msgspec.convert(table.get("parameters", {}), dict[str, dict[str, Any]]),
-            seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+            seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds)),
         )
     except msgspec.ValidationError as error:
         raise BadFileError(f"The study file holds a value of another kind: {error}", where=str(path)) from error

@@ -235,7 +235,7 @@ def _bars(brush: _Brush) -> Drawing:
     ends = [end for row in rows for end in _ends(row)] + [value for _, value in hollow]
     span = Span.over([scale.of(end) for end in ends], brush.chart.log != "", zero=True)
 
-    left = max(wide(shortened(name, 30)) for name in systems) + 14
+    left = max(wide(shortened(name, 26)) for name in systems) + 14
     right = max(wide(scale.text(row.median)) for row in rows) + 14
     inner = sum(_BAR * len(systems) + (_GROUP_HEAD if by else 0) for _ in drawn) + 4
     figure, axes = plot_area(left, right, inner, top=14)
@@ -259,7 +259,7 @@ def _bars(brush: _Brush) -> Drawing:
         for system in systems:
             middle = top + _BAR / 2
             top += _BAR
-            word(axes, shortened(system, 30), (0, middle), _BESIDE, xytext=(-8, 0), ha="right")
+            word(axes, shortened(system, 26), (0, middle), _BESIDE, xytext=(-8, 0), ha="right")
             mine = found.get(system)
             values = [scale.of(value) for _, value in papers.get(id(mine), ())]
             _bar(axes, brush.styles[system], mine, scale, span, middle, values)
@@ -303,7 +303,9 @@ def _bar(
         return
     if span.log:
         # A log axis has no zero for a bar to begin at.
-        axes.plot([value], [middle], marker="o", ms=8, color=style.ink, mec="none", gid=f"series-{style.index}-mark")
+        axes.plot(
+            [value], [middle], marker="o", ms=8, color=style.ink, mec="none", zorder=3, gid=f"series-{style.index}-mark"
+        )
     else:
         start = span.clipped(0)
         bar = Rectangle((start, middle - 6.5), value - start, 13, color=style.ink, lw=0, alpha=0.85)
@@ -339,7 +341,7 @@ def _pareto(brush: _Brush) -> Drawing:
     panels, notes, joined = [], [*_cut(len(places), PANELS, "cases")], False
     for number, (place, found) in enumerate(list(places.items())[:PANELS]):
         spans = [_span(brush, n, scale, found, papers, place) for n, scale in enumerate(scales)]
-        figure, axes = plot_area(spans[1].room(), 20, 330)
+        figure, axes = plot_area(spans[1].room(), 16, 290)
         spans[0].put(axes, "x")
         spans[1].put(axes, "y")
         axes.grid(True)
@@ -446,6 +448,7 @@ def _cross(
         [spot[0]], [spot[1]], marker=style.marker, ms=8.5, color=style.ink, mec="none", zorder=3,
         gid=f"series-{style.index}-mark",
     )  # fmt: skip
+    return drawn
 
 
 def _hollow(axes: Axes, style: Style, spot: Spot) -> None:
@@ -534,11 +537,11 @@ def _curves(brush: _Brush) -> Drawing:
     systems = brush.order(system for _, system, _ in _each(curves))
     direct = len(systems) <= DIRECT
     named = [system for system in systems if direct or brush.styles[system].colour < 0]
-    right = max([wide(shortened(name, 24)) + 12 for name in named], default=20)
+    right = max([wide(shortened(name, 24)) + 12 for name in named], default=16)
 
     panels = []
     for number, (rest, found) in enumerate(list(curves.items())[:PANELS]):
-        figure, axes = plot_area(spans[1].room(), right, 290)
+        figure, axes = plot_area(spans[1].room(), right, 250)
         spans[0].put(axes, "x")
         spans[1].put(axes, "y")
         if along.words:
@@ -771,7 +774,7 @@ def _value(value: Any) -> str:
 
 
 def _heading(place: str) -> str:
-    return ", ".join(f"{coordinate(name)[0]} {_value(value)}" for name, value in json.loads(place).items())
+    return ", ".join(f"{coordinate(name)[0]}: {_value(value)}" for name, value in json.loads(place).items())
 
 
 def _of(place: str) -> str:

@@ -71,7 +71,9 @@ class Cluster:
             if not 0 <= getattr(self, name) < 1e7:
                 raise BadValueError("The time is out of range.", given=getattr(self, name), allowed=">= 0", where=name)
         if not 0 <= self.kv_watermark < 1:
-            raise BadValueError("The share is out of range.", given=self.kv_watermark, where="kv_watermark")
+            raise BadValueError(
+                "The share is out of range.", given=self.kv_watermark, allowed="0 to below 1", where="kv_watermark"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,3 +86,8 @@ class DisaggregatedCluster:
         2.6e-6, unit="s", says="time on the wire for one token's KV cache (131,072 bytes at 50 GB/s)", low=0.0, high=1.0
     )
     transfer_latency_s: float = setting(1e-3, unit="s", says="start-up of a transfer", low=0.0, high=10.0)
+
+    def __post_init__(self) -> None:
+        for name in ("transfer_s_per_token", "transfer_latency_s"):
+            if not 0 <= getattr(self, name) < 1e7:
+                raise BadValueError("The time is out of range.", given=getattr(self, name), allowed=">= 0", where=name)

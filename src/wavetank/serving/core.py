@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import int64, njit, types, typeof
+from numba import int64, njit, typeof, types
 from numpy.typing import NDArray
 
 from wavetank.platforms.step_time import STEP_SIGNATURE
@@ -456,11 +456,8 @@ def _enqueue(t: Tables, rules: Rules, w: int, r: int, now_ps: int) -> None:
     if domain.idle:
         domain.idle = 0
         domain.now_ps = max(domain.now_ps, now_ps)
-    elif domain.planned and domain.phase_steps > 1 and worker.queue_length == 1 and worker.running < rules.slots:
-        steps = _steps_until(domain, now_ps)
-        if steps < domain.phase_steps:
-            domain.phase_steps = steps
-            domain.phase_end_ps = domain.now_ps + _duration(domain, steps)
+    elif worker.queue_length == 1 and worker.running < rules.slots:
+        _cut_phase(domain, now_ps)
 
 
 @njit(forceinline=True)
@@ -486,6 +483,16 @@ def _steps_until(domain: Any, when_ps: int) -> int:
     while steps > 1 and _duration(domain, steps - 1) >= span:
         steps -= 1
     return steps
+
+
+@njit(forceinline=True)
+def _cut_phase(domain: Any, when_ps: int) -> None:
+    """Let the phase in progress end at the first boundary at or after ``when_ps``."""
+    if domain.planned and domain.phase_steps > 1:
+        steps = _steps_until(domain, when_ps)
+        if steps < domain.phase_steps:
+            domain.phase_steps = steps
+            domain.phase_end_ps = domain.now_ps + _duration(domain, steps)
 
 
 @njit(forceinline=True)
@@ -869,6 +876,8 @@ def _active_view(t: Tables, rules: Rules, active: ActiveView, now_ps: int) -> in
 @njit
 def _refresh_pool(t: Tables, rules: Rules, view: WorkersView, active: ActiveView, now_ps: int) -> None:
     """Bring all that a pool router sees of the workers to ``now_ps``."""
+    t = _borrow(t)
+    view = _borrow_view(view)
     _refresh(t, rules, view, now_ps)
     t.counts[ACTIVE] = _active_view(t, rules, active, now_ps) if active.worker.size > 0 else 0
 
@@ -943,11 +952,8 @@ def _interrupt(t: Tables, rules: Rules, d: int, now_ps: int) -> None:
     if domain.idle:
         domain.idle = 0
         domain.now_ps = max(domain.now_ps, now_ps)
-    elif domain.planned and domain.phase_steps > 1:
-        steps = _steps_until(domain, now_ps)
-        if steps < domain.phase_steps:
-            domain.phase_steps = steps
-            domain.phase_end_ps = domain.now_ps + _duration(domain, steps)
+    else:
+        _cut_phase(domain, now_ps)
 
 
 @njit
@@ -986,7 +992,6 @@ def run_arrivals(
     """Run the whole trace behind a router that places every request at its arrival; returns how it ended."""
     t = _borrow(t)
     view = _borrow_view(view)
-    domains = rules.workers // rules.group
     refreshed = np.int64(0)
     probe = 0
     _refresh(t, rules, view, np.int64(0))
@@ -1064,6 +1069,11 @@ def _advance_pool(
             if ended != FINE:
                 return ended
             _plan(t, rules, step_time, np.int64(0))
+            if t.pool_ends[0] < t.pool_ends[1]:
+                # While requests wait every step begins with a decision, and otherwise with a look that is due.
+                _cut_phase(domain, now)
+            elif rules.refresh_ps > 0:
+                _cut_phase(domain, refreshed[0] + rules.refresh_ps)
             if domain.idle and t.pool_ends[0] < t.pool_ends[1]:
                 # Nobody runs and the router placed nobody (its view may be stale): it decides again a refresh later.
                 in_vain += 1
@@ -1115,7 +1125,7 @@ def run_pool(
     n = t.requests.size
     # Without a refresh interval the routers of several domains still need a rhythm for what waits: a millisecond.
     tick = rules.refresh_ps if rules.refresh_ps > 0 else np.int64(1_000_000_000)
-    _refresh(t, rules, view, np.int64(0))
+    _refresh_pool(t, rules, view, active, np.int64(0))
     r = 0
     in_vain = 0
     while r < n or probe < probe_ps.size or t.pool_ends[0] < t.pool_ends[1]:
@@ -1151,12 +1161,14 @@ def run_pool(
                 t.pool_ends[1] += 1
                 r += 1
                 _interrupt(t, rules, np.int64(0), now)
+            elif probe == probe_ps.size and t.pool_ends[0] < t.pool_ends[1]:
+                return LATE
             continue
         due = now // tick * tick if rules.refresh_ps > 0 else now
         busy = False
         _advance_all(t, rules, step_time, due)
         if due > refreshed[0] or rules.refresh_ps == 0:
-            _refresh(t, rules, view, due)
+            _refresh_pool(t, rules, view, active, due)
             refreshed[0] = due
         if r < n and t.requests[r].arrival_ps == now:
             t.pool[t.pool_ends[1]] = r

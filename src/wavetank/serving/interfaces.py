@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numba import njit, types, typeof
+from numba import njit, typeof, types
 from numpy.typing import NDArray
 
 
@@ -58,7 +58,10 @@ class PoolView(NamedTuple):
 
 
 class ActiveView(NamedTuple):
-    """The running requests; all arrays have shape (running,), empty unless the router says ``reads_active``."""
+    """The decoding requests, as old as the workers' view; arrays have shape (decoding,).
+
+    Empty unless the router says ``reads_active``.
+    """
 
     worker: NDArray[np.int64]
     prompt_tokens: NDArray[np.float64]

@@ -318,6 +318,7 @@ class _Eye:
             np.full(n, cluster.max_running, np.int64), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64),
             np.zeros(n), np.zeros(n), np.zeros(n),
         )  # fmt: skip
+        self.active = self.active_now()
 
     def refresh(self, now_ps: int) -> None:
         self.refreshed_ps = now_ps
@@ -328,6 +329,7 @@ class _Eye:
             self.view.waiting_tokens[w] = sum(request.prompt for request in worker.queue)
             self.view.sent_requests[w] = 0
             self.view.sent_tokens[w] = 0
+        self.active = self.active_now()
 
     def send(self, request: _Request, w: int, now_ps: int) -> None:
         request.worker = w
@@ -354,7 +356,7 @@ class _Eye:
     def place(self, pool: list[_Request], now_ps: int, expected: NDArray[np.float64]) -> None:
         window = pool[: self.cluster.pool_window]
         view = self.view
-        if not window or (view.slots - view.running - view.waiting - view.sent_requests).sum() <= 0:
+        if not window or not (view.slots > view.running + view.waiting + view.sent_requests).any():
             return
         view.age_s[:] = (now_ps - self.refreshed_ps) / PS_PER_S
         seen = PoolView(
@@ -366,13 +368,13 @@ class _Eye:
         placed = np.full(len(window), -1, np.int64)
         for request in window:
             request.seen += 1
-        self.router.place(view, seen, self.active(), self.state, self.parameters, placed)  # type: ignore[union-attr]
+        self.router.place(view, seen, self.active, self.state, self.parameters, placed)  # type: ignore[union-attr]
         for request, w in zip(window, placed, strict=True):
             if w >= 0:
                 pool.remove(request)
                 self.send(request, int(w), now_ps)
 
-    def active(self) -> ActiveView:
+    def active_now(self) -> ActiveView:
         rows = [
             (w, float(request.prompt), float(request.generated), float(request.output - request.generated))
             for w, worker in enumerate(self.workers)

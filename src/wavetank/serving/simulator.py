@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PS_PER_S = 1_000_000_000_000
 # 53 days, so that no sum of step times leaves 64 bits.
 LONGEST_TRACE_S = 4.6e6
+# The core counts a request's tokens in 32 bits.
+LONGEST_REQUEST_TOKENS = 2**31 - 1
 # Share of a trace's span at its start that no figure counts.
 WARM_UP = 0.1
 
@@ -188,10 +190,18 @@ def simulate(
     Raises
     ------
     BadValueError
-        If a request cannot ever fit into a worker's KV cache, or the trace is too long.
+        If a request cannot ever fit into a worker's KV cache, or the trace or its service takes too long.
     WavetankError
-        If the router names a worker that does not exist.
+        If the router names a worker that does not exist, or never places what waits.
     """
+    for given in (router, decode_router or router):
+        if isinstance(given, type) or not isinstance(given, ArrivalRouter | PoolRouter):
+            raise BadValueError(
+                "This is no router.",
+                given=given,
+                allowed="an object with initial_state, parameters, and choose or place",
+                hint="see wavetank.serving.interfaces, or wavetank list serving",
+            )
     expected = np.full(len(requests), np.nan) if expected_output_tokens is None else expected_output_tokens
     expected = np.ascontiguousarray(expected, np.float64)
     if expected.shape != (len(requests),):
@@ -276,7 +286,7 @@ def _run(
     """Run one pool of workers; ``first_ps`` marks a decode pool, ``rows`` selects requests of the trace."""
     prompt_tokens = requests.prompt_tokens if rows is None else requests.prompt_tokens[rows]
     n = prompt_tokens.size
-    _check(prompt_tokens, output_tokens, arrival_ps, cluster)
+    _check(prompt_tokens, output_tokens, arrival_ps, cluster, rows)
     reads_prefix = bool(getattr(router, "reads_prefix", False))
     with_blocks = requests.block_ids is not None and rows is None and (reads_prefix or cluster.prefix_caching)
     caching = with_blocks and cluster.prefix_caching
@@ -304,7 +314,7 @@ def _run(
     if with_blocks:
         tables.block_ids[:] = requests.block_ids
         tables.block_offsets[:] = requests.block_offsets
-    probe_ps = (np.arange(probes, dtype=np.int64) + 1) * max(last // (probes + 1), 1)
+    probe_ps = first + (np.arange(probes, dtype=np.int64) + 1) * max((last - first) // (probes + 1), 1)
     view = _view(cluster)
     state = np.ascontiguousarray(router.initial_state(cluster.workers), np.float64).copy()
     step = cluster.step_time.function
@@ -324,15 +334,23 @@ def _run(
             )
         else:
             ended = core.run_arrivals(tables, rules, step, function, state, parameters, view, expected, probe_ps)
-    if ended != core.FINE:
+    if ended == core.STUCK:
         raise WavetankError(
-            {
-                core.BAD_WORKER: "The router named a worker that does not exist.",
-                core.BAD_PLACEMENT: "The router placed a request on a worker that does not exist.",
-                core.STUCK: "The router places nothing although every worker is idle and requests wait.",
-            }[ended],
+            "The router places nothing although every worker is idle and requests wait.", given=repr(router)
+        )
+    if ended in (core.BAD_WORKER, core.BAD_PLACEMENT):
+        raise WavetankError(
+            "The router named a worker that does not exist."
+            if ended == core.BAD_WORKER
+            else "The router placed a request on a worker that does not exist.",
             given=repr(router),
             allowed=f"0 to {cluster.workers - 1}",
+        )
+    if ended == core.LATE or (table["finish_ps"] < arrival_ps).any():
+        raise BadValueError(
+            "The requests are not served in the longest time that can be simulated.",
+            allowed=f"{LONGEST_TRACE_S:g} s",
+            hint="check the unit of the step time, or serve fewer requests",
         )
     tables.probe_ps[:] = probe_ps
     return tables
@@ -363,14 +381,25 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int)
 
 
 def _check(
-    prompt_tokens: NDArray[np.int64], output_tokens: NDArray[np.int64], arrival_ps: NDArray[np.int64], cluster: Cluster
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    arrival_ps: NDArray[np.int64],
+    cluster: Cluster,
+    rows: NDArray[np.int64] | None,
 ) -> None:
     most = prompt_tokens + output_tokens
     worst = int(most.argmax())
+    number = worst if rows is None else int(rows[worst])
+    if most[worst] > LONGEST_REQUEST_TOKENS:
+        raise BadValueError(
+            "A request is too long to simulate.",
+            given=f"request {number}: {prompt_tokens[worst]:,} prompt + {output_tokens[worst]:,} output tokens",
+            allowed=f"up to {LONGEST_REQUEST_TOKENS:,} tokens",
+        )
     if most[worst] > cluster.kv_capacity_tokens:
         raise BadValueError(
             "A request does not fit into a worker's KV cache even alone.",
-            given=f"request {worst}: {prompt_tokens[worst]:,} prompt + {output_tokens[worst]:,} output tokens, "
+            given=f"request {number}: {prompt_tokens[worst]:,} prompt + {output_tokens[worst]:,} output tokens, "
             f"cache of {cluster.kv_capacity_tokens:,}",
             allowed=f"kv_capacity_tokens >= {int(most[worst]):,}",
             where="kv_capacity_tokens",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import BadValueError, missing_extra
+from wavetank.errors import BadValueError, WavetankError, missing_extra
 from wavetank.serving.interfaces import ActiveView, PoolView, WorkersView
 from wavetank.settings import setting
 
@@ -62,7 +62,12 @@ def solve(
     # One worker and a fixed seed: the same decision on every machine.
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
-    solver.solve(model)
+    if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        raise WavetankError(
+            "CP-SAT found no placement in its time.",
+            given=f"{workers} workers, {requests} requests, {time_limit_s:g} s",
+            hint="raise time_limit_s",
+        )
     result = np.full(requests, -1, np.int64)
     for i in range(requests):
         for g in range(workers):

@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wavetank_toys.studies import ToyNoise
+
+import wavetank
+from wavetank import claims, comparison, runfolder
+from wavetank.comparison import (
+    Comparison,
+    Interrupted,
+    Silence,
+    check_label,
+    compare,
+    keep_as_evidence,
+    load,
+    make_plan,
+    resume,
+    run_plan,
+)
+from wavetank.errors import BadFileError, BadValueError, RunFolderError, UnknownNameError, WavetankError
+from wavetank.execute import FailedTrial
+from wavetank.records import Record, read_log, read_parquet
+from wavetank.runfolder import Plan
+from wavetank.study import Study
+
+
+class Witness(Silence):
+    """Writes down what it is told, and presses Ctrl-C after a number of trials."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.begun: list[tuple[int, int, int]] = []
+        self.left: list[int] = []
+        self.failures: list[str] = []
+        self._stop_after = stop_after
+
+    def begin(self, study: Study, plan: Plan, total: int, left: int, done: Sequence[Record]) -> None:
+        self.begun.append((total, left, len(done)))
+
+    def trial(self, records: Sequence[Record], left: int) -> None:
+        self.left.append(left)
+        if len(self.left) == self._stop_after:
+            raise KeyboardInterrupt
+
+    def failed(self, failure: FailedTrial) -> None:
+        self.failures.append(failure.trial)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return compare("toy-noise", on="here", out=tmp_path_factory.mktemp("runs"))
+
+
+def started(out: Path, **more: Any) -> tuple[Plan, Study, Path]:
+    plan, study = make_plan("toy-noise", **more)
+    return plan, study, runfolder.create(out, plan)
+
+
+def test_a_comparison_is_records_rows_findings_and_a_folder(result: Comparison) -> None:
+    assert len(result.records) == 2 * 4 * 4
+    assert [(row.system, row.metric) for row in result.rows][:2] == [("toy-plain", "value_s"), ("toy-plain", "scatter")]
+    assert [finding.verdict for finding in result.findings] == ["holds"]
+    assert result.failures == ()
+    assert {file.name for file in result.folder.iterdir()} == {
+        "study.toml",
+        "records.jsonl",
+        "records.parquet",
+        "run.json",
+        "report.html",
+    }
+    assert str(result) == result.summary()
+    assert "toy-shifted" in result.summary()
+    assert "toy-shifted" in result._repr_html_()
+
+
+def test_the_package_offers_compare_at_its_top(tmp_path: Path) -> None:
+    assert isinstance(wavetank.compare("toy-noise", seeds=1, on="here", out=tmp_path), wavetank.Comparison)
+    with pytest.raises(AttributeError, match="no attribute 'comparison_of'"):
+        wavetank.comparison_of  # noqa: B018
+    assert dir(wavetank) == sorted(wavetank.__all__)
+
+
+def test_records_come_in_the_plans_order_whatever_the_order_of_completion(tmp_path: Path, result: Comparison) -> None:
+    parallel = compare("toy-noise", on="local:2", out=tmp_path)
+    assert parallel.records == result.records
+    assert (parallel.folder / "records.parquet").read_bytes() == (result.folder / "records.parquet").read_bytes()
+
+
+def test_json_has_the_documented_keys_and_no_number_json_lacks(result: Comparison) -> None:
+    shape = json.loads(json.dumps(result.as_json(), allow_nan=False))
+    assert list(shape) == ["study", "settings", "records", "summary", "claims", "failures", "folder", "report"]
+    assert shape["settings"] == {"offset_s": 0.1, "mode": "calm", "parts": [1, 2], "cap": "auto", "remark": ""}
+    assert list(shape["records"][0]) == ["system", "seed", "metric", "unit", "kind", "at", "value"]
+    assert list(shape["summary"][0]) == [
+        "system",
+        "metric",
+        "median",
+        "low",
+        "high",
+        "least",
+        "most",
+        "seeds",
+        "unit",
+        "kind",
+        "at",
+    ]
+    assert shape["report"] == str(result.folder / "report.html")
+
+
+def test_records_become_frames(result: Comparison) -> None:
+    frame, table = result.to_pandas(), result.to_arrow()
+    assert len(frame) == table.num_rows == len(result.records)
+    assert list(frame.columns) == table.column_names
+    assert frame["at"].iloc[2] == '{"part":1}'
+
+
+def test_a_missing_frame_library_says_how_to_install_it(result: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, convert in (("pandas", result.to_pandas), ("pyarrow", result.to_arrow)):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(
+            WavetankError, match=rf"needs the library '{name}'.*\n  next: pip install 'wavetank\[pandas\]'"
+        ):
+            convert()
+
+
+def test_a_run_reads_back_from_its_folder(result: Comparison) -> None:
+    back = load(result.folder)
+    assert (back.plan, back.records, back.about) == (result.plan, result.records, json.loads(json.dumps(result.about)))
+
+
+def test_the_report_goes_where_it_is_asked_for(result: Comparison, tmp_path: Path) -> None:
+    target = result.report(tmp_path / "page.html")
+    assert target.read_text().startswith("<!")
+    with pytest.raises(WavetankError) as caught:
+        result.report(tmp_path / "gone" / "page.html")
+    assert str(caught.value) == (
+        f"The report cannot be written: No such file or directory.\n  where: {tmp_path / 'gone' / 'page.html'}"
+    )
+
+
+def test_progress_is_told_of_every_trial(tmp_path: Path) -> None:
+    witness = Witness()
+    found = compare("toy-noise", systems=["toy-plain", "toy-fragile"], on="here", out=tmp_path, progress=witness)
+    assert witness.begun == [(8, 8, 0)]
+    assert witness.failures == ["toy-fragile#0", "toy-fragile#3"] == [failure.trial for failure in found.failures]
+    assert witness.left == [7, 5, 4, 3, 2, 1]
+
+
+def test_ctrl_c_keeps_what_is_finished_and_resuming_runs_only_the_rest(tmp_path: Path) -> None:
+    plan, study, folder = started(tmp_path)
+    with pytest.raises(Interrupted) as caught:
+        run_plan(plan, study, folder, on="here", progress=Witness(stop_after=3))
+    assert (caught.value.folder, caught.value.finished, caught.value.total) == (folder, 3, 8)
+    assert len(load(folder).records) == 12
+    witness = Witness()
+    resumed = resume(folder, on="here", progress=witness)
+    assert witness.begun == [(8, 5, 12)]
+    assert witness.left == [4, 3, 2, 1, 0]
+    assert resumed.records == compare("toy-noise", on="here", out=tmp_path / "other").records
+
+
+def test_a_finished_run_resumes_to_itself(result: Comparison) -> None:
+    assert resume(result.folder, on="here").records == result.records
+
+
+def test_ctrl_c_while_parallel_trials_run_ends_their_processes(tmp_path: Path) -> None:
+    plan, study, folder = started(tmp_path, systems=["toy-slow", "toy-plain"])
+    with pytest.raises(Interrupted):
+        run_plan(plan, study, folder, on="local:2", progress=Witness(stop_after=2))
+    assert len(read_log(folder / "records.jsonl")) == 2
+
+
+def test_a_process_that_is_killed_loses_at_most_the_trial_it_was_at(tmp_path: Path) -> None:
+    plan, study, folder = started(
+        tmp_path, systems=["toy-slow"], seeds=50, parameters={"toy-slow": {"wait_s": "50 ms"}}
+    )
+    code = f"from pathlib import Path; from wavetank import comparison; comparison.resume(Path({str(folder)!r}), on='here')"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    log = folder / "records.jsonl"
+    while not log.exists() or log.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = read_log(log)
+    assert len(kept) >= 3
+    shorter = Plan(**{**vars(plan), "seeds": tuple(range(len(kept) + 2))})
+    witness = Witness()
+    found = run_plan(shorter, study, folder, on="here", progress=witness)
+    assert witness.begun[0][:2] == (len(kept) + 2, 2)
+    expected = [study.run(trial, {"toy-slow": Fast()}) for trial in study.trials(["toy-slow"], shorter.seeds)]
+    assert list(found.records) == [record for records in expected for record in records]
+
+
+class Fast:
+    """What the slow toy does, at once."""
+
+    def change(self, draw: float, seed: int) -> float:
+        return draw
+
+
+def test_a_full_disk_ends_the_run_with_what_was_recorded_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, study, folder = started(tmp_path)
+    sync, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 2:
+            raise OSError(28, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        RunFolderError, match=r"^A finished trial could not be recorded: No space left on device\."
+    ) as caught:
+        run_plan(plan, study, folder, on="here")
+    assert caught.value.hint is not None
+    assert caught.value.hint.endswith(f"--resume {folder}")
+    monkeypatch.undo()
+    assert len(read_log(folder / "records.jsonl")) >= 2
+    assert len(resume(folder, on="here").records) == 32
+
+
+def test_provenance_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, study, folder = started(tmp_path)
+    write = runfolder.write_atomic
+
+    def full(path: Path, text: str) -> None:
+        if path.name == "run.json":
+            raise OSError(28, "No space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(runfolder, "write_atomic", full)
+    with pytest.raises(RunFolderError) as caught:
+        run_plan(plan, study, folder, on="here")
+    assert str(caught.value) == (
+        "The run's provenance cannot be written: No space left on device.\n"
+        f"  where: {folder / 'run.json'}\n"
+        f"  next: the records are safe: make room, then repeat the command with --resume {folder}"
+    )
+
+
+def test_an_error_in_a_trial_names_the_trial_and_keeps_the_others(tmp_path: Path) -> None:
+    plan, study, folder = started(
+        tmp_path, systems=["toy-plain", "toy-fragile"], seeds=[1, 3], parameters={"toy-fragile": {"how": "bad-trace"}}
+    )
+    with pytest.raises(WavetankError) as caught:
+        run_plan(plan, study, folder, on="here")
+    assert str(caught.value) == "The toy's trace has no rows.\n  where: trial toy-fragile#3\n  next: give it rows"
+    assert [done.trial for done in read_log(folder / "records.jsonl")] == [
+        "toy-plain#1",
+        "toy-fragile#1",
+        "toy-plain#3",
+    ]
+
+
+def test_a_run_in_which_everything_failed_is_still_a_run(tmp_path: Path) -> None:
+    found = compare(
+        "toy-noise", systems=["toy-fragile"], parameters={"toy-fragile": {"every": 1}}, on="here", out=tmp_path
+    )
+    assert len(found.failures) == 4
+    assert found.records == ()
+    assert found.as_json()["report"] is None
+    assert read_parquet(found.folder / "records.parquet") == []
+    assert "toy-fragile" in found.summary()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"systems": []}, "No system was chosen.\n  allowed: toy-plain, toy-shifted\n  where: study toy-noise"),
+        (
+            {"systems": ["toy-plain"], "parameters": {"toy-shifted": {"share": 0.1}}},
+            "A parameter was set for 'toy-shifted', which is not among the chosen systems.\n  allowed: toy-plain\n"
+            "  where: --set",
+        ),
+        (
+            {"parameters": {"toy-shifted": {"share": "150"}}},
+            "The value is out of range.\n  given: 150\n  allowed: 0 to 1\n  where: system toy-shifted, share",
+        ),
+        (
+            {"settings": {"cap": 0.05}},
+            "The cap lies below the offset.\n  given: 0.05\n  where: study toy-noise, cap",
+        ),
+        ({"seeds": 0}, "The seeds must be one or more numbers from 0.\n  given: 0\n  where: --seeds"),
+        ({"seeds": [-1]}, "The seeds must be one or more numbers from 0.\n  given: [-1]\n  where: --seeds"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadValueError) as caught:
+        make_plan("toy-noise", **options)
+    assert str(caught.value) == message
+
+
+def test_a_system_that_takes_no_part_is_refused() -> None:
+    with pytest.raises(BadValueError) as caught:
+        make_plan("toy-timing", systems=["toy-slow"])
+    assert str(caught.value) == (
+        "The system 'toy-slow' is no contender of 'toy-timing'.\n  allowed: toy-plain, toy-shifted\n"
+        "  where: --systems\n  next: it takes part in: toy-noise"
+    )
+
+
+def test_wrong_names_come_with_the_nearest() -> None:
+    for options, nearest in (
+        ({"study": "toy-nose"}, "toy-noise"),
+        ({"study": "toy-noise", "systems": ["toy-pain"]}, "toy-plain"),
+    ):
+        with pytest.raises(UnknownNameError) as caught:
+            make_plan(**options)  # type: ignore[arg-type]
+        assert caught.value.nearest == nearest
+
+
+def test_a_wrong_place_leaves_no_run_behind(tmp_path: Path) -> None:
+    with pytest.raises(BadValueError):
+        compare("toy-noise", on="nowhere", out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_seeds_are_counted_or_named_once_each() -> None:
+    assert make_plan("toy-noise")[0].seeds == (0, 1, 2, 3)
+    assert make_plan("toy-noise", seeds=2)[0].seeds == (0, 1)
+    assert make_plan("toy-noise", seeds=[7, 3, 7])[0].seeds == (7, 3)
+
+
+def test_a_study_file_repeats_a_run_and_options_change_it(tmp_path: Path) -> None:
+    plan, _ = make_plan(
+        "toy-noise",
+        seeds=[5],
+        settings={"offset_s": "20 ms"},
+        parameters={"toy-shifted": {"share": 0.25, "label": "x"}},
+    )
+    path = tmp_path / "mine.toml"
+    path.write_text(runfolder.dump_plan(plan))
+    again, study = make_plan(str(path))
+    assert again == plan
+    assert study == ToyNoise(offset_s=0.02)
+    changed, _ = make_plan(
+        str(path), settings={"mode": "odd"}, parameters={"toy-shifted": {"share": 0.75}}, systems=["toy-shifted"]
+    )
+    assert changed.settings == {**plan.settings, "mode": "odd"}
+    assert changed.parameters == {"toy-shifted": {"share": 0.75, "label": "x"}}
+    assert (changed.systems, changed.seeds) == (("toy-shifted",), (5,))
+    narrowed, _ = make_plan(str(path), systems=["toy-plain"])
+    assert narrowed.parameters == {}
+
+
+def test_a_study_file_that_is_absent_is_told() -> None:
+    with pytest.raises(BadFileError, match="cannot be read"):
+        make_plan("gone/study.toml")
+
+
+def test_evidence_is_what_the_ledger_reads(result: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "evidence_folder", lambda: tmp_path)
+    folder = keep_as_evidence(result, "2026-11.a")
+    assert sorted(file.name for file in folder.iterdir()) == ["records.parquet", "run.json", "study.toml"]
+    first = claims.ledger(["toy-shifted"])[0]
+    assert (first.verdict, first.evidence) == ("holds", "evidence/toy-noise/2026-11.a")
+
+
+@pytest.mark.parametrize("label", ["", "..", ".", "a/b", "-x", "a b", "é"])
+def test_a_label_that_is_no_plain_name_is_refused(label: str) -> None:
+    with pytest.raises(BadValueError, match=r"^A label is made of letters, digits, dots and hyphens\."):
+        check_label(label)
+
+
+def test_evidence_that_cannot_be_kept_is_told(
+    result: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toy-noise").write_text("a file")
+    monkeypatch.setattr(claims, "evidence_folder", lambda: tmp_path)
+    with pytest.raises(RunFolderError, match=r"^The run cannot be kept as evidence: "):
+        keep_as_evidence(result, "x")
+
+
+def test_a_run_ends_its_trials_when_its_progress_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    def trials(*_: Any) -> Any:
+        try:
+            yield from original(*_)
+        finally:
+            closed.append(True)
+
+    original = comparison.run_trials
+    monkeypatch.setattr(comparison, "run_trials", trials)
+    plan, study, folder = started(tmp_path)
+    with contextlib.suppress(Interrupted):
+        run_plan(plan, study, folder, on="here", progress=Witness(stop_after=1))
+    assert closed == [True]

@@ -184,8 +184,10 @@ def test_a_process_that_is_killed_loses_at_most_the_trial_it_was_at(tmp_path: Pa
     plan, study, folder = started(
         tmp_path, systems=["toy-slow"], seeds=50, parameters={"toy-slow": {"wait_s": "50 ms"}}
     )
-    code = f"from pathlib import Path; from wavetank import comparison; comparison.resume(Path({str(folder)!r}), on='here')"
-    process = subprocess.Popen([sys.executable, "-c", code])
+    code = (
+        "import sys, pathlib; from wavetank import comparison; comparison.resume(pathlib.Path(sys.argv[1]), on='here')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
     log = folder / "records.jsonl"
     while not log.exists() or log.read_bytes().count(b"\n") < 3:
         assert process.poll() is None
@@ -311,14 +313,18 @@ def test_a_system_that_takes_no_part_is_refused() -> None:
     )
 
 
-def test_wrong_names_come_with_the_nearest() -> None:
-    for options, nearest in (
-        ({"study": "toy-nose"}, "toy-noise"),
-        ({"study": "toy-noise", "systems": ["toy-pain"]}, "toy-plain"),
-    ):
-        with pytest.raises(UnknownNameError) as caught:
-            make_plan(**options)  # type: ignore[arg-type]
-        assert caught.value.nearest == nearest
+@pytest.mark.parametrize(
+    ("study", "options", "nearest"),
+    [
+        ("toy-nose", {}, "toy-noise"),
+        ("toy-noise", {"systems": ["toy-pain"]}, "toy-plain"),
+        ("toy-noise", {"parameters": {"toy-shiftd": {}}}, "toy-shifted"),
+    ],
+)
+def test_wrong_names_come_with_the_nearest(study: str, options: dict[str, Any], nearest: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        make_plan(study, **options)
+    assert caught.value.nearest == nearest
 
 
 def test_a_wrong_place_leaves_no_run_behind(tmp_path: Path) -> None:

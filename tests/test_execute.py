@@ -14,9 +14,7 @@ from wavetank.study import Trial
 STUDY = ToyNoise()
 
 
-def run(
-    on: str, systems: tuple[str, ...] = ("toy-plain", "toy-shifted"), seeds: int = 4, **parameters: Any
-) -> list[Any]:
+def run(on: str, systems: tuple[str, ...] = STUDY.systems, seeds: int = 4, **parameters: Any) -> list[Any]:
     named = {name.replace("_", "-"): values for name, values in parameters.items()}
     return list(run_trials(STUDY, STUDY.trials(systems, range(seeds)), named, on))
 

@@ -161,4 +161,5 @@ def test_a_class_without_fields_says_that_it_has_none() -> None:
 def test_intervals_in_words() -> None:
     assert range_in_words(-math.inf, 5, "s") == "5 s or less"
     assert range_in_words(0, math.inf) == "0 or more"
+    assert range_in_words(0.001, 1_000_000) == "0.001 to 1000000"
     assert range_in_words(-math.inf, math.inf, "s") == ""

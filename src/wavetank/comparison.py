@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wavetank import catalog, claims, runfolder
-from wavetank.errors import BadValueError, RunFolderError, WavetankError, missing_extra, nearest_of
+from wavetank.errors import BadValueError, RunFolderError, WavetankError, missing_extra
 from wavetank.execute import FailedTrial, check_place, run_trials
 from wavetank.records import (
     COLUMNS,
@@ -272,11 +272,10 @@ def make_plan(
         raise BadValueError("No system was chosen.", allowed=built.systems, where=f"study {base.study}")
     given = {name: dict(values) for name, values in (parameters or {}).items()}
     for name in given:
-        if name not in chosen:
+        if catalog.system(name).name not in chosen:
             raise BadValueError(
                 f"A parameter was set for {name!r}, which is not among the chosen systems.",
                 allowed=chosen,
-                nearest=nearest_of(name, chosen),
                 where="--set",
             )
     tuned = {}

@@ -128,7 +128,9 @@ def _parallel(
     with _deaf_children():
         results = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")(calls)
     try:
-        yield from results
+        # Not `yield from`: that would close the results itself, outside the block below.
+        for outcome in results:  # noqa: UP028
+            yield outcome
     except TerminatedWorkerError as error:
         raise WavetankError(
             "A worker process was killed or crashed; it may have run out of memory.",

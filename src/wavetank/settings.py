@@ -162,7 +162,7 @@ def range_in_words(low: float, high: float, unit: str = "") -> str:
     """
     unit = f" {unit}" if unit else ""
     if math.isfinite(low) and math.isfinite(high):
-        return f"{low:g} to {high:g}{unit}"
+        return f"{low:.12g} to {high:.12g}{unit}"
     if math.isfinite(low):
-        return f"{low:g}{unit} or more"
-    return f"{high:g}{unit} or less" if math.isfinite(high) else ""
+        return f"{low:.12g}{unit} or more"
+    return f"{high:.12g}{unit} or less" if math.isfinite(high) else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -118,13 +119,14 @@ class Blind:
     """A system without parameters."""
 
 
-def router_records(systems: Iterable[str] = tuple(ROUTERS), seeds: int = 5) -> list[Record]:
+@functools.cache
+def router_records() -> list[Record]:
     """Return records that look like a run of the routing study."""
     metrics = {metric.name: metric for metric in LlmRouting.metrics}
     records: list[Record] = []
-    for system in systems:
+    for system in ROUTERS:
         factor = ROUTERS[system]
-        for seed in range(seeds):
+        for seed in range(5):
             rng = random.Random(f"{system}/{seed}")
             shared = random.Random(seed).gauss(0, 0.03)
 
@@ -160,7 +162,8 @@ def router_records(systems: Iterable[str] = tuple(ROUTERS), seeds: int = 5) -> l
     return records
 
 
-def sorter_records(rounds: int = 7) -> list[Record]:
+@functools.cache
+def sorter_records() -> list[Record]:
     """Return records that look like a run of the sorting study."""
     records = []
     cases = {
@@ -173,7 +176,7 @@ def sorter_records(rounds: int = 7) -> list[Record]:
     }
     for case, base in cases.items():
         for system, factor in SORTERS.items():
-            for number in range(rounds):
+            for number in range(7):
                 rng = random.Random(f"{case}/{system}/{number}")
                 ratio = 1.0 if system == "numpy" else factor * (3.1 if base < 0.01 and system == "radix" else 1)
                 ratio *= 1.0 if system == "numpy" else 1 + rng.gauss(0, 0.03)
@@ -186,7 +189,7 @@ def sorter_records(rounds: int = 7) -> list[Record]:
     return records
 
 
-def compared(
+def _compared(
     study: Study,
     records: Sequence[Record],
     *,
@@ -282,13 +285,19 @@ def known_systems(monkeypatch: pytest.MonkeyPatch) -> Catalog:
 
 
 @pytest.fixture
+def compared() -> Callable[..., Comparison]:
+    """Build a comparison from records, as a run would."""
+    return _compared
+
+
+@pytest.fixture
 def routing(known_systems: Catalog) -> Comparison:
     """A run of the routing study with two changed settings and a changed parameter."""
     study = LlmRouting(workers=32, load=0.9)
-    return compared(study, router_records(), parameters={"balance-route-0": {"alpha": 0.7}})
+    return _compared(study, router_records(), parameters={"balance-route-0": {"alpha": 0.7}})
 
 
 @pytest.fixture
 def sorting(known_systems: Catalog) -> Comparison:
     """A run of the sorting study: six cases, seven rounds."""
-    return compared(SortIntegers(rounds=7), sorter_records(), seeds=1)
+    return _compared(SortIntegers(rounds=7), sorter_records(), seeds=1)

@@ -78,7 +78,7 @@ def _word(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+    return f"{value:.12g}" if isinstance(value, float) else str(value) or '""'
 
 
 def parameters_of(kind: type, given: Mapping[str, Any] | None = None) -> list[Parameter]:

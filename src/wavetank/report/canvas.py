@@ -133,7 +133,7 @@ class Span:
             low, high = math.log10(min(positive)), math.log10(max(positive))
             air = max((high - low) * pad, 0.04)
             return cls(10 ** (low - air), 10 ** (high + air), True, nines)
-        if not known:
+        if not any(known):
             return cls(0.0, 1.0, False)
         low, high = min(known), max(known)
         if zero and 0 <= low < 0.6 * high:
@@ -156,7 +156,8 @@ class Span:
         from matplotlib.ticker import MaxNLocator
 
         if self.nines:
-            places = (0.9, 0.5, 0.1, *(10.0**-power for power in range(2, 9)))
+            # Next to several nines there is no room for 10 %.
+            places = ((0.9,) if self.low > 0.03 else ()) + (0.5, *(10.0**-power for power in range(1, 9)))
             return [(place, f"{100 * (1 - place):.10g} %") for place in places if self.low <= place <= self.high]
         ticks: list[float] = []
         if self.log:
@@ -353,7 +354,7 @@ def steady() -> Iterator[None]:
 
 
 def finish(figure: Figure, prefix: str, title: str, told: str) -> str:
-    """Return the figure as an SVG element for a page.
+    """Return the figure as an SVG element for a page; to be called under :func:`steady`.
 
     Parameters
     ----------
@@ -371,16 +372,18 @@ def finish(figure: Figure, prefix: str, title: str, told: str) -> str:
     canvas, sink = FigureCanvasSVG(figure), io.StringIO()
     canvas.print_figure(sink, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = sink.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    # The style element would reach beyond the drawing; the page says the same of its charts.
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' transform="rotate\(-?0 [^"]*\)"|; font-family: [^;"]*', "", text)
     # Series ids become attributes that a script can select on: one series has several parts.
     text = re.sub(r'<g id="series-(\d+)-[^"]*"', r'<g class="series" data-series="\1"', text)
     text = re.sub(r'<g id="(paper|front)"', r'<g class="\1"', text)
-    text = re.sub(r' id="([^"]+)"', rf' id="{prefix}-\1"', text)
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
+    text = re.sub(r' id="([^"]+)"', lambda match: f' id="{prefix}-{match[1]}"' if match[1] in used else "", text)
     text = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}-', text)
     text = text.replace("url(#", f"url(#{prefix}-")
     text = re.sub(r"(fill|stroke): (#f[de]00[0-9a-f]{2})", lambda match: f"{match[1]}: {_css(match[2])}", text)
     text = re.sub(r' (?:d|points|transform|x|y|width|height)="[^"]*"', _rounded, text)
-    text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
     text = re.sub(r"\n\s*", "\n", text)
     box = re.search(r'viewBox="[^"]*"', text)
     _, _, drawn = text[text.index("<svg") :].partition(">")

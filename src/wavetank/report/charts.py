@@ -308,7 +308,7 @@ def _bar(
         )
     else:
         start = span.clipped(0)
-        bar = Rectangle((start, middle - 6.5), value - start, 13, color=style.ink, lw=0, alpha=0.85)
+        bar = Rectangle((start, middle - 6.5), value - start, 13, color=style.ink, lw=0)
         bar.set_gid(f"series-{style.index}-bar")
         axes.add_patch(bar)
     ends = [span.clipped(scale.of(end)) for end in (row.low, row.high)]

@@ -283,12 +283,19 @@ def _numbers(comparison: Comparison) -> str:
     everything = _embedded(comparison, comparison.rows, values=True)
     if len(everything) <= MOST_NUMBERS:
         return everything
-    summaries = _embedded(comparison, comparison.rows, values=False)
-    if len(summaries) <= MOST_NUMBERS:
-        return summaries
-    cases_by = comparison.study.cases_by
-    main = [row for row in comparison.rows if set(row.at) <= {cases_by}]
-    return _embedded(comparison, main, values=False)
+    kinds: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    for row in comparison.rows:
+        kinds.setdefault((row.metric, tuple(sorted(row.at))), []).append(row)
+    kept: set[tuple[str, tuple[str, ...]]] = set()
+    summaries = _embedded(comparison, [], values=False)
+    # Long curves are what does not fit; the short tables come first.
+    for kind in sorted(kinds, key=lambda kind: len(kinds[kind])):
+        rows = [row for row in comparison.rows if (row.metric, tuple(sorted(row.at))) in kept | {kind}]
+        text = _embedded(comparison, rows, values=False)
+        if len(text) <= MOST_NUMBERS:
+            kept.add(kind)
+            summaries = text
+    return summaries
 
 
 def _embedded(comparison: Comparison, rows: Sequence[Row], *, values: bool) -> str:

@@ -142,7 +142,7 @@ class Table:
 
     def heading(self, case: str) -> str:
         """Return the heading of a case."""
-        return f"{self.cases_by.replace('_', ' ')}: {case}" if case else f"all {self.cases_by.replace('_', ' ')}"
+        return f"{self.cases_by.replace('_', ' ')}: {case or 'all'}"
 
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of figures in the table, in order of first appearance."""
@@ -258,12 +258,12 @@ class Table:
             caption_justify="left",
             pad_edge=False,
         )
-        table.add_column("")
+        table.add_column("", no_wrap=True)
         for column in self.columns:
             head = Text(column.label, style="bold")
             head.append(f"\n{', '.join(filter(None, (column.scale.unit, column.metric.better)))}", style="dim not bold")
             head.append(f"\n{column.kind}", style="dim not bold")
-            table.add_column(head, justify="right")
+            table.add_column(head, justify="right", no_wrap=True)
         for case, lines in self.cases():
             if self.cases_by:
                 table.add_section()
@@ -516,7 +516,7 @@ def paper_text(finding: Finding, scale: Scale, baseline: str, *, ours: bool = Fa
         return ""
     if claim.versus is None:
         text = f"paper {stated(scale.of(claim.paper))} {scale.unit}".rstrip()
-        measured = scale.text(finding.measured)
+        measured = f"{scale.text(finding.measured)} {scale.unit}".rstrip()
     else:
         text = f"paper {times}{stated(claim.paper)}" + ("" if claim.versus == baseline else f" of {claim.versus}")
         measured = f"{times}{units.show(finding.measured)}"
@@ -533,7 +533,8 @@ def _places(rows: Sequence[Row], metrics: set[str], cases_by: str) -> list[tuple
         if row.metric in metrics and not row.at:
             whole = True
         elif row.metric in metrics and cases_by and set(row.at) == {cases_by}:
-            found[str(row.at[cases_by])] = canonical_at(row.at)
+            value = row.at[cases_by]
+            found[f"{value:.10g}" if isinstance(value, float) else str(value)] = canonical_at(row.at)
     if whole or not found:
         found[""] = canonical_at({})
     return list(found.items())

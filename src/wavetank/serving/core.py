@@ -886,6 +886,7 @@ def _refresh_pool(t: Tables, rules: Rules, view: WorkersView, active: ActiveView
 def _place_pool(
     t: Tables,
     rules: Rules,
+    step_time: Any,
     view: WorkersView,
     pool: PoolView,
     active: ActiveView,
@@ -898,6 +899,15 @@ def _place_pool(
     refreshed_ps: int,
 ) -> int:
     """Let a pool router decide once; returns FINE or BAD_PLACEMENT."""
+    t = _borrow(t)
+    view = _borrow_view(view)
+    pool = PoolView(
+        borrowed(pool.prompt_tokens),
+        borrowed(pool.waited_s),
+        borrowed(pool.waited_steps),
+        borrowed(pool.expected_output_tokens),
+    )
+    placed, state, parameters, expected = borrowed(placed), borrowed(state), borrowed(parameters), borrowed(expected)
     first, last = t.pool_ends[0], t.pool_ends[1]
     n = min(last - first, rules.window)
     if n == 0:
@@ -934,6 +944,7 @@ def _place_pool(
         if w >= rules.workers or w < -1:
             return BAD_PLACEMENT
         if w >= 0:
+            _advance(t, rules, step_time, w // rules.group, now_ps)
             _send(t, rules, view, w, t.pool[first + i], now_ps)
     # What stays moves up to the requests behind the window.
     kept = first + n
@@ -1064,7 +1075,7 @@ def _advance_pool(
                 _refresh_pool(t, rules, view, active, now)
                 refreshed[0] = now
             ended = _place_pool(
-                t, rules, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0]
+                t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0]
             )
             if ended != FINE:
                 return ended
@@ -1165,23 +1176,26 @@ def run_pool(
                 return LATE
             continue
         due = now // tick * tick if rules.refresh_ps > 0 else now
-        busy = False
-        _advance_all(t, rules, step_time, due)
         if due > refreshed[0] or rules.refresh_ps == 0:
+            _advance_all(t, rules, step_time, due)
             _refresh_pool(t, rules, view, active, due)
             refreshed[0] = due
         if r < n and t.requests[r].arrival_ps == now:
             t.pool[t.pool_ends[1]] = r
             t.pool_ends[1] += 1
             r += 1
-        _advance_all(t, rules, step_time, now)
-        for d in range(domains):
-            busy = busy or t.domains[d].idle == 0
         before = t.pool_ends[0]
-        ended = _place_pool(t, rules, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0])
+        ended = _place_pool(
+            t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0]
+        )
         if ended != FINE:
             return ended
-        in_vain = 0 if busy or r < n or t.pool_ends[0] > before else in_vain + 1
+        busy = r < n or t.pool_ends[0] > before
+        if not busy:
+            _advance_all(t, rules, step_time, now)
+            for d in range(domains):
+                busy = busy or t.domains[d].idle == 0
+        in_vain = 0 if busy else in_vain + 1
         if in_vain > PATIENCE:
             return STUCK
     _advance_all(t, rules, step_time, NEVER)

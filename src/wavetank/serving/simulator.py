@@ -311,7 +311,7 @@ def _run(
     if first_ps is not None:
         table["first_ps"] = first_ps
         table["generated"] = 1
-    if with_blocks:
+    if with_blocks and requests.block_ids is not None and requests.block_offsets is not None:
         tables.block_ids[:] = requests.block_ids
         tables.block_offsets[:] = requests.block_offsets
     probe_ps = first + (np.arange(probes, dtype=np.int64) + 1) * max((last - first) // (probes + 1), 1)

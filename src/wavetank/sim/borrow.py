@@ -14,7 +14,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def borrowed(typing_context: Any, array: types.Array) -> Any:
     """Return the same array, memory shared, not counted as a reference to it."""
 

@@ -56,15 +56,23 @@ class SortIntegers(TimingStudy):
     name = "sort-integers"
     baseline = "numpy-sort"
     systems = (
-        "fractal-sort", "fractal-sort-full", "numpy-sort", "numpy-stable-sort", "polars-sort", "pyarrow-sort", "duckdb-sort",
-        "counting-sort", "radix-sort",
+        "fractal-sort", "fractal-sort-full", "numpy-sort", "numpy-stable-sort", "polars-sort", "pyarrow-sort",
+        "duckdb-sort", "counting-sort", "radix-sort",
     )  # fmt: skip
     cases_by = "keys"
     metrics = (
         *TimingStudy.timing_metrics[:3],
         Metric("copies", "", "lower", "measured", "time / time of a plain copy of the keys in the same round"),
-        Metric("ahead_of_best_peer", "", "higher", "measured", "least time among the libraries / time, same round", table=False),
-        Metric("worst_over_best", "", "lower", "measured", "slowest over fastest key distribution, same round", table=False),
+        Metric(
+            "ahead_of_best_peer", "", "higher", "measured",
+            "least time among the libraries / time, same round",
+            table=False,
+        ),
+        Metric(
+            "worst_over_best", "", "lower", "measured",
+            "slowest over fastest key distribution, same round",
+            table=False,
+        ),
     )  # fmt: skip
     charts = (
         Chart("bars", "Time against numpy's", y="time_ratio", by="keys", log="x", says="Below 1 is faster than numpy."),

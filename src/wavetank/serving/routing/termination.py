@@ -58,16 +58,19 @@ def fit_logistic(prompt_tokens: ArrayLike, output_tokens: ArrayLike, horizon_ste
         Intercept, weight of log(1 + generated), weight of log(prompt).
     """
     prompts, outputs = np.asarray(prompt_tokens, np.float64), np.asarray(output_tokens, np.int64)
-    if not outputs.size or prompts.shape != outputs.shape or horizon_steps < 1:
+    # The first token comes with the prompt, the others with a decode step each.
+    steps = outputs - 1
+    if prompts.shape != outputs.shape or not (steps > 0).any() or horizon_steps < 1:
         raise BadValueError(
-            "A termination classifier needs past requests and a horizon.",
+            "A termination classifier needs past requests that decode, and a horizon.",
             given=f"{outputs.size} lengths, horizon {horizon_steps}",
+            allowed="a length of 2 or more, a horizon of 1 or more",
         )
     rng = stream(0, "logistic-termination")
-    step = rng.integers(0, outputs.sum(), _SAMPLES)
-    ends = np.cumsum(outputs)
+    step = rng.integers(0, steps.sum(), _SAMPLES)
+    ends = np.cumsum(steps)
     request = np.searchsorted(ends, step, side="right")
-    generated = step - (ends[request] - outputs[request])
+    generated = 1 + step - (ends[request] - steps[request])
     remaining = outputs[request] - generated
     design = np.column_stack([np.ones(_SAMPLES), np.log1p(generated), np.log(prompts[request])])
     return newton_logistic(design, remaining <= horizon_steps)

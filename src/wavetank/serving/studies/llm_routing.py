@@ -73,20 +73,28 @@ class LLMRouting(Study):
         Metric("tpot_p50_s", "s", "lower", of="(last token - first token) / (output tokens - 1); median of requests"),
         Metric("tpot_p99_s", "s", "lower", of="time per output token, 99th percentile of requests"),
         Metric("e2e_p99_s", "s", "lower", of="last token out - arrival, 99th percentile"),
-        Metric("goodput_per_s", "requests/s", "higher", of="requests within both objectives that finished in that time, per second"),
+        Metric(
+            "goodput_per_s", "requests/s", "higher",
+            of="requests within both objectives that finished in that time, per second",
+        ),
         Metric(
             "decision_s", "s", "lower", "measured",
             of="one decision on this machine: 144 workers, 500 waiting for pool routers",
         ),
         Metric("ttft_s", "s", "lower", of="time to first token at a quantile of the requests", table=False),
         Metric("preempted_share", "", "lower", of="requests that lost their KV cache at least once", table=False),
-        Metric("prefix_hit_share", "", "higher", of="prompt tokens found in a prefix cache / prompt tokens", table=False),
+        Metric(
+            "prefix_hit_share", "", "higher",
+            of="prompt tokens found in a prefix cache / prompt tokens",
+            table=False,
+        ),
         Metric("offered_per_s", "requests/s", of="arrival rate of the trace as served", table=False),
         Metric("saturation_per_s", "requests/s", of="completions of a backlog while every worker is full", table=False),
         Metric("saturated", "", of="1 when the backlog still grew at the end of the trace", table=False),
     )  # fmt: skip
     charts = (
-        Chart("pareto", "What the cluster can give against tail latency", x="capacity_tokens_per_s", y="ttft_p99_s", log="y",
+        Chart("pareto", "What the cluster can give against tail latency",
+              x="capacity_tokens_per_s", y="ttft_p99_s", log="y",
               says="Down and to the right is better; joined routers are beaten by none."),
         Chart("bars", "Imbalance of the KV load", y="imbalance_tokens",
               says="Idle tokens a step: what all workers together wait for the most loaded one."),

@@ -62,10 +62,22 @@ class SimulatorSpeed(Study):
     in_process = True
     default_seeds = 3
     metrics = (
-        Metric("requests_per_s", "requests/s", "higher", "measured", "requests served / wall time, metrics of every request kept"),
-        Metric("steps_per_s", "steps/s", "higher", "measured", "steps of all workers (of the group: its barriers) / wall time"),
-        Metric("bytes_per_request", "bytes", "lower", "measured", "peak of the memory allocated during a run / requests"),
-        Metric("start_s", "s", "lower", "measured", "a fresh process from start to end of a run of 9 requests, code cached"),
+        Metric(
+            "requests_per_s", "requests/s", "higher", "measured",
+            "requests served / wall time, metrics of every request kept",
+        ),
+        Metric(
+            "steps_per_s", "steps/s", "higher", "measured",
+            "steps of all workers (of the group: its barriers) / wall time",
+        ),
+        Metric(
+            "bytes_per_request", "bytes", "lower", "measured",
+            "peak of the memory allocated during a run / requests",
+        ),
+        Metric(
+            "start_s", "s", "lower", "measured",
+            "a fresh process from start to end of a run of 9 requests, code cached",
+        ),
     )  # fmt: skip
     charts = (
         Chart("bars", "Requests a second", y="requests_per_s", by="case", log="x", says="Longer is faster."),

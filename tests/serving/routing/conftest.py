@@ -1,0 +1,82 @@
+"""Views made by hand: what a router is shown in these tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wavetank.serving.interfaces import ActiveView, Arrival, PoolView, WorkersView
+
+WHOLE = {"running", "slots", "waiting", "sent_requests"}
+
+
+@pytest.fixture(scope="session")
+def workers() -> Callable[..., WorkersView]:
+    """Make a view of ``n`` workers: idle, fresh, with room for everything, but for what is given."""
+
+    def make(n: int, **given: Any) -> WorkersView:
+        plain: dict[str, Any] = dict.fromkeys(WorkersView._fields, 0) | {"kv_capacity_tokens": 1e9, "slots": 64}
+        return WorkersView(
+            **{
+                name: np.array(np.broadcast_to(value, n), np.int64 if name in WHOLE else np.float64)
+                for name, value in (plain | given).items()
+            }
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pool() -> Callable[..., PoolView]:
+    """Make a view of waiting requests with these prompts."""
+
+    def make(prompts: Any, waited_steps: Any = 0) -> PoolView:
+        n = len(prompts)
+        return PoolView(
+            np.array(prompts, np.float64),
+            np.zeros(n),
+            np.array(np.broadcast_to(waited_steps, n), np.int64),
+            np.full(n, np.nan),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def active() -> Callable[..., ActiveView]:
+    """Make a view of decoding requests from rows of (worker, prompt, generated, remaining)."""
+
+    def make(*rows: tuple[int, float, float, float]) -> ActiveView:
+        columns = np.array(rows, np.float64).reshape(-1, 4).T
+        return ActiveView(columns[0].astype(np.int64), *(np.ascontiguousarray(column) for column in columns[1:]))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def chosen() -> Callable[..., list[int]]:
+    """Let an arrival router choose some times in a row on a view that does not change."""
+
+    def choose(router: Any, view: WorkersView, times: int = 1, prompt_tokens: float = 100.0) -> list[int]:
+        state, parameters = router.initial_state(view.running.size), router.parameters()
+        arrival = Arrival(0.0, prompt_tokens, np.nan)
+        return [int(router.choose(view, arrival, state, parameters)) for _ in range(times)]
+
+    return choose
+
+
+@pytest.fixture(scope="session")
+def placed(active: Callable[..., ActiveView]) -> Callable[..., list[int]]:
+    """Let a pool router decide once and return the worker of each waiting request, -1 for those that stay."""
+
+    def place(router: Any, view: WorkersView, pool: PoolView, alive: ActiveView | None = None) -> list[int]:
+        where = np.full(pool.prompt_tokens.size, -1, np.int64)
+        state = router.initial_state(view.running.size)
+        count = router.place(view, pool, active() if alive is None else alive, state, router.parameters(), where)
+        assert count == (where >= 0).sum()
+        return where.tolist()
+
+    return place

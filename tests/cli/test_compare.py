@@ -247,6 +247,22 @@ def test_ctrl_c_names_what_is_kept_and_how_to_go_on(executable: str, tmp_path: P
     assert "Warning" not in err
 
 
+def test_ctrl_c_after_the_last_trial_names_what_is_kept_too(
+    call: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wavetank.comparison.write_parquet", interrupt)
+    told = call("compare", "toy-noise", "--on", "here")
+    folder = Path("runs") / "toy-noise" / folder_of(here).name
+    assert (told.code, told.out) == (130, "")
+    assert told.err.endswith(
+        f"Interrupted: 8 of 8 trials are safe in {folder}\n"
+        f"  next: wavetank compare toy-noise --resume {folder} --on here\n"
+    )
+
+
 def interrupted(executable: str, root: Path) -> Path:
     """Leave a run of two trials out of eight behind."""
     subprocess.run([executable, "compare", "toy-noise", "--on", "here"], cwd=root, check=True, capture_output=True)

@@ -175,8 +175,8 @@ def test_cases_are_grouped(sorting: Comparison) -> None:
     text = table.as_text()
     assert "sort-integers: 6 systems, 7 rounds, all figures measured" in text
     assert "keys: uniform" in text
-    assert "  numpy (b)           1                62.5  61.1..64.9" in text
-    assert "  radix           0.462* 0.455..0.475  28.2* 27.8..30.5 x0.462" in text
+    assert "  numpy (b)         1                62.5  61.1..64.9" in text
+    assert "  radix         0.462* 0.455..0.475  28.2* 27.8..30.5 x0.462" in text
     assert table.leading() == (
         "radix leads on time ratio, time and share of copy (uniform, zipf, two-valued). "
         "learned leads on time ratio, time and share of copy (sorted, reversed, constant)."
@@ -194,6 +194,20 @@ def test_cases_may_be_numbers_and_figures_of_all_cases_come_last(compared: Compa
     table = main_table(compared(Sized(), records, seeds=3))
     assert [table.heading(case) for case, _ in table.cases()] == ["size: 8", "size: 16", "size: all"]
     assert [line.cells[0].lead for line in table.lines].count("sole") == 3
+
+
+def test_a_system_that_was_not_asked_in_a_case_is_left_out_of_it(compared: Compared, known_systems: Catalog) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Cased(Queue):
+        """Where?"""
+
+        cases_by: ClassVar[str] = "place"
+
+    records = rows(CLEAR, place="a place with a name that takes quite some room") + rows({"radix": [1.0]}, place="b")
+    table = main_table(compared(Cased(), records, seeds=3))
+    assert [(case, len(lines)) for case, lines in table.cases()][1] == ("b", 1)
+    assert "place: a place with a name that takes quite some room\n  numpy (b)" in table.as_text()
+    assert main_table(compared(Cased(), records, seeds=3, failures=[FailedTrial("pdq#1", None, "")])).lines[-1].note
 
 
 def test_html_escapes_and_carries_exact_values(table_of: Callable[..., Table]) -> None:

@@ -389,14 +389,17 @@ class TestProbes:
         assert run.probe_tokens.tolist() == [[13.0, 0.0], [17.0, 0.0], [21.0, 0.0]]
         assert run.probe_running.tolist() == [[1, 0]] * 3
 
-    @pytest.mark.parametrize("router", [FewestKVTokens(), BalanceRoute()])
+    @pytest.mark.parametrize("router", [FewestKVTokens(), BalanceRoute(), BalanceRoute(termination="oracle")])
     @pytest.mark.parametrize("group_size", [1, 2])
-    def test_looking_changes_nothing(self, router, group_size):
-        requests = generate_requests(rate_per_s=40.0, n_requests=200, seed=1)
+    @pytest.mark.parametrize("rate_per_s", [4.0, 40.0])
+    def test_looking_changes_nothing(self, router, group_size, rate_per_s):
+        requests = generate_requests(rate_per_s=rate_per_s, n_requests=200, seed=1)
         given = Cluster(workers=2, group_size=group_size, kv_capacity_tokens=20_000)
-        runs = [simulate(requests, given, router, probes=probes) for probes in (0, 97)]
+        runs = [simulate(requests, given, router, probes=probes) for probes in (0, 997)]
         assert np.array_equal(runs[0].finish_s, runs[1].finish_s)
-        assert runs[1].probe_tokens.shape == (97, 2)
+        assert runs[0].refreshes == runs[1].refreshes
+        assert runs[0].decisions == runs[1].decisions
+        assert runs[1].probe_tokens.shape == (997, 2)
 
     def test_no_probe_sees_more_tokens_than_the_cache_takes(self):
         requests = generate_requests(rate_per_s=100.0, n_requests=300, seed=1)
@@ -594,7 +597,9 @@ class TestRefusals:
     @pytest.mark.parametrize("group_size", [1, 2])
     @pytest.mark.parametrize("router", [RoundRobin(), BalanceRoute()])
     def test_service_beyond_the_longest_time_is_refused_and_not_reported_as_done(self, router, group_size):
-        slow = cluster(workers=2, group_size=group_size, step_time=FittedStepTime(overhead_s=1e4), max_running=1)
+        slow = cluster(
+            workers=2, group_size=group_size, step_time=FittedStepTime(overhead_s=1e4), max_running=1, refresh_s=1000.0
+        )
         with pytest.raises(BadValueError, match="longest time"):
             simulate(trace(*[(0.0, 10, 300)] * 4), slow, router)
 

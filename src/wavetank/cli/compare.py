@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,20 +106,24 @@ def run_told(plan: Plan, study: Study, folder: Path, *, place: str, plain: bool)
     try:
         with progress_for(folder, plain=plain) as progress:
             return comparison.run_plan(plan, study, folder, on=place, progress=progress)
-    except comparison.Interrupted as stop:
-        say(
-            style(f"Interrupted: {stop.finished} of {stop.total} trials are safe in {folder}", err=True, bold=True),
-            err=True,
-        )
+    except (comparison.Interrupted, KeyboardInterrupt):
+        total = len(study.trials(plan.systems, plan.seeds))
+        headline = f"Interrupted: {_kept(folder)} of {total} trials are safe in {folder}"
+        say(style(headline, err=True, bold=True), err=True)
         say(f"  next: {_go_on(plan, folder, place)}", err=True)
         return None
     except WavetankError as error:
         say_error(error)
-        with suppress(WavetankError):
-            kept = len(read_log(folder / "records.jsonl"))
-            say(f"  kept: {kept} finished trials in {folder}", err=True)
-            say(f"  then: {_go_on(plan, folder, place)}", err=True)
+        say(f"  kept: {_kept(folder)} finished trials in {folder}", err=True)
+        say(f"  then: {_go_on(plan, folder, place)}", err=True)
         raise click.exceptions.Exit(error.exit_code) from error
+
+
+def _kept(folder: Path) -> int:
+    try:
+        return len(read_log(folder / "records.jsonl"))
+    except WavetankError:
+        return 0
 
 
 def _go_on(plan: Plan, folder: Path, place: str) -> str:

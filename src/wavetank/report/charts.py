@@ -237,7 +237,10 @@ def _bars(brush: _Brush) -> Drawing:
 
     left = max(wide(shortened(name, 26)) for name in systems) + 14
     right = max(wide(scale.text(row.median)) for row in rows) + 14
-    inner = sum(_BAR * len(systems) + (_GROUP_HEAD if by else 0) for _ in drawn) + 4
+    # A system without any record is shown as missing; one that was not asked in a group is left out of it.
+    recorded = {name for found in groups.values() for name in found}
+    asked = {group: [s for s in systems if s in found or s not in recorded] for group, found in groups.items()}
+    inner = sum(_BAR * len(asked[group]) + (_GROUP_HEAD if by else 0) for group in drawn) + 4
     figure, axes = plot_area(left, right, inner, top=14)
     span.put(axes, "x")
     titles(axes, _axis_title(metric, scale, span.log))
@@ -255,8 +258,8 @@ def _bars(brush: _Brush) -> Drawing:
         base = found.get(brush.comparison.study.baseline)
         if base is not None and span.holds(scale.of(base.median)):
             at = scale.of(base.median)
-            axes.plot([at, at], [top, top + _BAR * len(systems)], color=MUTED, lw=1, dashes=(3, 3), zorder=1.5)
-        for system in systems:
+            axes.plot([at, at], [top, top + _BAR * len(asked[group])], color=MUTED, lw=1, dashes=(3, 3), zorder=1.5)
+        for system in asked[group]:
             middle = top + _BAR / 2
             top += _BAR
             word(axes, shortened(system, 26), (0, middle), _BESIDE, xytext=(-8, 0), ha="right")
@@ -284,7 +287,7 @@ def _bars(brush: _Brush) -> Drawing:
         body=tuple(
             (*((group,) if by else ()), name, *_four(found.get(name), scale))
             for group, found in groups.items()
-            for name in systems
+            for name in asked[group]
         ),
     )
 

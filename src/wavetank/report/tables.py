@@ -212,30 +212,35 @@ class Table:
         """
         heads, bodies = self._text_columns()
         names = _row_names(self, most=max(12, width // 3))
-        first = max(map(len, names), default=0)
+        first = max((len(name) for name, is_case in names if not is_case), default=0)
+        wide = [
+            max(len(text) for text in [*body, *" ".join(head).split()])
+            for head, body in zip(heads, bodies, strict=True)
+        ]
         blocks: list[list[int]] = []
         room = 0
-        for index, body in enumerate(bodies):
-            needed = 2 + max(len(text) for text in body)
-            if not blocks or needed > room:
+        for index in range(len(bodies)):
+            if not blocks or 2 + wide[index] > room:
                 blocks.append([])
                 room = width - first
             blocks[-1].append(index)
-            room -= needed
+            room -= 2 + wide[index]
         lines = [self._title()]
         for block in blocks:
-            wide = {index: max(len(text) for text in bodies[index]) for index in block}
             wrapped = {index: _head(heads[index], wide[index]) for index in block}
             depth = max(len(head) for head in wrapped.values())
             lines.append("")
             for level in range(depth):
                 cells = (_at(wrapped[index], level - depth).ljust(wide[index]) for index in block)
                 lines.append((" " * first + "".join(f"  {cell}" for cell in cells)).rstrip())
-            for number, name in enumerate(names):
+            for number, (name, is_case) in enumerate(names):
+                if is_case:
+                    lines.append(name)
+                    continue
                 cells = (bodies[index][number].ljust(wide[index]) for index in block)
                 lines.append((name.ljust(first) + "".join(f"  {cell}" for cell in cells)).rstrip())
         if not blocks:
-            lines += ["", *names, "", "No figures were recorded."]
+            lines += ["", *(name for name, _ in names), "", "No figures were recorded."]
         notes = ["(b) the baseline"] if any(line.baseline for line in self.lines) else []
         notes += [*self.legend(), *self.paper_lines(), *self._missing()]
         if notes:
@@ -474,24 +479,22 @@ def main_table(comparison: Comparison) -> Table:
             )
         )
     notes = _notes(comparison, systems)
-    lines = tuple(
-        Line(
-            system=system,
-            case=case,
-            baseline=system == study.baseline,
-            cells=tuple(cells[system, case, number] for number in range(len(columns))),
-            note=notes.get(system, ""),
-        )
-        for case, _ in places
-        for system in systems
-    )
+    lines = []
+    for case, _ in places:
+        for system in systems:
+            mine = tuple(cells[system, case, number] for number in range(len(columns)))
+            note = notes.get(system, "")
+            # A system that is fine but was not asked in this case has nothing to say here.
+            if note or len(places) == 1 or any(cell.row for cell in mine):
+                is_base = system == study.baseline
+                lines.append(Line(system=system, case=case, baseline=is_base, cells=mine, note=note))
     return Table(
         study=comparison.plan.study,
         baseline=study.baseline,
         cases_by=cases_by,
         sample=_sample(comparison),
         columns=tuple(columns),
-        lines=lines,
+        lines=tuple(lines),
     )
 
 
@@ -576,22 +579,23 @@ def _figures(cell: Cell, scale: Scale, dash: str = "..", times: str = "x") -> tu
     return scale.text(cell.row.median), scale.interval(cell.row, dash), ratio
 
 
-def _row_names(table: Table, most: int) -> list[str]:
-    names: list[str] = []
+def _row_names(table: Table, most: int) -> list[tuple[str, bool]]:
+    """Return the names that begin the lines of a text table, and whether each is the heading of a case."""
+    names: list[tuple[str, bool]] = []
     full = {line.system for line in table.lines}
     short = {name: shortened(name, most) for name in full}
     if len(set(short.values())) < len(full):
         short = {name: name for name in full}
     for case, lines in table.cases():
         if table.cases_by:
-            names.append(shortened(table.heading(case), most + 4))
+            names.append((table.heading(case), True))
         indent = "  " if table.cases_by else ""
-        names += [f"{indent}{short[line.system]}{' (b)' if line.baseline else ''}" for line in lines]
+        names += [(f"{indent}{short[line.system]}{' (b)' if line.baseline else ''}", False) for line in lines]
     return names
 
 
 def _head(parts: Sequence[str], width: int) -> list[str]:
-    return [line for part in parts if part for line in textwrap.wrap(part, max(width, 8))]
+    return [line for part in parts if part for line in textwrap.wrap(part, width)]
 
 
 def _at(lines: Sequence[str], from_end: int) -> str:

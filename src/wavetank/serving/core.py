@@ -1008,11 +1008,16 @@ def run_arrivals(
     _refresh(t, rules, view, np.int64(0))
     for r in range(t.requests.size):
         now = t.requests[r].arrival_ps
+        due = now if rules.refresh_ps == 0 else now // rules.refresh_ps * rules.refresh_ps
         while probe < probe_ps.size and probe_ps[probe] <= now:
+            if rules.refresh_ps > 0 and refreshed < due <= probe_ps[probe]:
+                # The router looks before the probe takes the domains further: it must not see what comes later.
+                _advance_all(t, rules, step_time, due)
+                _refresh(t, rules, view, due)
+                refreshed = due
             _advance_all(t, rules, step_time, probe_ps[probe])
             _probe(t, rules, probe, probe_ps[probe])
             probe += 1
-        due = now if rules.refresh_ps == 0 else now // rules.refresh_ps * rules.refresh_ps
         if due > refreshed or rules.refresh_ps == 0:
             _advance_all(t, rules, step_time, due)
             _refresh(t, rules, view, due)
@@ -1148,16 +1153,21 @@ def run_pool(
             now = min(now, (refreshed[0] // tick + 1) * tick)
         if probe < probe_ps.size and probe_ps[probe] <= now:
             now = probe_ps[probe]
-            for d in range(domains):
-                if domains == 1:
-                    ended = _advance_pool(
-                        t, rules, step_time, view, pool, active, placed, place, state, parameters, expected,
-                        refreshed, now,
-                    )  # fmt: skip
-                    if ended != FINE:
-                        return ended
-                else:
-                    _advance(t, rules, step_time, d, now)
+            if domains == 1:
+                ended = _advance_pool(
+                    t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, refreshed, now
+                )
+                if ended != FINE:
+                    return ended
+            else:
+                if rules.refresh_ps > 0 and r < n and t.pool_ends[0] == t.pool_ends[1]:
+                    due = t.requests[r].arrival_ps // tick * tick
+                    if refreshed[0] < due <= now:
+                        # The router looks before the probe takes the domains further.
+                        _advance_all(t, rules, step_time, due)
+                        _refresh_pool(t, rules, view, active, due)
+                        refreshed[0] = due
+                _advance_all(t, rules, step_time, now)
             _probe(t, rules, probe, now)
             probe += 1
             continue

@@ -112,6 +112,11 @@ class Comparison:
             self.plan.study, self.plan.settings, self.plan.systems, self.records, self.plan.parameters
         )
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know about the settings, as the study said when it ran."""
+        return tuple(self.about.get("notes", ()))
+
     def summary(self) -> str:
         """Return the main figures as a plain text table: one line a system (and case), one column a metric."""
         from wavetank.report.tables import main_table
@@ -260,8 +265,12 @@ def make_plan(
     seeds: int | Sequence[int] | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
+    check: bool = True,
 ) -> tuple[Plan, Study]:
-    """Check everything a user gave and return the plan with the study it is about."""
+    """Check everything a user gave and return the plan with the study it is about.
+
+    ``check=False`` leaves out what needs the study's data: to read a finished run nobody needs it.
+    """
     base = Plan(study=study, settings={}, systems=(), seeds=())
     if study.endswith(".toml") or "/" in study:
         base = runfolder.load_plan(Path(study))
@@ -299,7 +308,8 @@ def make_plan(
         parameters=tuned,
         seeds=_seeds(seeds) or base.seeds or tuple(range(built.default_seeds)),
     )
-    built.check()
+    if check:
+        built.check()
     return plan, built
 
 
@@ -321,7 +331,7 @@ def run_plan(
     failures = []
     log = RunLog(folder / "records.jsonl")
     try:
-        about = runfolder.provenance(plan, study.data(), on)
+        about = {**runfolder.provenance(plan, study.data(), on), "notes": list(study.notes())}
         start = time.perf_counter()
         left: list[Trial] = [trial for trial in trials if trial.key not in log.finished]
         progress.begin(study, plan, len(trials), len(left), [r for done in log.finished.values() for r in done.records])
@@ -376,7 +386,12 @@ def load(folder: str | Path) -> Comparison:
     folder = Path(folder)
     plan = runfolder.load_plan(folder / "study.toml")
     plan, study = make_plan(
-        plan.study, systems=plan.systems, seeds=plan.seeds, parameters=plan.parameters, settings=plan.settings
+        plan.study,
+        systems=plan.systems,
+        seeds=plan.seeds,
+        parameters=plan.parameters,
+        settings=plan.settings,
+        check=False,
     )
     if (folder / "records.parquet").exists():
         records = tuple(read_parquet(folder / "records.parquet"))

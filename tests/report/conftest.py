@@ -214,6 +214,7 @@ def _compared(
         "versions": {"wavetank": "0.1.0", "python": "3.11.7", "numpy": "2.4.0", "numba": "0.68.0"},
         "machine": {"processor": "A processor", "cores": 8, "memory_bytes": 33_000_000_000, "system": "Linux x86_64"},
         "data": {"azure-conversation-2024": "sha256:3f0c5a"},
+        "notes": list(study.notes()),
         "wall_s": 12.4,
         "trial_wall_s": 80.9,
     }

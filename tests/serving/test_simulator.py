@@ -508,9 +508,7 @@ class TestInvariants:
         requests = trace(*[(0.007 * i, 100 + 37 * (i % 11), 5 + i % 23) for i in range(120)])
         slower = dataclasses.replace(requests, arrival_s=2 * requests.arrival_s)
         step = FittedStepTime(**{f.name: 2 * getattr(STEP, f.name) for f in dataclasses.fields(STEP)})
-        given_cluster = cluster(
-            workers=4, group_size=group_size, kv_capacity_tokens=2000, refresh_s=0.1, sync_s=1e-4
-        )
+        given_cluster = cluster(workers=4, group_size=group_size, kv_capacity_tokens=2000, refresh_s=0.1, sync_s=1e-4)
         twice = dataclasses.replace(given_cluster, step_time=step, refresh_s=0.2, sync_s=2e-4, prefix_memory_s=600.0)
         first, second = simulate(requests, given_cluster, router), simulate(slower, twice, router)
         assert us(second.finish_s) == us(2 * first.finish_s)
@@ -541,7 +539,12 @@ class TestSignalAge:
 
         def choose(self, view, arrival, state, parameters):
             self.seen.append(
-                (float(view.age_s[0]), int(view.running.sum()), int(view.sent_requests.sum()), float(view.sent_tokens.sum()))
+                (
+                    float(view.age_s[0]),
+                    int(view.running.sum()),
+                    int(view.sent_requests.sum()),
+                    float(view.sent_tokens.sum()),
+                )
             )
             return 0
 

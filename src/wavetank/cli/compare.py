@@ -203,7 +203,7 @@ def _resumed(
 
 def _say_result(result: Comparison, *, plain: bool) -> None:
     say_table(result, plain=plain)
-    notes = result.study.notes()
+    notes = result.notes
     if notes:
         say()
     for note in notes:

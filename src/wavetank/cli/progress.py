@@ -116,7 +116,7 @@ def last_line(failure: FailedTrial) -> str:
 
 
 class LiveTable:
-    """The main table on a terminal, redrawn as trials finish, with a line of progress below."""
+    """The main table on a terminal, redrawn as trials finish, below a line of progress."""
 
     def __init__(self, folder: Path) -> None:
         from rich.console import Console
@@ -173,7 +173,8 @@ class LiveTable:
         if self._study is None or self._plan is None:
             return state
         so_far = Comparison(self._study, self._plan, tuple(self._records), {}, tuple(self._failures), self._folder)
-        return Group(fitting_table(so_far, self._console, finished=False), state)
+        # A table taller than the terminal loses its end, not the state of the run.
+        return Group(state, fitting_table(so_far, self._console, finished=False))
 
 
 def fitting_table(result: Comparison, console: Console, *, finished: bool = True) -> RenderableType:

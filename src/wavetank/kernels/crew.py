@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 Crew = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], list[Any]]
@@ -41,7 +42,7 @@ def cuts(n: int, parts: int) -> list[tuple[int, int]]:
     [(0, 2), (2, 4), (4, 7)]
     """
     edges = [n * part // parts for part in range(parts + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def parts_of(n: int, threads: int) -> list[tuple[int, int]]:

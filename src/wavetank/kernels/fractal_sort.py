@@ -40,7 +40,7 @@ from wavetank.kernels.paged_sort import WORD_COPIES, expand, sort_wide, trend, w
 TABLES = 4
 _SAMPLE = 1024
 _TABLE_GAP_BYTES = 192
-_COUNTERS = {8: np.uint8, 16: np.uint16, 32: np.uint32}
+_COUNTERS: dict[int, type[np.unsignedinteger[Any]]] = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 _KEYS_WORTH_A_TABLE = {1: 1 << 10, 2: 1 << 15}
 # Distinct keys up to which comparing with each of them is faster than counting or paging.
 _FEW = {1: 4, 2: 6, 4: 16, 8: 16}
@@ -137,7 +137,7 @@ def _count_all(raw: NDArray[Any], counter_bits: int, kernel: Any, crew: Crew, th
     strays = np.concatenate((raw[:head], raw[tail:]))
     parts = parts_of(words.size, threads)
     counter = _COUNTERS[counter_bits]
-    tables = np.zeros((len(parts), TABLES, size + _TABLE_GAP_BYTES // counter().itemsize), counter)
+    tables = np.zeros((len(parts), TABLES, size + 8 * _TABLE_GAP_BYTES // counter_bits), counter)
     carries = np.zeros((len(parts), size), np.uint32)
     crew(kernel, [(words[a:b], tables[i], counter(1), carries[i]) for i, (a, b) in enumerate(parts)])
     counts: NDArray[np.uint64] = tables[:, :, :size].sum(axis=(0, 1), dtype=np.uint64)

@@ -18,6 +18,7 @@ Differs from the source:
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def expand(
     k = np.searchsorted(ends, np.uint64(start), side="right")
     at = start
     while at < stop:
-        end = min(np.int64(ends[k]), stop)
+        end: Any = min(np.int64(ends[k]), stop)
         value = values[k]
         if end - at >= 2 * line:
             while (address + np.uint64(at) * item) & np.uint64(LINE_BYTES - 1):
@@ -381,7 +382,7 @@ def _sort(
     sizes = counts.sum(axis=1, dtype=np.int64)
     edges = np.concatenate(([0], sizes.sum(axis=0).cumsum()))
     starts = (edges[:-1] + sizes.cumsum(axis=0) - sizes).astype(np.uint64)
-    calls = []
+    calls: list[tuple[Any, ...]] = []
     for i, (a, b) in enumerate(parts):
         lines = _line_per_bucket(edges.size - 1, out.dtype)
         if ids is None or out_ids is None:
@@ -399,7 +400,7 @@ def _sort(
     # Several shares a thread: pages differ in cost, and whoever is done takes the next share.
     wanted = np.linspace(0, n, 8 * len(parts) + 1).astype(np.int64)
     first = np.unique(np.searchsorted(edges, wanted))
-    crew(_sort_pages, [(out, out_ids, edges[a : b + 1], large, final) for a, b in zip(first, first[1:], strict=False)])
+    crew(_sort_pages, [(out, out_ids, edges[a : b + 1], large, final) for a, b in pairwise(first)])
 
 
 def _line_per_bucket(buckets: int, dtype: np.dtype[Any]) -> NDArray[Any]:

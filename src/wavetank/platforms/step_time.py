@@ -60,13 +60,19 @@ class StepTime(Protocol):
     """
 
     @property
-    def context_slope_ps(self) -> int: ...
+    def context_slope_ps(self) -> int:
+        """Picoseconds per token of context, or -1."""
+        ...
 
     @property
-    def table(self) -> npt.NDArray[np.float64]: ...
+    def table(self) -> npt.NDArray[np.float64]:
+        """Parameters of the compiled function."""
+        ...
 
     @property
-    def function(self) -> StepFunction: ...
+    def function(self) -> StepFunction:
+        """Compiled function of signature ``STEP_SIGNATURE``."""
+        ...
 
     def seconds(
         self, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0

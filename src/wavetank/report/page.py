@@ -85,7 +85,7 @@ def render(comparison: Comparison) -> str:
         entries=[_system(name, comparison) for name in systems],
         runs={word: says for word, says in _RUNS.items() if any(word in catalog.system(name).runs for name in systems)},
         metrics=_metrics(comparison),
-        notes=study.notes(),
+        notes=comparison.notes,
         failures=comparison.failures,
         provenance=_provenance(comparison),
         numbers=_numbers(comparison),

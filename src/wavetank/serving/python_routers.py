@@ -62,6 +62,8 @@ def _call_choose(time_s: float, prompt_tokens: float, expected: float, state: An
 
 def _call_place(pool: Any, active: Any, state: Any, parameters: Any, placed: Any) -> int:
     router, view = _open[int(parameters[0])]
+    # The simulator reuses these arrays and frees them at its end; a router may want to keep what it was shown.
+    pool, active = (type(part)(*(column.copy() for column in part)) for part in (pool, active))
     return int(router.place(view, pool, active, state, parameters[1:], placed))
 
 

@@ -38,7 +38,9 @@ def decisions(draw, roomy=False):
     small = st.integers(0, 5)
     each = lambda values: st.lists(values, min_size=n, max_size=n)  # noqa: E731
     alive = draw(
-        st.lists(st.tuples(st.integers(0, n - 1), st.integers(1, 900), st.integers(1, 60), st.integers(1, 40)), max_size=8)
+        st.lists(
+            st.tuples(st.integers(0, n - 1), st.integers(1, 900), st.integers(1, 60), st.integers(1, 40)), max_size=8
+        )
     )
     held = np.zeros(n)
     count = np.zeros(n, np.int64)
@@ -189,7 +191,9 @@ class TestCheck4WorkConservation:
         seen = workers(n, **given_view), pool(prompts, waited), active(*alive)
         before = [array.copy() for part in seen for array in part]
         assert placed(router, *seen) == placed(router, *seen)
-        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, [x for p in seen for x in p], strict=True))
+        assert all(
+            np.array_equal(a, b, equal_nan=True) for a, b in zip(before, [x for p in seen for x in p], strict=True)
+        )
 
     def test_a_placed_request_never_moves_and_every_request_is_served_once(self):
         requests = generate_requests(rate_per_s=200.0, n_requests=300, seed=2)

@@ -204,9 +204,11 @@ class LLMRouting(Study):
             ]
             return made[0], made[1]
         whole = _read(self.trace, self.columns).head(self.requests)
-        cut = max(int(len(whole) * self.history), 1)
+        cut = min(max(int(len(whole) * self.history), 1), len(whole) - 1)
         start_s = float(whole.arrival_s[cut])
-        return whole.head(cut), whole.slice(start_s).resampled(seed)
+        # Requests of one instant stay together: none is both learned from and served.
+        cut = int(np.searchsorted(whole.arrival_s, start_s))
+        return whole.head(max(cut, 1)), whole.slice(start_s).resampled(seed)
 
     def served(self, seed: int, load: float) -> RequestTrace:
         """Return the requests at ``load`` times the saturation rate."""
@@ -299,7 +301,8 @@ def _backlog_grows(run: ServingRun) -> bool:
     """Say whether requests waited longer for their first token late in the trace than in its middle, beyond doubt."""
     fifth = max(run.ttft_s.size // 5, 1)
     late, middle = run.ttft_s[-fifth:], run.ttft_s[2 * fifth : 3 * fifth]
-    return bool(np.median(late) > 2 * np.median(middle) and np.median(late) > 1.0)
+    # A backlog that grows evenly from the first request on makes the ratio 1.8, one that begins later a larger one.
+    return bool(np.median(late) > 1.5 * np.median(middle) and np.median(late) > 1.0)
 
 
 def _most_workers(system: Any) -> int:

@@ -1,0 +1,298 @@
+"""Study llm-routing: small, but whole."""
+
+import math
+
+import numpy as np
+import pytest
+
+import wavetank
+from wavetank.errors import BadFileError, BadValueError, DataUnavailableError, WavetankError
+from wavetank.serving.routing.baselines import RoundRobin
+from wavetank.serving.studies.llm_routing import LLMRouting, saturation_per_s
+from wavetank.workloads.load import read_trace
+
+SMALL = {"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), "seeds": 1, "on": "here"}
+FEW = ("vllm-default", "fewest-kv-tokens", "balance-route")
+# Shares that are undefined without preemption or prefixes are 0, not NaN; nothing else is undefined in these runs.
+IN_TABLE = [metric.name for metric in LLMRouting.metrics if metric.table]
+
+
+@pytest.fixture
+def compare(tmp_path):
+    def run(**settings):
+        return wavetank.compare("llm-routing", out=tmp_path / "runs", **{**SMALL, **settings})
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a request trace as CSV with the column names of somebody else and return its path."""
+
+    def make(rows):
+        path = tmp_path / "mine.csv"
+        path.write_text("\n".join(["TS,IN,OUT", *(",".join(map(str, row)) for row in rows)]) + "\n")
+        return str(path)
+
+    return make
+
+
+COLUMNS = ("arrival_s=TS", "prompt_tokens=IN", "output_tokens=OUT")
+
+
+def value(result, system, metric, seed=0, **at):
+    (found,) = [
+        r.value for r in result.records if (r.system, r.metric, r.seed, r.at) == (system, metric, seed, at)
+    ]  # fmt: skip
+    return found
+
+
+@pytest.fixture
+def data():
+    try:
+        read_trace("azure-conv-2023")
+    except DataUnavailableError as error:
+        pytest.skip(f"the trace is not on this machine: {error.problem}")
+
+
+class TestWhatIsMeasured:
+    @pytest.mark.parametrize("layout", ["group", "replicas", "decode-group"])
+    def test_every_system_has_every_figure_and_all_are_finite(self, compare, layout):
+        result = compare(layout=layout)
+        assert not result.failures
+        assert {record.system for record in result.records} == set(LLMRouting.systems)
+        for system in LLMRouting.systems:
+            metrics = {record.metric for record in result.records if record.system == system and not record.at}
+            assert metrics == {metric.name for metric in LLMRouting.metrics} - {"ttft_s"}
+        assert all(math.isfinite(record.value) for record in result.records)
+        # Replicas may all be busy from the warm-up to the end.
+        positive = [name for name in IN_TABLE if layout == "group" or name != "idle_share"]
+        assert all(value(result, system, name) > 0 for system in LLMRouting.systems for name in positive)
+
+    def test_figures_that_belong_together_are_in_order(self, compare):
+        result = compare(systems=FEW)
+        for system in FEW:
+            assert value(result, system, "ttft_p50_s") <= value(result, system, "ttft_p99_s")
+            assert value(result, system, "tpot_p50_s") <= value(result, system, "tpot_p99_s")
+            assert value(result, system, "ttft_p99_s") <= value(result, system, "e2e_p99_s")
+            assert 0 < value(result, system, "idle_share") < 1
+            quantiles = [r.value for r in result.records if (r.system, r.metric) == (system, "ttft_s")]
+            assert len(quantiles) == 21
+            assert quantiles == sorted(quantiles)
+            times = [r.at["time_s"] for r in result.records if r.system == system and "time_s" in r.at]
+            assert len(times) == 60
+            assert times == sorted(times)
+
+    def test_sweeps_are_recorded_at_their_coordinates(self, compare):
+        result = compare(systems=("round-robin",), loads=(0.5, 1.2), refreshes_s=(0.0, 1.0))
+        slow, fast = (value(result, "round-robin", "ttft_p99_s", load=load) for load in (0.5, 1.2))
+        assert slow < fast
+        # Round robin looks at nothing, so that the age of signals changes nothing.
+        assert value(result, "round-robin", "ttft_p99_s", refresh_s=0.0) == value(result, "round-robin", "ttft_p99_s")
+        assert value(result, "round-robin", "ttft_p99_s", refresh_s=1.0) == value(result, "round-robin", "ttft_p99_s")
+
+    def test_equal_seeds_give_equal_records(self, compare):
+        first, second = (compare(systems=FEW, seeds=[3]) for _ in range(2))
+
+        def simulated(result):
+            return [record for record in result.records if record.kind == "simulated"]
+
+        assert len(simulated(first)) > 200
+        assert simulated(first) == simulated(second)
+
+    def test_a_lone_worker_has_no_imbalance_behind_any_router(self, compare):
+        result = compare(workers=1, max_running=8, max_batched_tokens=512, requests=60)
+        imbalances = [record.value for record in result.records if record.metric == "imbalance_tokens"]
+        assert len(imbalances) >= 61 * len(LLMRouting.systems)
+        assert set(imbalances) == {0.0}
+
+    def test_imbalance_of_replicas_is_that_of_the_probes(self):
+        study = LLMRouting(requests=200, workers=3, layout="replicas")
+        run = study.serve(RoundRobin(), study.served(0, 0.8))
+        assert math.isnan(run.imbalance_tokens)
+        expected = np.mean([3 * max(row) - sum(row) for row in run.probe_tokens.tolist()])
+        assert study.figures(run)["imbalance_tokens"] == pytest.approx(expected)
+
+    def test_prefix_caching_hits_shared_prefixes(self, compare):
+        result = compare(systems=("prefix-affinity",), shared_prefix=0.8, prefix_caching=True, layout="replicas")
+        assert 0.05 < value(result, "prefix-affinity", "prefix_hit_share") < 0.9
+
+
+class Spy:
+    """A router that keeps what it is asked about."""
+
+    def __init__(self):
+        self.asked = []
+
+    def initial_state(self, workers):
+        return np.zeros(1)
+
+    def parameters(self):
+        return np.zeros(0)
+
+    def choose(self, view, arrival, state, parameters):
+        self.asked.append((arrival.time_s, arrival.prompt_tokens))
+        return 0
+
+
+class TestPairing:
+    def test_all_systems_see_the_same_arrivals_and_other_seeds_others(self):
+        study = LLMRouting(requests=50, workers=4, loads=(), refreshes_s=())
+        asked = []
+        for seed in (0, 0, 1):
+            spy = Spy()
+            study.measure(spy, seed)
+            # Without the decisions that are timed.
+            asked.append([question for question in spy.asked if question != (0.0, 1000.0)])
+        assert asked[0] == asked[1] != asked[2]
+        # At the chosen load, then beyond saturation.
+        assert len(asked[0]) == 100
+
+    def test_the_offered_load_is_the_asked_share_of_saturation(self, compare):
+        result = compare(systems=FEW, load=0.7, seeds=2)
+        for system in FEW:
+            for seed in (0, 1):
+                assert value(result, system, "offered_per_s", seed) == pytest.approx(
+                    0.7 * value(result, system, "saturation_per_s", seed)
+                )
+
+    def test_a_load_of_zero_keeps_the_traces_own_times(self):
+        study = LLMRouting(requests=50, load=0.0)
+        assert study.served(2, 0.0) == study.split(2)[1]
+        assert study.served(2, 0.0).rate_per_s == pytest.approx(10, rel=0.9)
+
+
+class TestSaturation:
+    def test_it_is_what_a_full_cluster_completes(self, write):
+        path = write([(i, 100, 50) for i in range(500)])
+        study = LLMRouting(
+            trace=path, columns=COLUMNS, workers=2, layout="replicas", max_running=8, max_batched_tokens=4096, load=3.0
+        )
+        run = study.serve(RoundRobin(), study.served(0, 3.0))
+        assert run.metrics()["requests_per_s"] == pytest.approx(saturation_per_s(study), rel=0.08)
+        # Two workers, eight requests at once, each in 49 decode steps of a full batch and its share of prompts' steps.
+        step_s = study.cluster().step_time.seconds(8, 8 * 125)
+        assert 0.8 * 2 * 8 / (50 * step_s) < saturation_per_s(study) < 2 * 8 / (49 * step_s)
+
+    def test_it_is_said(self):
+        study = LLMRouting(requests=400, workers=4, load=1.2)
+        said = " ".join(study.notes())
+        assert f"{saturation_per_s(study):.3g} requests/s" in said
+        assert "at or above saturation" in said
+        assert "at or above saturation" not in " ".join(LLMRouting(requests=400, workers=4, load=0.9).notes())
+
+    def test_a_backlog_that_grows_is_recorded(self, compare):
+        common = {"systems": ("fewest-kv-tokens",), "workers": 2, "max_running": 8, "requests": 1500}
+        assert value(compare(**common, load=0.5), "fewest-kv-tokens", "saturated") == 0
+        assert value(compare(**common, load=2.0), "fewest-kv-tokens", "saturated") == 1
+
+
+class TestTraces:
+    def test_the_real_trace_is_served_and_its_checksum_kept(self, compare, data):
+        result = compare(trace="azure-conv-2023", systems=FEW, seeds=2)
+        assert not result.failures
+        for seed in (0, 1):
+            assert all(math.isfinite(value(result, s, name, seed)) for s in FEW for name in IN_TABLE)
+        assert result.study.data() == {"azure-conv-2023": read_trace("azure-conv-2023").checksum}
+
+    def test_a_file_with_a_column_map_is_served(self, compare, write):
+        path = write([(0.5 * i, 50 + i % 90, 1 + i % 30) for i in range(100)])
+        result = compare(trace=path, columns=COLUMNS, systems=FEW)
+        assert value(result, "vllm-default", "throughput_tokens_per_s") > 0
+        assert "first 20% of the trace" in " ".join(result.study.notes())
+
+    def test_predictors_learn_from_requests_that_are_not_served(self, write):
+        path = write([(i, 100, 7 if i < 20 else 300) for i in range(100)])
+        past, served = LLMRouting(trace=path, columns=COLUMNS).split(0)
+        assert (len(past), len(served)) == (20, 80)
+        assert set(past.output_tokens.tolist()) == {7}
+        assert set(served.output_tokens.tolist()) == {300}
+        assert served.arrival_s[0] == 0
+        for seed in (1, 2):
+            assert set(LLMRouting(trace=path, columns=COLUMNS).split(seed)[1].output_tokens.tolist()) == {300}
+
+    def test_not_even_where_many_arrive_in_the_same_second(self, write):
+        # The cut at 20 falls within the requests of second 1.
+        path = write([(i // 16, 100, i + 1) for i in range(96)])
+        past, served = LLMRouting(trace=path, columns=COLUMNS).split(0)
+        assert past.output_tokens.tolist() == list(range(1, 17))
+        assert served.output_tokens.tolist() == list(range(17, 97))
+
+    def test_a_generated_history_is_another_trace(self):
+        past, served = LLMRouting(requests=100).split(4)
+        assert len(past) == len(served) == 100
+        assert past != served
+        assert not np.isin(past.arrival_s, served.arrival_s).any()
+
+    def test_a_fitted_router_is_what_is_measured(self, write):
+        path = write([(i, 100, 7 if i < 20 else 300) for i in range(100)])
+        fitted = []
+
+        class Learner(Spy):
+            learns_lengths = True
+
+            def fitted_to(self, past):
+                fitted.append(past.output_tokens.tolist())
+                return RoundRobin()
+
+        learner = Learner()
+        LLMRouting(trace=path, columns=COLUMNS, loads=(), refreshes_s=()).measure(learner, 0)
+        assert fitted == [[7] * 20]
+        assert learner.asked == []
+
+    def test_requests_limits_a_trace(self, write):
+        path = write([(i, 100, 10) for i in range(200)])
+        past, served = LLMRouting(trace=path, columns=COLUMNS, requests=50).split(0)
+        assert len(past) + len(served) == 50
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("settings", "error", "said"),
+        [
+            ({"trace": "azure-conv-2032"}, WavetankError, "nearest: azure-conv-2023"),
+            ({"device": "H200"}, WavetankError, "nearest: H200-"),
+            ({"model": "Qwen3-30B-A3"}, WavetankError, "nearest: Qwen3-30B-A3B"),
+            ({"layout": "groups"}, BadValueError, "nearest: group"),
+            ({"systems": ["vllm-defualt"]}, WavetankError, "nearest: vllm-default"),
+            ({"workrs": 4}, BadValueError, "nearest: workers"),
+            ({"workers": 0}, BadValueError, "out of range"),
+            ({"max_batched_tokens": 32}, BadValueError, "max_batched_tokens >= max_running"),
+            ({"tensor_parallel": 3}, BadValueError, "tensor_parallel"),
+            ({"kv_capacity_tokens": 500}, BadValueError, "does not fit into a worker's KV cache"),
+            ({"requests": 3}, BadValueError, "out of range"),
+        ],
+    )
+    def test_what_cannot_be_run_is_refused_before_any_trial(self, compare, tmp_path, settings, error, said):
+        with pytest.raises(error) as caught:
+            compare(**settings)
+        assert said in str(caught.value)
+        assert not (tmp_path / "runs").exists()
+
+    def test_the_optimum_is_for_eight_workers_at_most(self, compare):
+        with pytest.raises(BadValueError) as error:
+            compare(systems=("one-step-optimum",), workers=9, requests=40)
+        assert "9 workers" in str(error.value)
+        assert "up to 8" in str(error.value)
+
+    def test_on_eight_or_fewer_it_runs(self, compare):
+        pytest.importorskip("ortools", reason="the optimum is found with OR-tools")
+        result = compare(systems=("one-step-optimum",), workers=2, max_running=4, requests=20)
+        assert math.isfinite(value(result, "one-step-optimum", "imbalance_tokens"))
+
+    def test_a_file_that_is_not_there_is_an_error(self, compare):
+        with pytest.raises(WavetankError, match=r"nowhere\.csv"):
+            compare(trace="nowhere.csv")
+
+    def test_a_column_map_is_made_of_pairs(self, compare, write):
+        with pytest.raises(BadValueError, match="made of pairs"):
+            compare(trace=write([(0, 1, 1)]), columns=("arrival_s",))
+
+    def test_a_column_that_is_not_there_is_an_error(self, compare, write):
+        with pytest.raises(BadFileError, match="WHEN"):
+            compare(trace=write([(0, 1, 1)]), columns=("arrival_s=WHEN", *COLUMNS[1:]))
+
+    @pytest.mark.parametrize("rows", [1, 2, 20])
+    def test_a_trace_that_is_too_short_is_refused(self, compare, write, rows):
+        with pytest.raises(BadValueError, match="Too few requests are left"):
+            compare(trace=write([(i, 10, 10) for i in range(rows)]), columns=COLUMNS)

@@ -92,7 +92,7 @@ def test_it_is_given_its_own_parameters_state_and_the_request():
     assert seen == [(1.0, [1.5, 2.5], 50.0, 0.0), (2.0, [1.5, 2.5], 50.0, 0.01), (3.0, [1.5, 2.5], 50.0, 0.02)]
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     pass
 
 
@@ -104,13 +104,13 @@ def test_what_it_raises_comes_out_as_it_was_raised_and_leaves_nothing_behind(mak
     def fail(*arguments):
         calls.append(1)
         if len(calls) == 3:
-            raise Broken("in the third decision")
+            raise BrokenError("in the third decision")
         if make is Placer:
             arguments[-1][:] = 0
         return 0
 
     cluster = LAYOUTS.get(layout) or DisaggregatedCluster()
-    with pytest.raises(Broken, match="third decision"):
+    with pytest.raises(BrokenError, match="third decision"):
         simulate(trace(), cluster, make(fail))
     assert len(calls) == 3
     assert python_routers._open == {}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wavetank.errors import BadTraceError, BadValueError, WavetankError
+from wavetank.errors import BadTraceError, BadValueError
 from wavetank.platforms.step_time import FittedStepTime
 from wavetank.serving import simulate as simulate_of_the_area
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster
@@ -21,7 +21,7 @@ from wavetank.serving.routing.vllm_default import VLLMDefault
 from wavetank.serving.simulator import LONGEST_TRACE_S, simulate
 from wavetank.workloads import RequestTrace, SharedPrefix, generate_requests
 
-# A step of R decoding requests on C tokens with P prompt tokens in S pairs: 1 ms + 100 us R + 1 us C + 10 us P + 2 us S.
+# A step of R decodes on C tokens with P prompt tokens in S pairs takes 1 ms + 100 us R + 1 us C + 10 us P + 2 us S.
 STEP = FittedStepTime(
     overhead_s=1e-3, per_request_s=1e-4, per_context_token_s=1e-6, per_prefill_token_s=1e-5, per_prefill_pair_s=2e-6
 )
@@ -133,10 +133,9 @@ class TestKVCache:
         assert us(run.finish_s) == [first_us, first_us + again_us]
 
     def test_one_token_of_cache_more_lets_both_take_one_step_more_only_if_both_find_room(self):
-        finish_us = [
-            us(simulate(trace((0.0, 8, 8), (0.0, 8, 8)), cluster(kv_capacity_tokens=c, step_time=FLAT), RoundRobin()).finish_s)
-            for c in (20, 21, 22)
-        ]  # fmt: skip
+        both = trace((0.0, 8, 8), (0.0, 8, 8))
+        caches = [cluster(kv_capacity_tokens=tokens, step_time=FLAT) for tokens in (20, 21, 22)]
+        finish_us = [us(simulate(both, given, RoundRobin()).finish_s) for given in caches]
         # A step needs two tokens: the second request recomputes as its 4th token at 20 and 21, as its 5th at 22.
         assert finish_us == [[8000, 13_000], [8000, 13_000], [8000, 12_000]]
 
@@ -164,12 +163,14 @@ class TestKVCache:
         assert run.preemptions.tolist() == [0]
 
 
-class TestPrefixCaching:
-    BLOCKS = {"block_ids": [0, 1, 2, 0, 1, 3], "block_offsets": [0, 3, 6], "block_tokens": 4}
+# Two prompts of three blocks, the first two alike.
+BLOCKS = {"block_ids": [0, 1, 2, 0, 1, 3], "block_offsets": [0, 3, 6], "block_tokens": 4}
 
+
+class TestPrefixCaching:
     def test_whole_blocks_of_an_earlier_prompt_are_not_computed_again(self):
         run = simulate(
-            trace((0.0, 10, 1), (1.0, 10, 1), **self.BLOCKS), cluster(prefix_caching=True), RoundRobin()
+            trace((0.0, 10, 1), (1.0, 10, 1), **BLOCKS), cluster(prefix_caching=True), RoundRobin()
         )  # fmt: skip
         assert run.matched_tokens.tolist() == [0, 8]
         # Two tokens behind eight: 2 * 8 + 3 pairs.
@@ -188,12 +189,12 @@ class TestPrefixCaching:
 
     def test_another_worker_has_not_got_it(self):
         run = simulate(
-            trace((0.0, 10, 1), (1.0, 10, 1), **self.BLOCKS), cluster(workers=2, prefix_caching=True), RoundRobin()
+            trace((0.0, 10, 1), (1.0, 10, 1), **BLOCKS), cluster(workers=2, prefix_caching=True), RoundRobin()
         )
         assert run.matched_tokens.tolist() == [0, 0]
 
     def test_without_caching_nothing_matches(self):
-        run = simulate(trace((0.0, 10, 1), (1.0, 10, 1), **self.BLOCKS), cluster(), RoundRobin())
+        run = simulate(trace((0.0, 10, 1), (1.0, 10, 1), **BLOCKS), cluster(), RoundRobin())
         assert run.matched_tokens.tolist() == [0, 0]
         assert us(run.ttft_s) == [1210, 1210]
 
@@ -306,7 +307,7 @@ class TestDisaggregation:
 
 
 class TestMetrics:
-    """Two independent workers whose steps take a second; arrivals at 0 and 10 s, so that figures count from 1 to 10 s."""
+    """Two independent workers, steps of a second; mostly arrivals at 0 and 10 s, so that figures count from 1 to 10 s."""
 
     SECONDS = cluster(workers=2, step_time=FittedStepTime(overhead_s=1.0))
 

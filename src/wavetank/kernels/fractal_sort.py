@@ -40,6 +40,8 @@ from wavetank.kernels.paged_sort import WORD_COPIES, expand, sort_wide, trend, w
 TABLES = 4
 _SAMPLE = 1024
 _TABLE_GAP_BYTES = 192
+# The sample, and what sorting a short input takes.
+_SMALL_BYTES = 1 << 16
 _COUNTERS: dict[int, type[np.unsignedinteger[Any]]] = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 _KEYS_WORTH_A_TABLE = {1: 1 << 10, 2: 1 << 15}
 # Distinct keys up to which comparing with each of them is faster than counting or paging.
@@ -206,18 +208,16 @@ class FractalSort:
             If ``keys`` or ``out`` is of the wrong type or shape, or memory is too short.
         """
         array = _checked_keys(keys)
-        copies = array.nbytes if not array.flags.c_contiguous else 0
-        if out is None:
-            copies += array.nbytes
-        else:
+        if out is not None:
             _check_out(out, array)
-            if array.itemsize > 2 and np.may_share_memory(array, out):
-                array = array.copy()
+        overwritten = out is not None and array.itemsize > 2 and np.may_share_memory(array, out)
+        copied = overwritten or not (array.flags.c_contiguous and array.flags.aligned)
+        copies = array.nbytes * (int(copied) + int(out is None))
         require_memory(copies + self.scratch_bytes(array.size, array.dtype), f"Sorting {array.size:,} keys")
         if out is None:
             out = np.empty(array.shape, array.dtype)
         if array.size:
-            raw = np.ascontiguousarray(array).view(UNSIGNED[array.itemsize])
+            raw = (array.copy() if overwritten else _in_line(array)).view(UNSIGNED[array.itemsize])
             with crew_of(self._threads()) as crew:
                 self._sort(raw, out.view(raw.dtype), array.dtype, crew)
         return out
@@ -239,7 +239,7 @@ class FractalSort:
         BadValueError
             If an array is of the wrong type or shape, or memory is too short.
         """
-        array = np.ascontiguousarray(_checked_keys(keys))
+        array = _in_line(_checked_keys(keys))
         n = array.size
         require_memory(
             n * (2 * array.itemsize + 24) + wide_scratch_bytes(n, max(array.itemsize, 2), self._threads(), 8),
@@ -282,7 +282,7 @@ class FractalSort:
         BadValueError
             If the keys are wider, or of the wrong type or shape.
         """
-        array = np.ascontiguousarray(_checked_keys(keys))
+        array = _in_line(_checked_keys(keys))
         if array.itemsize > 2:
             raise BadValueError(
                 "A dense histogram is kept for keys of up to 16 bits only.",
@@ -306,8 +306,8 @@ class FractalSort:
             return wide_scratch_bytes(n, item, self._threads())
         size = 1 << 8 * item
         tables = TABLES * (size * self.counter_bits // 8 + _TABLE_GAP_BYTES)
-        # Counts, their running total in order, and the table of values.
-        return self._threads() * (tables + 4 * size) + size * (8 + 8 + 8 + item)
+        # Beside the tables four arrays of words: the values, the counts, the carries and the carries shifted.
+        return self._threads() * (tables + 4 * size) + 4 * 8 * size + _SMALL_BYTES
 
     def bytes_moved(self, n: int, dtype: DTypeLike) -> int:
         """Return the bytes that cross between memory and caches without shortcuts.
@@ -392,6 +392,11 @@ def _checked_keys(keys: ArrayLike) -> NDArray[Any]:
     return array
 
 
+def _in_line(keys: NDArray[Any]) -> NDArray[Any]:
+    """Return ``keys``, or a copy of them if they are scattered or off the boundaries of their type."""
+    return np.require(keys, requirements=("C_CONTIGUOUS", "ALIGNED"))
+
+
 def _checked_ids(row_ids: ArrayLike, n: int) -> NDArray[np.int64]:
     ids = np.asarray(row_ids)
     if ids.shape != (n,) or ids.dtype.kind not in "iu":
@@ -408,12 +413,12 @@ def _check_out(out: NDArray[Any], keys: NDArray[Any]) -> None:
         not isinstance(out, np.ndarray)
         or out.shape != keys.shape
         or out.dtype != keys.dtype
-        or not (out.flags.c_contiguous and out.flags.writeable)
+        or not (out.flags.c_contiguous and out.flags.aligned and out.flags.writeable)
     ):
         raise BadValueError(
             "The output array does not fit.",
             given=f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__,
-            allowed=f"a writable, contiguous array of {keys.dtype} and shape {keys.shape}",
+            allowed=f"a writable, contiguous, aligned array of {keys.dtype} and shape {keys.shape}",
         )
 
 

@@ -375,6 +375,11 @@ def _sort(
         crew(expand, [(out, values, ends, start, stop, WORD_COPIES[item]) for start, stop in parts])
         return
 
+    if span == 0 and ids is not None and out_ids is not None:
+        # No partition could make such a page smaller.
+        out[:], out_ids[:] = decoded_bits(np.array([low]), final).astype(out.dtype), ids
+        return
+
     bits = min((n * item // PAGE_BYTES).bit_length(), _MAX_BITS)
     shift = np.uint64(min(max(span.bit_length() - bits, 0), 63))
     counts = np.zeros((len(parts), 4, (span >> int(shift)) + 1), np.uint32)

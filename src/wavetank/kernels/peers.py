@@ -225,5 +225,4 @@ def _unsigned(keys: NDArray[Any], most_bytes: int, who: str) -> NDArray[Any]:
             given=str(keys.dtype),
             hint="leave it out with --systems, or let wavetank.kernels.sort choose",
         )
-    # Writable, so that one compiled version serves read-only inputs, too; a view shares the memory.
     return np.ascontiguousarray(keys)

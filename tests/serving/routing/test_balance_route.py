@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.platforms.step_time import FittedStepTime
+from wavetank.rng import stream
 from wavetank.serving.cluster import Cluster
 from wavetank.serving.routing.balance_route import (
     GEOMETRIC,
@@ -196,10 +197,23 @@ class TestCheck4WorkConservation:
         )
 
     def test_a_placed_request_never_moves_and_every_request_is_served_once(self):
-        requests = generate_requests(rate_per_s=200.0, n_requests=300, seed=2)
-        run = simulate(requests, Cluster(workers=4, group_size=4, max_running=8), BalanceRoute())
-        assert (run.finish_s >= run.first_token_s).all()
-        assert set(run.worker.tolist()) == {0, 1, 2, 3}
+        prompts = stream(2, "prompts").permutation(np.arange(100, 400))
+        requests = RequestTrace(
+            arrival_s=np.arange(300) * 5e-3, prompt_tokens=prompts, output_tokens=np.tile([20, 50, 90], 100)
+        )
+        placements = []
+
+        class Noting(BalanceRoute):
+            def place(self, view, pool, active, state, parameters, placed):
+                count = BalanceRoute.place(view, pool, active, state, parameters, placed)
+                placements.extend(zip(pool.prompt_tokens[placed >= 0].tolist(), placed[placed >= 0], strict=True))
+                return count
+
+        cluster = Cluster(workers=4, group_size=4, max_running=8, kv_capacity_tokens=2500)
+        run = simulate(requests, cluster, Noting())
+        assert run.preemptions.sum() > 0
+        assert len(placements) == 300
+        assert dict(placements) == dict(zip(prompts.tolist(), run.worker, strict=True))
 
     def test_a_slot_without_room_is_not_masked_by_and_does_not_mask_another(self, workers, pool, placed):
         view = workers(2, slots=4, kv_capacity_tokens=[10.0, 1000.0])
@@ -215,7 +229,7 @@ class TestCheck6IndependentReplicas:
             BalanceRoute(),
         )  # fmt: skip
         runs = [simulate(requests, cluster, router).metrics() for router in routers]
-        assert 0.3 < 1 - runs[0]["idle_share"]
+        assert 1 - runs[0]["idle_share"] > 0.3
         rates = [run["throughput_tokens_per_s"] for run in runs]
         assert max(rates) / min(rates) < 1.02
 

@@ -21,7 +21,7 @@ def test_the_longest_queue_grows_like_log_log_n_instead_of_log_n_over_log_log_n(
     sizes = (64, 8192)
     two = [np.mean([longest_queue(PowerOfTwo(seed=s), workers(n)) for s in range(4)]) for n in sizes]
     one = [np.mean([longest_queue(RandomWorker(seed=s), workers(n)) for s in range(4)]) for n in sizes]
-    # Azar, Broder, Karlin, Upfal: log2(log2(n)) + O(1) is 2.6 and 3.7; ln(n) / ln(ln(n)) is 2.9 and 4.1 to leading order.
+    # Azar, Broder, Karlin, Upfal: log2(log2(n)) + O(1) is 2.6 and 3.7; ln(n) / ln(ln(n)) to leading order 2.9 and 4.1.
     assert two[1] - two[0] <= 1.5
     assert two[1] <= np.log2(np.log2(sizes[1])) + 1
     assert one[1] - one[0] >= 2

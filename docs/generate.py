@@ -1,0 +1,214 @@
+"""Writes ``docs/generated``: one page a system and a study, and the ledger, from the catalog and the evidence alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from wavetank import catalog, claims, comparison
+from wavetank.report.charts import draw
+from wavetank.report.tables import main_table
+
+DOCS = Path(__file__).parent
+RUNS = {
+    "executed": "runs on this machine",
+    "simulated": "runs inside an event simulation",
+    "modelled": "comes out of a formula",
+    "live": "can be launched in front of real traffic",
+}
+# Light and dark pages both: the drawings take their colours from these.
+_STYLE = (
+    "<style>.wt svg{max-width:100%;height:auto;color:var(--color-foreground-primary,#222)}.wt{overflow-x:auto}</style>"
+)
+
+
+def write_pages(folder: Path) -> list[Path]:
+    """Write every page and return where they are."""
+    (folder / "systems").mkdir(parents=True, exist_ok=True)
+    (folder / "studies").mkdir(exist_ok=True)
+    ledger = {}
+    for finding in claims.ledger():
+        ledger.setdefault(finding.claim.system, []).append(finding)
+    pages = {}
+    for entry in catalog.built_in():
+        pages[folder / "systems" / f"{entry.name}.md"] = _system_page(entry, ledger.get(entry.name, []))
+    for study in catalog.built_in().studies.values():
+        pages[folder / "studies" / f"{study.name}.md"] = _study_page(study)
+    pages[folder / "systems" / "index.md"] = _system_index()
+    pages[folder / "studies" / "index.md"] = _study_index()
+    pages[folder / "ledger.md"] = _ledger_page(ledger)
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+    return list(pages)
+
+
+def _text(value: object) -> str:
+    """Return text that a Markdown table cell shows as it is."""
+    return re.sub(r"([|<>*_`\\])", r"\\\1", str(value)).replace("\n", " ")
+
+
+def _table(head: list[str], rows: list[list[object]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(_text(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _source(source: Any) -> str:
+    parts = [source.get(key) for key in ("authors", "title", "venue", "year")]
+    words = ", ".join(str(part) for part in parts if part)
+    if "arxiv" in source:
+        return f"{_text(words)}, [arXiv {source['arxiv']}](https://arxiv.org/abs/{source['arxiv']})"
+    return _text(words)
+
+
+def _parameters(kind: type) -> str:
+    if not dataclasses.is_dataclass(kind):
+        return "None."
+    rows: list[list[object]] = []
+    for item in dataclasses.fields(kind):
+        if not item.init:
+            continue
+        about = item.metadata
+        default = "" if item.default is dataclasses.MISSING else item.default
+        allowed = ", ".join(about.get("choices", ()))
+        if not allowed and "low" in about and about["low"] > float("-inf"):
+            allowed = f"{about['low']:g} to {about['high']:g}"
+        rows.append([item.name, default, about.get("unit", ""), allowed, about.get("says", "")])
+    return _table(["name", "default", "unit", "allowed", "meaning"], rows) if rows else "None."
+
+
+def _findings(found: list[claims.Finding]) -> str:
+    rows: list[list[object]] = []
+    for finding in found:
+        claim = finding.claim
+        ours = (
+            "-"
+            if finding.verdict == claims.NOT_RUN
+            else f"{finding.measured:.3g} ({finding.low:.3g} to {finding.high:.3g})"
+        )
+        against = f"{claim.metric}, ratio to {claim.versus}" if claim.versus else claim.metric
+        asked = [
+            f"{word} {bar:g}"
+            for word, bar in (("paper", claim.paper), ("at least", claim.at_least), ("at most", claim.at_most))
+            if bar is not None
+        ]
+        rows.append(
+            [claim.says, against, ", ".join(asked) or claim.better, ours, finding.verdict, finding.evidence or "-"]
+        )
+    return _table(["claim", "figure", "asked", "ours (95 %)", "verdict", "records"], rows)
+
+
+def _system_page(entry: catalog.SystemEntry, found: list[claims.Finding]) -> str:
+    kind = entry.load()
+    parts = [f"# {entry.name}", entry.does, f"**Source.** {_source(entry.source)}"]
+    parts.append("**What is real.** " + "; ".join(f"{word}: {RUNS[word]}" for word in entry.runs) + ".")
+    why = DOCS / "why" / f"{entry.name}.md"
+    if why.exists():
+        parts += ["## Why it works", why.read_text(encoding="utf-8").strip()]
+    parts += ["## Parameters", _parameters(kind)]
+    if entry.parameters:
+        parts.append(
+            "Set by this entry: " + ", ".join(f"`{name} = {value}`" for name, value in entry.parameters.items())
+        )
+    if entry.differs:
+        parts += ["## What differs from the source", "\n".join(f"1. {_text(line)}" for line in entry.differs)]
+    if found:
+        parts += ["## Claims", _findings(found)]
+    for name in entry.studies:
+        parts.append(f"## In the study [{name}](../studies/{name}.md)")
+        parts.append(_chart_of(name) or "Nothing has been measured yet.")
+    lines = inspect.getdoc(sys.modules[kind.__module__]) or ""
+    parts += ["## Notes of its module", f"```text\n{lines}\n```", f"Code: `{kind.__module__}`"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _evidence(study: str) -> list[comparison.Comparison]:
+    folders = sorted(path.parent for path in (claims.evidence_folder() / study).glob("*/run.json"))
+    return [comparison.load(folder) for folder in folders]
+
+
+def _chart_of(study: str) -> str:
+    runs = _evidence(study)
+    if not runs or not runs[0].study.charts:
+        return ""
+    return _drawing(runs[0], 0, f"{study}-0")
+
+
+def _drawing(run: comparison.Comparison, number: int, prefix: str) -> str:
+    drawing = draw(run, run.study.charts[number], prefix)
+    panels = "".join(
+        (f"<p>{panel.heading}</p>" if panel.heading else "") + re.sub(r"\n\s*\n", "\n", panel.svg)
+        for panel in drawing.panels
+    )
+    legend = " ".join(f"{key.swatch} {key.system}" for key in drawing.legend)
+    notes = " ".join(drawing.notes)
+    return (
+        f"**{_text(drawing.title)}.** {_text(drawing.says)} {_text(notes)}\n\n"
+        f'```{{raw}} html\n{_STYLE}<div class="wt">{panels}<p>{legend}</p></div>\n```'
+    )
+
+
+def _study_page(entry: catalog.StudyEntry) -> str:
+    kind: Any = entry.load()
+    parts = [f"# {entry.name}", inspect.getdoc(kind) or "", f"```text\nwavetank compare {entry.name}\n```"]
+    parts += ["## Settings", _parameters(kind), "## Systems"]
+    parts.append("\n".join(f"- [{name}](../systems/{name}.md)" for name in kind.systems))
+    metrics = [[m.name, m.unit, m.better or "-", m.kind, m.of] for m in kind.metrics]
+    parts += ["## Metrics", _table(["name", "unit", "better", "kind", "definition"], metrics)]
+    runs = _evidence(entry.name)
+    parts.append("## Evidence")
+    if not runs:
+        parts.append("Nothing has been measured yet.")
+    for number, run in enumerate(runs):
+        about = run.about
+        parts.append(f"### {run.folder.name}")
+        machine = about.get("machine", {})
+        parts.append(
+            f"`{about.get('command', '')}` on {_text(machine.get('processor', ''))}, {machine.get('cores', '')} cores, "
+            f"{about.get('started', '')[:10]}, commit {about.get('commit', '') or '-'}, "
+            f"{len(run.plan.seeds)} seeds."
+        )
+        parts.append("\n".join(f"- {_text(note)}" for note in run.notes))
+        parts.append(main_table(run).as_markdown())
+        if number == 0:
+            parts += [_drawing(run, i, f"{entry.name}-{i}") for i in range(len(run.study.charts))]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _system_index() -> str:
+    parts = ["# Systems"]
+    for area in catalog.areas():
+        entries = [entry for entry in catalog.built_in() if entry.area == area]
+        parts.append(f"## {area}")
+        parts.append(
+            "\n".join(
+                ["| system | role | does |", "| --- | --- | --- |"]
+                + [f"| [{entry.name}]({entry.name}.md) | {entry.role} | {_text(entry.does)} |" for entry in entries]
+            )
+        )
+    names = "\n".join(entry.name for entry in catalog.built_in())
+    return "\n\n".join([*parts, f"```{{toctree}}\n:hidden:\n\n{names}\n```"]) + "\n"
+
+
+def _study_index() -> str:
+    studies = catalog.built_in().studies.values()
+    rows = [f"| [{study.name}]({study.name}.md) | {study.area} | {_text(study.asks)} |" for study in studies]
+    table = "\n".join(["| study | area | question |", "| --- | --- | --- |", *rows])
+    names = "\n".join(study.name for study in studies)
+    return f"# Studies\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+
+
+def _ledger_page(ledger: dict[str, list[claims.Finding]]) -> str:
+    parts = ["# The claims ledger", "Verdicts from the committed records; `wavetank claims` prints the same."]
+    for system, found in ledger.items():
+        parts += [f"## {system}", _findings(found)]
+        parts.append("\n".join(f"- {_text(f.claim.says)}: {_text(f.claim.note)}" for f in found if f.claim.note))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+if __name__ == "__main__":
+    write_pages(DOCS / "generated")

@@ -307,7 +307,7 @@ class TestDisaggregation:
 
 
 class TestMetrics:
-    """Two independent workers, steps of a second; mostly arrivals at 0 and 10 s, so that figures count from 1 to 10 s."""
+    """Two independent workers, steps of a second; arrivals at 0 and 10 s, so that figures count from 1 to 10 s."""
 
     SECONDS = cluster(workers=2, step_time=FittedStepTime(overhead_s=1.0))
 

@@ -1,0 +1,5 @@
+"""``python -m wavetank``: the command line."""
+
+from wavetank.cli import main
+
+main()

@@ -1,0 +1,99 @@
+"""The manual, the README and the examples do what they say."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+PAGES = [*GUIDE, ROOT / "README.md"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.stem)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    space = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), space)
+
+
+COMMANDS = [
+    (page.stem, line)
+    for page in PAGES
+    for block in blocks(page, "console")
+    for line in block.splitlines()
+    if line.startswith("wavetank ")
+]
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[f"{page}-{line[:40]}" for page, line in COMMANDS])
+def test_the_commands_of_a_page_run(page, line, tmp_path):
+    words = [sys.executable, "-m", "wavetank", *shlex.split(line)[1:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("compare_from_python.py", "tokens of imbalance"),
+        ("own_router.py", "same decisions: True"),
+        ("replay_a_csv.py", "FewestKVTokens: TTFT p99"),
+    ],
+)
+def test_an_example_runs_and_says_something(script, says, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / script)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_example_is_tested():
+    scripts = {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert scripts == {"compare_from_python.py", "own_router.py", "replay_a_csv.py"}
+
+
+def test_every_catalog_entry_has_a_page(tmp_path):
+    from wavetank import catalog
+
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    pages = {path.relative_to(tmp_path).as_posix() for path in generate.write_pages(tmp_path)}
+    wanted = {f"systems/{name}.md" for name in catalog.built_in().systems}
+    wanted |= {f"studies/{name}.md" for name in catalog.built_in().studies}
+    assert wanted < pages
+    page = (tmp_path / "systems" / "balance-route.md").read_text()
+    assert "arxiv.org/abs/2605.06113" in page
+    assert "horizon\\_steps" in page
+
+
+def test_every_system_of_role_system_says_why_it_works():
+    from wavetank import catalog
+
+    variants = {"balance-route-logistic", "fractal-sort-full"}
+    needed = {entry.name for entry in catalog.built_in() if entry.role == "system"} - variants
+    assert needed <= {path.stem for path in (ROOT / "docs" / "why").glob("*.md")}
+
+
+def test_the_manual_builds_without_a_warning(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-d", str(tmp_path / "trees"), str(ROOT / "docs"),
+         str(tmp_path / "html")],
+        capture_output=True, text=True, timeout=300, env={**os.environ},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "html" / "generated" / "ledger.html").exists()

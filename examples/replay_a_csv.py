@@ -23,6 +23,5 @@ with tempfile.TemporaryDirectory() as folder:
 print(f"{len(trace)} requests over {trace.span_s:.0f} s")
 for router in (RoundRobin(), FewestKVTokens()):
     metrics = simulate(trace, Cluster(workers=4), router).metrics()
-    print(
-        f"{type(router).__name__}: TTFT p99 {metrics['ttft_p99_s']:.3f} s, TPOT p50 {metrics['tpot_p50_s'] * 1e3:.1f} ms"
-    )
+    ttft_ms, tpot_ms = metrics["ttft_p99_s"] * 1e3, metrics["tpot_p50_s"] * 1e3
+    print(f"{type(router).__name__}: TTFT p99 {ttft_ms:.0f} ms, TPOT p50 {tpot_ms:.1f} ms")

@@ -1,0 +1,405 @@
+"""FractalSort gives numpy's order for every type and distribution, counts exactly and leaves its input alone."""
+
+import tracemalloc
+
+import hypothesis.extra.numpy as arrays
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wavetank.errors import BadValueError
+from wavetank.kernels import fractal_sort, machine
+from wavetank.kernels.fractal_sort import FractalSort, reference_sort, sort, sort_pairs
+from wavetank.kernels.key_codec import decoded, encoded
+
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+FLOATS = ("float16", "float32", "float64")
+DTYPES = ("bool", *INTEGERS, *FLOATS)
+NARROW = ("bool", "int8", "uint8", "int16", "uint16", "float16")
+DISTRIBUTIONS = (
+    "uniform", "zipf", "sorted", "reversed", "constant", "two-valued", "every value", "runs", "close together",
+    "one hot", "late surprise",
+)  # fmt: skip
+
+
+def bits(keys):
+    return keys.view(f"u{keys.itemsize}")
+
+
+def in_order(keys):
+    """Return what is expected, bit for bit; codes are held against numpy's order in test_key_codec.py."""
+    return decoded(np.sort(encoded(keys)), keys.dtype)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sorting_agrees_with_numpy(dtype, distribution, make_keys, small_parts):
+    keys = make_keys(distribution, 40_001, dtype)
+    before = keys.copy()
+    expected = in_order(keys)
+    np.testing.assert_array_equal(expected, np.sort(keys))
+    for fast_paths in (True, False):
+        found = FractalSort(threads=2, fast_paths=fast_paths).sort(keys)
+        assert found.dtype == keys.dtype
+        assert np.array_equal(bits(found), bits(expected))
+    assert np.array_equal(bits(keys), bits(before))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 1023, 1025])
+def test_short_inputs_agree_with_numpy(dtype, n, make_keys):
+    keys = make_keys("uniform", max(n, 1), dtype)[:n]
+    found = sort(keys, threads=1)
+    assert found.shape == (n,)
+    assert np.array_equal(bits(found), bits(in_order(keys)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "int64", "float64"])
+@pytest.mark.parametrize("distribution", ["uniform", "zipf", "one hot"])
+def test_the_result_does_not_depend_on_the_number_of_threads(dtype, distribution, make_keys, small_parts):
+    for n in (33_333, 70_001):
+        keys = make_keys(distribution, n, dtype)
+        results = [FractalSort(threads=threads).sort(keys) for threads in (1, 2, 7)]
+        pairs = [FractalSort(threads=threads).sort_pairs(keys)[1] for threads in (1, 2, 7)]
+        assert np.array_equal(bits(results[0]), bits(in_order(keys)))
+        for result, ids in zip(results, pairs, strict=True):
+            assert np.array_equal(bits(result), bits(results[0]))
+            assert np.array_equal(ids, pairs[0])
+
+
+def test_long_arrays_are_sorted_with_the_thresholds_as_shipped(make_keys):
+    for dtype in ("uint16", "uint32"):
+        keys = make_keys("zipf", 700_001, dtype)
+        assert np.array_equal(FractalSort(threads=2).sort(keys), np.sort(keys))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("distribution", ["uniform", "zipf", "constant"])
+def test_the_histogram_counts_every_key_in_order(dtype, distribution, make_keys, small_parts):
+    keys = make_keys(distribution, 40_003, dtype)
+    counts = FractalSort(threads=3).histogram(keys)
+    assert counts.sum() == keys.size
+    assert np.array_equal(counts, np.bincount(encoded(keys), minlength=1 << 8 * keys.itemsize))
+
+
+def test_the_histogram_of_signed_keys_begins_with_the_smallest():
+    counts = FractalSort(threads=1).histogram(np.array([-128, 127, 127, -1], np.int8))
+    assert [int(counts[place]) for place in (0, 127, 128, 255)] == [1, 1, 0, 2]
+
+
+def test_the_histogram_of_nothing_is_all_zero():
+    counts = FractalSort(threads=2).histogram(np.empty(0, np.uint16))
+    assert counts.shape == (1 << 16,)
+    assert not counts.any()
+
+
+def test_wide_keys_have_no_dense_histogram():
+    with pytest.raises(BadValueError, match="up to 16 bits only") as caught:
+        FractalSort().histogram(np.zeros(3, np.int32))
+    assert caught.value.given == "int32"
+
+
+@pytest.mark.parametrize("counter_bits", [8, 16, 32])
+@pytest.mark.parametrize("times", [70_000, (1 << 17) + 3])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_counters_do_not_overflow(dtype, times, counter_bits):
+    sorter = FractalSort(threads=1, counter_bits=counter_bits, fast_paths=False)
+    keys = np.full(times + 2, 201, dtype)
+    keys[0], keys[-1] = 7, 255
+    counts = sorter.histogram(keys)
+    assert {int(key): int(counts[key]) for key in np.flatnonzero(counts)} == {7: 1, 201: times, 255: 1}
+    assert np.array_equal(sorter.sort(keys), np.sort(keys))
+
+
+@pytest.mark.parametrize("counter_bits", [8, 16, 32])
+def test_counters_do_not_overflow_in_long_runs(counter_bits):
+    keys = np.repeat(np.arange(9, dtype=np.uint16) * 7001, 70_000)
+    found = FractalSort(threads=1, counter_bits=counter_bits).sort(keys[::-1])
+    assert np.array_equal(found, keys)
+
+
+@pytest.mark.parametrize("counter", [np.uint8, np.uint16, np.uint32])
+def test_a_counter_that_wraps_adds_one_to_the_carries(counter):
+    full = np.iinfo(counter).max
+    tables, carries = np.full((4, (1 << 16) + 8), full, counter), np.zeros(1 << 16, np.uint32)
+    fractal_sort._count_halves(np.array([0x0005_0005_0005_0009], np.uint64), tables, counter(1), carries)
+    assert tables[:, 5].tolist() == [full, 0, 0, 0]
+    assert tables[:, 9].tolist() == [0, full, full, full]
+    assert (carries[5], carries[9], carries.sum()) == (3, 1, 4)
+
+
+@pytest.mark.parametrize("fast_paths", [True, False])
+@pytest.mark.parametrize("counter_bits", [8, 32])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_more_scratch_is_taken_than_reported(dtype, counter_bits, fast_paths, make_keys):
+    sorter = FractalSort(threads=2, counter_bits=counter_bits, fast_paths=fast_paths)
+    for n in (900, 150_001):
+        keys = make_keys("uniform", n, dtype)
+        sorter.sort(keys)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        result = sorter.sort(keys)
+        peak = tracemalloc.get_traced_memory()[1] - before
+        tracemalloc.stop()
+        assert result.nbytes <= peak <= result.nbytes + sorter.scratch_bytes(n, dtype)
+
+
+def test_scratch_for_narrow_keys_does_not_grow_with_their_number():
+    sorter = FractalSort(threads=3)
+    assert sorter.scratch_bytes(10, np.uint16) == sorter.scratch_bytes(10**10, np.uint16) < 1 << 23
+    assert sorter.scratch_bytes(10, np.uint8) < 1 << 18
+
+
+def test_scratch_for_wide_keys_is_bounded_by_a_copy_and_a_part_for_every_thread():
+    for dtype in (np.uint32, np.int64):
+        grows = FractalSort(threads=2).scratch_bytes(2 * 10**9, dtype) - FractalSort(threads=2).scratch_bytes(0, dtype)
+        assert grows == 2 * 10**9 * np.dtype(dtype).itemsize
+        assert FractalSort(threads=2).scratch_bytes(0, dtype) < 1 << 23
+
+
+def test_wider_counters_take_more_scratch():
+    sizes = [FractalSort(threads=1, counter_bits=width).scratch_bytes(1, np.uint16) for width in (8, 16, 32)]
+    assert sizes == sorted(set(sizes))
+
+
+def test_bytes_moved_are_a_read_and_a_write_up_to_16_bits_and_three_of_each_beyond():
+    assert FractalSort().bytes_moved(1000, np.uint8) == 2000
+    assert FractalSort().bytes_moved(1000, np.int16) == 4000
+    assert FractalSort().bytes_moved(1000, np.uint32) == 24_000
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [9, 90_000])
+def test_floats_keep_minus_zero_and_infinities_and_put_nans_last(dtype, n):
+    keys = np.resize(np.array([np.nan, 0.0, -0.0, np.inf, -np.inf, 1.5, -1.5, -np.nan, 0.0], dtype), n)
+    for fast_paths in (True, False):
+        found = FractalSort(threads=1, fast_paths=fast_paths).sort(keys)
+        each = n // 9
+        assert np.isneginf(found[:each]).all()
+        assert (found[each : 2 * each] == -1.5).all()
+        zeros = found[2 * each : 5 * each]
+        assert (zeros == 0).all()
+        assert np.signbit(zeros).tolist() == [True] * each + [False] * 2 * each
+        assert (found[5 * each : 6 * each] == 1.5).all()
+        assert np.isposinf(found[6 * each : 7 * each]).all()
+        assert np.isnan(found[7 * each :]).all()
+        assert np.array_equal(np.sort(bits(found)), np.sort(bits(keys)))
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pairs_are_sorted_stably(dtype, distribution, make_keys, small_parts):
+    keys = make_keys(distribution, 20_001, dtype)
+    order = np.argsort(keys, kind="stable")
+    for fast_paths in (True, False):
+        found, ids = FractalSort(threads=2, fast_paths=fast_paths).sort_pairs(keys)
+        assert ids.dtype == np.int64
+        assert np.array_equal(ids, order)
+        assert np.array_equal(bits(found), bits(keys[order]))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float64"])
+@pytest.mark.parametrize("fast_paths", [True, False])
+def test_pairs_with_a_key_that_fills_a_page_too_large_for_the_cache_are_sorted(dtype, fast_paths):
+    keys = np.resize(np.array([5, 3], dtype), 1_200_001)
+    ids = FractalSort(threads=2, fast_paths=fast_paths).sort_pairs(keys)[1]
+    assert np.array_equal(ids, np.concatenate((np.arange(1, keys.size, 2), np.arange(0, keys.size, 2))))
+
+
+def test_row_ids_of_the_callers_travel_with_their_keys():
+    found, ids = sort_pairs([3, -1, 3, 2], [10, 20, 30, 40])
+    assert found.tolist() == [-1, 2, 3, 3]
+    assert ids.tolist() == [20, 40, 10, 30]
+
+
+def test_row_ids_and_keys_given_for_pairs_are_not_modified(make_keys):
+    for keys in (make_keys("zipf", 5000, np.int32), make_keys("sorted", 5000, np.int32)):
+        ids = np.arange(5000)[::-1].copy()
+        given_keys, given_ids = keys.copy(), ids.copy()
+        found, moved = FractalSort(threads=1).sort_pairs(keys, ids)
+        found[:], moved[:] = 0, 0
+        assert np.array_equal(keys, given_keys)
+        assert np.array_equal(ids, given_ids)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_pairs_of_nothing_are_nothing(dtype):
+    found, ids = sort_pairs(np.empty(0, dtype))
+    assert (found.dtype, found.size, ids.dtype, ids.size) == (np.dtype(dtype), 0, np.int64, 0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "float64"])
+@pytest.mark.parametrize("distribution", ["uniform", "reversed", "two-valued"])
+def test_the_output_may_be_given_and_may_take_the_inputs_place(dtype, distribution, make_keys, small_parts):
+    keys = make_keys(distribution, 40_001, dtype)
+    expected = in_order(keys)
+    elsewhere = np.empty_like(keys)
+    assert sort(keys, threads=2, out=elsewhere) is elsewhere
+    assert np.array_equal(bits(elsewhere), bits(expected))
+    assert sort(keys, threads=2, out=keys) is keys
+    assert np.array_equal(bits(keys), bits(expected))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+def test_the_output_may_overlap_the_input(dtype, make_keys, small_parts):
+    room = make_keys("uniform", 40_002, dtype)
+    expected = np.sort(room[:-1])
+    sort(room[:-1], threads=2, out=room[1:])
+    assert np.array_equal(room[1:], expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+def test_scattered_and_reversed_views_are_sorted_and_left_alone(dtype, make_keys):
+    room = make_keys("uniform", 100_001, dtype)
+    before = room.copy()
+    for keys in (room[::2], room[::-1], room[3:-5]):
+        assert np.array_equal(sort(keys, threads=1), np.sort(keys))
+        assert np.array_equal(sort_pairs(keys, threads=1)[1], np.argsort(keys, kind="stable"))
+    assert np.array_equal(room, before)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_keys_that_must_not_be_written_are_sorted(dtype, make_keys):
+    keys = make_keys("uniform", 40_001, dtype)
+    keys.flags.writeable = False
+    found = sort(keys, threads=1)
+    assert np.array_equal(found, np.sort(keys))
+    assert found.flags.writeable
+
+
+def test_keys_off_the_boundaries_of_their_type_are_sorted():
+    room = np.random.default_rng(3).integers(0, 256, 100_001, np.uint8)
+    keys = room[1:].view(np.uint16)
+    assert not keys.flags.aligned
+    assert np.array_equal(sort(keys, threads=1), np.sort(keys))
+    assert np.array_equal(sort_pairs(keys, threads=1)[1], np.argsort(keys, kind="stable"))
+    assert np.array_equal(FractalSort(threads=1).histogram(keys), np.bincount(keys, minlength=1 << 16))
+
+
+def test_plain_lists_are_sorted():
+    assert sort([3, 1, 2]).tolist() == [1, 2, 3]
+    assert sort([0.5, -0.5]).tolist() == [-0.5, 0.5]
+
+
+def test_the_prepared_call_sorts_and_can_be_repeated():
+    keys = np.array([3, 1, 2], np.uint16)
+    call = FractalSort(threads=1).prepare(keys)
+    first, second = call(), call()
+    assert first.tolist() == second.tolist() == [1, 2, 3]
+    assert not np.shares_memory(first, second)
+
+
+any_keys = st.sampled_from(DTYPES).flatmap(lambda dtype: arrays.arrays(dtype, st.integers(0, 60)))
+
+
+@given(any_keys, st.sampled_from([1, 3]), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_sort_and_reference_agree_on_any_keys(keys, threads, fast_paths):
+    sorter = FractalSort(threads=threads, fast_paths=fast_paths)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fractal_sort, "_KEYS_WORTH_A_TABLE", {1: 1, 2: 1})
+        found = sorter.sort(keys)
+    assert np.array_equal(bits(found), bits(reference_sort(keys)))
+    np.testing.assert_array_equal(found, np.sort(keys))
+    assert np.array_equal(sorter.sort_pairs(keys)[1], np.argsort(keys, kind="stable"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_reference_agrees_with_numpy_on_pages_of_any_length(dtype, make_keys):
+    for distribution in ("uniform", "one hot", "close together"):
+        keys = make_keys(distribution, 5000, dtype)
+        np.testing.assert_array_equal(reference_sort(keys), np.sort(keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem", "told"),
+    [
+        (np.array([1, "a"], object), "cannot be sorted by counting", "object"),
+        (np.array([1j]), "cannot be sorted by counting", "complex128"),
+        (np.array(["a", "b"]), "cannot be sorted by counting", "<U1"),
+        (np.array(["2026-01-01"], "M8[D]"), "cannot be sorted by counting", "datetime64[D]"),
+        (np.zeros((2, 3)), "sorted as a vector", "an array of shape (2, 3)"),
+        (np.float64(1.0), "sorted as a vector", "an array of shape ()"),
+        (np.zeros(3, np.dtype(np.int32).newbyteorder("S")), "foreign byte order", None),
+    ],
+    ids=["object", "complex", "strings", "dates", "two dimensions", "a number", "byte order"],
+)
+def test_what_cannot_be_sorted_is_refused(keys, problem, told):
+    for call in (sort, sort_pairs, FractalSort().histogram):
+        with pytest.raises(BadValueError, match=problem) as caught:
+            call(keys)
+        assert caught.value.hint
+        assert caught.value.given == (told or keys.dtype.str)
+
+
+def test_longer_floats_than_8_bytes_are_refused():
+    keys = np.zeros(2, np.longdouble)
+    if keys.itemsize <= 8:
+        pytest.skip("this machine has no longer floats")
+    with pytest.raises(BadValueError, match="cannot be sorted by counting"):
+        sort(keys)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_less_than_one_thread_is_refused(threads):
+    with pytest.raises(BadValueError, match="at least one thread") as caught:
+        sort([1], threads=threads)
+    assert (caught.value.given, caught.value.where) == (threads, "FractalSort.threads")
+
+
+def test_counters_of_unknown_width_are_refused():
+    with pytest.raises(BadValueError, match="no counters of this width") as caught:
+        FractalSort(counter_bits=12)
+    assert caught.value.allowed == "8, 16, 32"
+
+
+def _fixed(array):
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ([0, 0, 0, 0], "list"),
+        (np.zeros(3, np.uint16), "uint16 of shape (3,)"),
+        (np.zeros(4, np.int16), "int16 of shape (4,)"),
+        (np.zeros(8, np.uint16)[::2], "uint16 of shape (4,)"),
+        (_fixed(np.zeros(4, np.uint16)), "uint16 of shape (4,)"),
+        (np.zeros(9, np.uint8)[1:].view(np.uint16), "uint16 of shape (4,)"),
+    ],
+    ids=["a list", "too short", "another type", "scattered", "read-only", "off its boundaries"],
+)
+def test_an_output_that_does_not_fit_is_refused(out, told):
+    with pytest.raises(BadValueError, match="output array does not fit") as caught:
+        sort(np.array([4, 3, 2, 1], np.uint16), out=out)
+    assert caught.value.given == told
+
+
+@pytest.mark.parametrize("row_ids", [[1, 2], [[1, 2, 3]], [1.0, 2.0, 3.0], 5], ids=["short", "2-D", "floats", "number"])
+def test_row_ids_that_do_not_go_with_the_keys_are_refused(row_ids):
+    with pytest.raises(BadValueError, match="do not go with the keys") as caught:
+        sort_pairs([3, 2, 1], row_ids)
+    assert caught.value.allowed == "integers of shape (3,)"
+
+
+def test_a_sort_that_does_not_fit_into_memory_is_refused_before_it_begins(monkeypatch):
+    keys = np.zeros(3_000_000, np.uint64)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 1 << 23)
+    for call in (sort, sort_pairs, lambda given: sort(given, out=given), lambda given: sort(given[::2])):
+        with pytest.raises(BadValueError, match="needs more memory than is available"):
+            call(keys)
+    assert sort(keys[:1000]).size == 1000
+
+
+def test_scattered_keys_and_keys_in_place_are_charged_for_their_copy(monkeypatch):
+    asked = []
+    monkeypatch.setattr(fractal_sort, "require_memory", lambda need, purpose: asked.append(need))
+    keys = np.arange(4000, dtype=np.uint32)
+    sorter = FractalSort(threads=1)
+    for given_keys, out in ((keys[:2000], np.empty(2000, np.uint32)), (keys[:2000], keys[:2000]), (keys[:2000], None)):
+        sorter.sort(given_keys, out=out)
+    sorter.sort(keys[::2])
+    scratch = sorter.scratch_bytes(2000, np.uint32)
+    assert [need - scratch for need in asked] == [0, 8000, 8000, 16000]

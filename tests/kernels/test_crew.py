@@ -1,39 +1,76 @@
-"""Threads for kernels, and how work is cut for them."""
+"""Crews return results in the order of the calls, and parts cover everything once."""
 
 import threading
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wavetank.kernels import crew as module
 from wavetank.kernels.crew import crew_of, cuts, parts_of
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, 2, 7])
 def test_results_come_in_the_order_of_the_calls(threads):
     with crew_of(threads) as crew:
-        assert crew(lambda a, b: a - b, [(5, 1), (7, 3), (9, 9)]) == [4, 4, 0]
+        assert crew(pow, [(base, 2) for base in range(50)]) == [base**2 for base in range(50)]
+        assert crew(pow, []) == []
 
 
-def test_one_thread_is_the_caller():
+def test_a_crew_of_one_works_in_the_caller():
     with crew_of(1) as crew:
         assert crew(threading.get_ident, [()]) == [threading.get_ident()]
 
 
-def test_an_error_in_a_thread_reaches_the_caller():
-    with pytest.raises(ZeroDivisionError), crew_of(2) as crew:
-        crew(lambda x: 1 // x, [(1,), (0,)])
+def test_a_crew_of_three_works_at_once():
+    meeting = threading.Barrier(3)
+    with crew_of(3) as crew:
+        places = crew(meeting.wait, [(30,)] * 3)
+    assert sorted(places) == [0, 1, 2]
 
 
-@given(st.integers(0, 1000), st.integers(1, 9))
-def test_cuts_cover_everything_once_and_differ_by_one(n, parts):
+def test_no_thread_outlives_its_crew():
+    before = threading.active_count()
+    with crew_of(4) as crew:
+        crew(len, [("ab",)] * 8)
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_in_a_call_reaches_the_caller(threads):
+    with pytest.raises(ZeroDivisionError), crew_of(threads) as crew:
+        crew(divmod, [(1, 1), (1, 0), (2, 1)])
+
+
+@given(st.integers(0, 1 << 40), st.integers(1, 64))
+def test_cuts_are_neighbours_that_cover_all_and_differ_by_one_at_most(n, parts):
     found = cuts(n, parts)
-    assert [i for start, stop in found for i in range(start, stop)] == list(range(n))
-    sizes = [stop - start for start, stop in found]
-    assert max(sizes) - min(sizes) <= 1
+    assert len(found) == parts
+    assert (found[0][0], found[-1][1]) == (0, n)
+    assert all(left[1] == right[0] for left, right in pairwise(found))
+    lengths = {stop - start for start, stop in found}
+    assert max(lengths) - min(lengths) <= 1
 
 
-def test_little_work_is_not_divided():
+@given(st.integers(0, 1 << 36), st.integers(1, 64))
+def test_parts_are_short_enough_for_32_bit_counters(n, threads):
+    found = parts_of(n, threads)
+    assert (found[0][0], found[-1][1]) == (0, n)
+    assert max(stop - start for start, stop in found) <= module._ITEMS_OF_A_PART
+    assert len(found) <= max(threads, -(-n // module._ITEMS_OF_A_PART))
+
+
+def test_short_arrays_are_not_divided():
     assert parts_of(1000, 8) == [(0, 1000)]
+    assert parts_of(0, 8) == [(0, 0)]
+
+
+def test_long_arrays_are_divided_among_all_threads():
+    assert len(parts_of(1 << 24, 8)) == 8
     assert len(parts_of(1 << 20, 2)) == 2
+
+
+def test_one_thread_takes_a_huge_array_in_several_parts():
     assert len(parts_of(1 << 33, 1)) == 4

@@ -1,58 +1,171 @@
-"""The sort of wide keys by adaptive pages."""
+"""Pages: one partition of memory and the parts it is made of."""
 
 import numpy as np
 import pytest
 
+from wavetank.kernels import paged_sort
 from wavetank.kernels.crew import crew_of
-from wavetank.kernels.key_codec import codec_for
+from wavetank.kernels.key_codec import codec_for, decoded, encoded, identity
 from wavetank.kernels.paged_sort import WORD_COPIES, expand, sort_wide, trend, wide_scratch_bytes
 
+PLAIN = identity(codec_for(np.uint32))
 
-def wide(keys, threads=2):
-    out = np.empty_like(keys)
+
+def sorted_by_pages(keys, threads, ids=None):
+    raw = keys.view(f"u{keys.itemsize}")
+    out = np.empty_like(raw)
+    out_ids = None if ids is None else np.empty_like(ids)
     with crew_of(threads) as crew:
-        sort_wide(keys, out, codec_for(keys.dtype), crew, threads)
-    return out
+        sort_wide(raw, out, codec_for(keys.dtype), crew, threads, ids, out_ids)
+    return out.view(keys.dtype), out_ids
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "int64", "float64"])
+@pytest.mark.parametrize(
+    "distribution", ["uniform", "zipf", "sorted", "reversed", "constant", "two-valued", "close together", "one hot"]
+)
+def test_pages_of_any_filling_are_sorted(dtype, distribution, make_keys, small_parts):
+    keys = make_keys(distribution, 30_001, dtype)
+    for threads in (1, 3):
+        found, _ = sorted_by_pages(keys, threads)
+        assert np.array_equal(encoded(found), np.sort(encoded(keys)))
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "zipf", "constant", "two-valued", "one hot", "reversed"])
+def test_ids_stay_with_their_keys_in_the_order_given(distribution, make_keys, small_parts):
+    keys = make_keys(distribution, 30_001, np.uint32)
+    ids = np.arange(keys.size)[::-1].copy()
+    found, moved = sorted_by_pages(keys, 2, ids)
+    order = np.argsort(keys, kind="stable")
+    assert np.array_equal(found, keys[order])
+    assert np.array_equal(moved, ids[order])
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_pages_within_pages_are_partitioned_again(levels, small_parts):
+    rng = np.random.default_rng(5)
+    keys = rng.integers(0, 1 << 12, 20_000).astype(np.uint64)
+    for level in range(levels):
+        keys[level] = np.uint64(1) << np.uint64(20 * (level + 1))
+    found, ids = sorted_by_pages(keys, 2, np.arange(keys.size))
+    assert np.array_equal(found, np.sort(keys))
+    assert np.array_equal(ids, np.argsort(keys, kind="stable"))
+
+
+@pytest.mark.parametrize("distance", [1 << 16, (1 << 32) - 1])
+def test_a_single_key_far_from_all_others_is_sorted(distance, small_parts):
+    keys = np.full(20_000, 0, np.uint32)
+    keys[123] = distance
+    found, ids = sorted_by_pages(keys, 1, np.arange(keys.size))
+    assert (found[-1], ids[-1], int(found[:-1].max())) == (distance, 123, 0)
+    assert np.array_equal(ids[:-1], np.delete(np.arange(20_000), 123))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_parts_of_an_expansion_fit_together_and_touch_nothing_else(dtype):
+    values = np.array([9, 2, 200, 7, 50], dtype)
+    counts = np.array([3, 0, 1500, 0, 700])
+    ends = counts.cumsum(dtype=np.uint64)
+    expected = np.repeat(values, counts)
+    for cut in (0, 2, 3, 777, 1503, 2203):
+        room = np.full(2203 + 16, 111, dtype)
+        out = room[8:-8]
+        expand(out, values, ends, cut, 2203, WORD_COPIES[out.itemsize])
+        assert (room[: 8 + cut] == 111).all()
+        expand(out, values, ends, 0, cut, WORD_COPIES[out.itemsize])
+        assert np.array_equal(out, expected)
+        assert (room[-8:] == 111).all()
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ([1, 2, 2, 9], (True, False)),
+        ([9, 2, 2, 1], (False, True)),
+        ([4, 4, 4], (True, True)),
+        ([4], (True, True)),
+        ([1, 3, 2], (False, False)),
+    ],
+)
+def test_trends_are_told(keys, expected):
+    with crew_of(1) as crew:
+        assert trend(np.array(keys, np.uint32), PLAIN, crew, 1) == expected
+
+
+def test_a_step_between_the_parts_of_two_threads_is_seen(small_parts):
+    keys = np.concatenate((np.arange(500, 1000), np.arange(500))).astype(np.uint32)
+    with crew_of(2) as crew:
+        assert trend(keys, PLAIN, crew, 2) == (False, False)
+        assert trend(np.arange(1000, dtype=np.uint32), PLAIN, crew, 2) == (True, False)
+
+
+def test_signed_keys_have_the_trend_of_their_values():
+    keys = np.array([-5, -1, 0, 7], np.int32)
+    with crew_of(1) as crew:
+        assert trend(keys.view(np.uint32), codec_for(np.int32), crew, 1) == (True, False)
+
+
+def test_insertion_that_gives_up_loses_no_key():
+    page = np.arange(200, dtype=np.uint32)[::-1].copy()
+    ids = np.arange(200)
+    assert not paged_sort._insert(page, ids, 50)
+    assert np.array_equal(np.sort(page), np.arange(200))
+    assert np.array_equal(page + ids, np.full(200, 199))
+    assert paged_sort._insert(page, ids, 200 * 200)
+    assert np.array_equal(page, np.arange(200))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        np.arange(24)[::-1],
+        np.full(300, 5),
+        np.arange(1000) % 77,
+        (np.arange(1000) * 7919) % 65_521,
+        (np.arange(5000) * 2_654_435_761) % (1 << 32),
+        np.concatenate((np.arange(3000)[::-1], [1 << 31])),
+    ],
+    ids=["short", "equal", "dense", "two passes", "leading bits", "crowded leading bits"],
+)
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_a_page_of_any_kind_is_sorted_in_cache(page, with_ids):
+    page = page.astype(np.uint32)
+    expected, order = np.sort(page), np.argsort(page, kind="stable")
+    ids, spare_ids = (np.arange(page.size), np.empty(page.size, np.int64)) if with_ids else (None, None)
+    paged_sort._sort_page(page, ids, np.empty_like(page), spare_ids, np.empty(1 << 16, np.uint32))
+    assert np.array_equal(page, expected)
+    if with_ids:
+        assert np.array_equal(ids, order)
+
+
+def test_codes_of_pages_become_keys_again():
+    keys = np.random.default_rng(2).integers(-100, 100, 5000).astype(np.int32)
+    found, _ = sorted_by_pages(keys, 1)
+    assert np.array_equal(found, np.sort(keys))
+    assert np.array_equal(decoded(encoded(found), np.int32), found)
+
+
+def test_scratch_is_a_copy_and_a_fixed_part_for_every_thread():
+    assert wide_scratch_bytes(10**6, 4, 2) - wide_scratch_bytes(0, 4, 2) == 4 * 10**6
+    assert wide_scratch_bytes(10**6, 4, 2, 8) - wide_scratch_bytes(0, 4, 2, 8) == 12 * 10**6
+    assert wide_scratch_bytes(0, 8, 4) > wide_scratch_bytes(0, 8, 1)
+
+
+def test_lines_of_buckets_begin_at_lines_of_the_cache():
+    for buckets in (1, 5, 4096):
+        lines = paged_sort._line_per_bucket(buckets, np.dtype(np.uint32))
+        assert lines.ctypes.data % 64 == 0
+        assert lines.nbytes == 64 * buckets
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
 @pytest.mark.parametrize("spread", [1, 1000, 1 << 20, 1 << 31])
-def test_clustered_and_scattered_keys_are_sorted(dtype, spread):
+def test_keys_of_any_spread_are_sorted_with_the_thresholds_as_shipped(dtype, spread):
     keys = np.random.default_rng(spread).integers(0, spread, 300_001, dtype=dtype)
-    np.testing.assert_array_equal(wide(keys), np.sort(keys))
+    assert np.array_equal(sorted_by_pages(keys, 2)[0], np.sort(keys))
 
 
-def test_a_page_that_holds_nearly_all_keys_is_split_again():
+def test_a_page_that_holds_nearly_all_keys_is_split_again_with_the_thresholds_as_shipped():
     rng = np.random.default_rng(0)
     keys = np.concatenate([rng.integers(0, 1 << 16, 2_000_000), rng.integers(0, 1 << 62, 100)]).astype(np.uint64)
-    np.testing.assert_array_equal(wide(keys), np.sort(keys))
-
-
-def test_expansion_fills_runs_across_the_parts_of_threads():
-    values = np.array([3, 5, 9], np.uint16)
-    ends = np.array([100, 101, 1000], np.uint64)
-    out = np.zeros(1000, np.uint16)
-    for start, stop in ((0, 7), (7, 333), (333, 1000)):
-        expand(out, values, ends, start, stop, WORD_COPIES[2])
-    np.testing.assert_array_equal(out, np.repeat(values, [100, 1, 899]))
-
-
-@pytest.mark.parametrize(
-    ("keys", "found"),
-    [([1, 2, 2], (True, False)), ([3, 2, 1], (False, True)), ([1, 3, 2], (False, False)), ([4], (True, True))],
-)
-def test_a_trend_is_seen(keys, found):
-    array = np.array(keys, np.uint32)
-    with crew_of(1) as crew:
-        assert trend(array, codec_for(array.dtype), crew, 1) == found
-
-
-def test_a_trend_that_breaks_between_two_parts_is_seen():
-    array = np.arange(400_000, dtype=np.uint32)
-    array[200_000:] -= 100_000
-    with crew_of(2) as crew:
-        assert trend(array, codec_for(array.dtype), crew, 2) == (False, False)
-
-
-def test_scratch_grows_with_row_ids():
-    assert wide_scratch_bytes(10**6, 4, 2, 8) > wide_scratch_bytes(10**6, 4, 2) > 0
+    assert np.array_equal(sorted_by_pages(keys, 2)[0], np.sort(keys))

@@ -139,6 +139,14 @@ class TestKVCache:
         # A step needs two tokens: the second request recomputes as its 4th token at 20 and 21, as its 5th at 22.
         assert finish_us == [[8000, 13_000], [8000, 13_000], [8000, 12_000]]
 
+    def test_in_a_group_which_is_stepped_the_cache_is_filled_to_the_last_token_as_well(self):
+        def first(view, arrival, state, parameters):
+            return 0
+
+        kind = type("First", (RoundRobin,), {"choose": staticmethod(first)})
+        given = cluster(workers=2, group_size=2, kv_capacity_tokens=20, step_time=FLAT)
+        assert us(simulate(trace((0.0, 8, 8), (0.0, 8, 8)), given, kind()).finish_s) == [8000, 13_000]
+
     def test_a_cache_for_both_preempts_nobody(self):
         run = simulate(trace((0.0, 8, 8), (0.0, 8, 8)), cluster(kv_capacity_tokens=30), RoundRobin())
         assert run.preemptions.tolist() == [0, 0]
@@ -577,9 +585,9 @@ class TestRefusals:
 
     def test_where_the_phases_are_split_it_is_named_by_its_place_in_the_trace(self):
         both = DisaggregatedCluster(prefill=cluster(), decode=cluster(kv_capacity_tokens=2000))
-        # The long one reaches the decode workers after the short one that came later.
-        rows = (0.0, 5, 1), (0.0, 1500, 501), (0.0, 5, 3)
-        with pytest.raises(BadValueError, match="request 1: 1,500 prompt"):
+        # Only one of them reaches the decode workers.
+        rows = (0.0, 5, 1), (0.0, 5, 1), (0.0, 1500, 501)
+        with pytest.raises(BadValueError, match="request 2: 1,500 prompt"):
             simulate(trace(*rows), both, RoundRobin())
 
     def test_expected_lengths_must_be_one_a_request(self):

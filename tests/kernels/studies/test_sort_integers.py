@@ -1,77 +1,195 @@
-"""The study of sorts."""
-
-import math
+"""The study sort-integers: its keys, its records, and what it refuses."""
 
 import numpy as np
 import pytest
 
 from wavetank.comparison import compare
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.kernels.studies.sort_integers import DISTRIBUTIONS, Column, SortIntegers, keys_of
-from wavetank.study import Case
+from wavetank.kernels import machine
+from wavetank.kernels.studies.sort_integers import DISTRIBUTIONS, LIBRARIES, Column, SortIntegers, keys_of
+from wavetank.study import Case, Trial, build_study
 
-SYSTEMS = ["fractal-sort", "numpy-sort", "polars-sort"]
+SYSTEMS = tuple(name for name in SortIntegers.systems if name != "pyarrow-sort")
+ROUNDS = 2
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    return compare("sort-integers", size_mb=1, rounds=2, systems=SYSTEMS, out=tmp_path_factory.mktemp("runs"))
+    folder = tmp_path_factory.mktemp("runs")
+    return compare("sort-integers", size_mb=1, rounds=ROUNDS, systems=SYSTEMS, out=folder, on="here")
 
 
-def figures(result, metric):
-    return {(r.system, r.at.get("keys"), r.seed): r.value for r in result.records if r.metric == metric}
+@pytest.fixture(scope="module")
+def figures(result):
+    """Return (system, round, metric, case) to value."""
+    found = {(r.system, r.seed, r.metric, r.at.get("keys")): r.value for r in result.records}
+    assert len(found) == len(result.records)
+    return found
 
 
-def test_every_contender_has_every_figure_on_every_distribution(result):
+def test_every_system_has_a_time_for_every_case_and_round(result, figures):
+    assert result.failures == ()
     for metric in ("time_s", "time_ratio", "share_of_copy", "copies"):
-        found = figures(result, metric)
-        assert set(found) == {(s, keys, seed) for s in SYSTEMS for keys in DISTRIBUTIONS for seed in (0, 1)}
-        assert all(value > 0 and math.isfinite(value) for value in found.values())
+        wanted = {(s, n, metric, case) for s in SYSTEMS for n in range(ROUNDS) for case in DISTRIBUTIONS}
+        assert {key for key in figures if key[2] == metric} == wanted
+        assert all(figures[key] > 0 for key in wanted)
 
 
-def test_derived_figures_follow_from_the_times_of_their_round(result):
-    times, ratios = figures(result, "time_s"), figures(result, "time_ratio")
-    for (system, keys, seed), took in times.items():
-        assert ratios[system, keys, seed] == took / times["numpy-sort", keys, seed]
-    ahead = figures(result, "ahead_of_best_peer")
-    for (system, keys, seed), value in ahead.items():
-        assert system == "fractal-sort"
-        best = min(times[peer, keys, seed] for peer in ("numpy-sort", "polars-sort"))
-        assert value == best / times[system, keys, seed]
-    for (system, _, seed), value in figures(result, "worst_over_best").items():
-        of_round = [times[system, keys, seed] for keys in DISTRIBUTIONS]
-        assert value == max(of_round) / min(of_round)
+def test_records_are_measured_and_carry_the_unit_of_their_metric(result):
+    metrics = {metric.name: metric for metric in SortIntegers.metrics}
+    assert {record.metric for record in result.records} == set(metrics)
+    for record in result.records:
+        assert (record.kind, record.unit) == ("measured", metrics[record.metric].unit)
 
 
-def test_copies_and_share_of_copy_are_each_others_inverse(result):
-    copies, share = figures(result, "copies"), figures(result, "share_of_copy")
-    assert all(math.isclose(copies[place] * share[place], 1.0) for place in copies)
+def test_ratios_are_to_numpys_time_of_the_same_round(figures):
+    for (system, number, metric, case), value in figures.items():
+        if metric == "time_ratio":
+            base = figures["numpy-sort", number, "time_s", case]
+            assert value == pytest.approx(figures[system, number, "time_s", case] / base)
+
+
+def test_copies_are_the_inverse_of_the_share_of_a_copy(figures):
+    for (system, number, metric, case), value in figures.items():
+        if metric == "copies":
+            assert value * figures[system, number, "share_of_copy", case] == pytest.approx(1.0)
+
+
+def test_the_lead_is_over_the_fastest_library_of_the_same_round(figures):
+    found = {key: value for key, value in figures.items() if key[2] == "ahead_of_best_peer"}
+    assert {key[0] for key in found} == set(SYSTEMS) - set(LIBRARIES)
+    for (system, number, _, case), value in found.items():
+        best = min(figures[peer, number, "time_s", case] for peer in LIBRARIES if peer in SYSTEMS)
+        assert value == pytest.approx(best / figures[system, number, "time_s", case])
+
+
+def test_the_spread_over_distributions_is_slowest_over_fastest(figures):
+    found = {key: value for key, value in figures.items() if key[2] == "worst_over_best"}
+    assert len(found) == len(SYSTEMS) * ROUNDS
+    for (system, number, _, case), value in found.items():
+        times = [figures[system, number, "time_s", each] for each in DISTRIBUTIONS]
+        assert case is None
+        assert value == pytest.approx(max(times) / min(times))
+
+
+def test_figures_are_derived_from_times_and_copies():
+    times = {
+        "fractal-sort": {"uniform": 2.0, "sorted": 1.0},
+        "numpy-sort": {"uniform": 8.0, "sorted": 3.0},
+        "duckdb-sort": {"uniform": 6.0, "sorted": 9.0},
+    }
+    found = SortIntegers().derive(times, {"uniform": 0.5, "sorted": 1.0})
+    assert found["fractal-sort"].rows == [
+        ("copies", 4.0, {"keys": "uniform"}),
+        ("ahead_of_best_peer", 3.0, {"keys": "uniform"}),
+        ("copies", 1.0, {"keys": "sorted"}),
+        ("ahead_of_best_peer", 3.0, {"keys": "sorted"}),
+        ("worst_over_best", 2.0, {}),
+    ]
+    assert [row[0] for row in found["duckdb-sort"].rows] == ["copies", "copies", "worst_over_best"]
+
+
+def test_without_libraries_there_is_no_lead():
+    found = SortIntegers().derive({"radix-sort": {"uniform": 2.0}}, {"uniform": 1.0})
+    assert [row[0] for row in found["radix-sort"].rows] == ["copies", "worst_over_best"]
+
+
+@pytest.mark.parametrize("bits", [8, 64])
+def test_other_widths_run(bits, tmp_path):
+    names = ("fractal-sort", "numpy-sort")
+    found = compare(
+        "sort-integers", size_mb=1, rounds=1, bits=bits, distributions=("uniform",), systems=names, out=tmp_path,
+        on="here",
+    )  # fmt: skip
+    assert {record.system for record in found.records if record.metric == "time_s"} == set(names)
+
+
+def test_a_column_has_the_size_asked_for_and_cannot_be_written():
+    for bits in (8, 16, 32, 64):
+        cases = list(SortIntegers(size_mb=1, bits=bits).cases(0))
+        assert [case.name for case in cases] == list(DISTRIBUTIONS)
+        for case in cases:
+            assert case.data.keys.nbytes == 1_000_000
+            assert case.data.keys.dtype == np.dtype(f"uint{bits}")
+            assert case.bytes_moved == 2_000_000
+            assert not case.data.keys.flags.writeable
+            assert np.array_equal(case.data.expected, np.sort(case.data.keys))
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
-def test_distributions_are_what_they_are_called(bits):
-    made = {name: keys_of(name, 20_000, bits, seed=1) for name in DISTRIBUTIONS}
-    assert all(keys.dtype == np.dtype(f"uint{bits}") and keys.size == 20_000 for keys in made.values())
-    assert (made["sorted"][:-1] <= made["sorted"][1:]).all()
-    assert (made["reversed"][:-1] >= made["reversed"][1:]).all()
-    assert np.unique(made["constant"]).size == 1
-    assert np.unique(made["two-valued"]).size == 2
-    share = np.unique(made["zipf"], return_counts=True)[1].max() / 20_000
-    assert 0.2 < share < 0.35
-    assert np.unique(made["uniform"]).size > min(200, 10_000)
-    np.testing.assert_array_equal(made["uniform"], keys_of("uniform", 20_000, bits, seed=1))
+def test_distributions_are_what_their_names_say(bits):
+    keys = {name: keys_of(name, 100_000, bits, 1) for name in DISTRIBUTIONS}
+    assert (keys["sorted"][:-1] <= keys["sorted"][1:]).all()
+    assert (keys["reversed"][:-1] >= keys["reversed"][1:]).all()
+    assert keys["sorted"][0] < keys["sorted"][-1]
+    assert keys["reversed"][0] > keys["reversed"][-1]
+    assert np.unique(keys["constant"]).size == 1
+    assert np.unique(keys["two-valued"]).size == 2
+    assert np.unique(keys["uniform"]).size > 60_000 if bits > 16 else np.unique(keys["uniform"]).size > 255
+    shares = np.sort(np.unique(keys["zipf"], return_counts=True)[1])[::-1] / 100_000
+    assert 0.2 < shares[0] < 0.35
+    assert shares[0] > shares[1] > shares[2]
+    assert np.bincount((keys["uniform"] >> np.uint64(bits - 2)).astype(int)) == pytest.approx(25_000, rel=0.05)
 
 
-def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(BadValueError, match="no such keys"):
-        SortIntegers(bits=12).check()
+def test_frequent_zipf_keys_are_no_neighbours():
+    values, counts = np.unique(keys_of("zipf", 100_000, 32, 1), return_counts=True)
+    top = np.sort(values[np.argsort(counts)[-8:]].astype(np.int64))
+    assert np.diff(top).min() > 1 << 16
+
+
+def test_keys_depend_on_the_seed_and_on_nothing_else():
+    for name in DISTRIBUTIONS:
+        assert np.array_equal(keys_of(name, 1000, 32, 5), keys_of(name, 1000, 32, 5))
+        assert not np.array_equal(keys_of(name, 1000, 32, 5), keys_of(name, 1000, 32, 6))
+
+
+def test_a_width_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(BadValueError, match="no such keys") as caught:
+        compare("sort-integers", bits=24, out=tmp_path, on="here")
+    assert (caught.value.given, caught.value.allowed) == (24, "8, 16, 32 or 64")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_column_that_does_not_fit_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "available_bytes", lambda: 100_000_000)
+    with pytest.raises(BadValueError, match="sort-integers needs more memory than is available"):
+        compare("sort-integers", size_mb=64, out=tmp_path, on="here")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_distribution_is_refused_with_the_nearest():
+    with pytest.raises(BadValueError, match="not one of the allowed words") as caught:
+        build_study(SortIntegers, {"distributions": ("unifrom",)})
+    assert caught.value.nearest == "uniform"
+
+
+def test_a_single_wrong_word_is_refused_before_a_folder_is_made(tmp_path):
     with pytest.raises(BadValueError, match="nearest: uniform"):
-        compare("sort-integers", distributions="unifrom")
+        compare("sort-integers", distributions="unifrom", out=tmp_path, on="here")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_contender_that_sorts_wrongly_is_refused():
-    keys = np.array([2, 1], np.uint16)
-    case = Case("uniform", Column(keys, np.sort(keys)))
-    SortIntegers().verify(case, "good-sort", np.sort(keys))
-    with pytest.raises(WavetankError, match="did not sort"):
-        SortIntegers().verify(case, "bad-sort", keys)
+class Idle:
+    """A contender that returns the keys as they came."""
+
+    def prepare(self, keys):
+        return lambda: keys
+
+
+def test_a_contender_that_does_not_sort_is_refused():
+    study = SortIntegers(size_mb=1, rounds=1, distributions=("uniform",))
+    with pytest.raises(WavetankError, match="idle did not sort uniform keys"):
+        study.run(Trial(systems=("idle",), seed=0), {"idle": Idle()})
+
+
+def test_a_contender_that_loses_a_key_is_refused():
+    keys = np.array([1, 2, 2], np.uint16)
+    case = Case("sorted", Column(keys, np.sort(keys)))
+    with pytest.raises(WavetankError, match="short did not sort sorted keys"):
+        SortIntegers().verify(case, "short", keys[1:])
+    assert SortIntegers().verify(case, "whole", keys.copy()) is None
+
+
+def test_notes_say_against_which_copy_times_are_held():
+    assert any("same round" in note for note in SortIntegers().notes())

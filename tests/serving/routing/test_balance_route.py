@@ -262,6 +262,66 @@ class TestBestSize:
         assert _best_size(margins, weights, 0.5) == 50.0
 
 
+def placed_slowly(router, view, prompts, alive):
+    """Apply the two stages with no heap and no bisection: the emptiest worker, then the request that scores best."""
+    n = view.running.size
+    alpha = n - 1.0 if router.alpha is None else router.alpha
+    loads = np.empty((n, router.horizon_steps + 1))
+    kind = KINDS.index(router.termination) if router.horizon_steps else 0
+    forecast(view, alive, (NONE, GEOMETRIC, LOGISTIC, ORACLE)[kind], router.parameters(), loads)
+    ahead = np.arange(router.horizon_steps + 1)
+    weights = router.discount**ahead
+    free = free_slots(view)
+    room = view.kv_capacity_tokens - view.kv_tokens - view.waiting_tokens - view.sent_tokens
+    where = [-1] * len(prompts)
+    open_workers = {g for g in range(n) if free[g] > 0}
+    while open_workers and -1 in where:
+        g = min(open_workers, key=lambda g: loads[g] @ weights)
+        margins = loads.max(axis=0) - loads[g]
+        fitting = [i for i, prompt in enumerate(prompts) if where[i] < 0 and prompt <= room[g]]
+        if not fitting:
+            open_workers.remove(g)
+            continue
+        totals = [
+            sum(w * score(prompts[i] + h, m, alpha) for h, (w, m) in enumerate(zip(weights, margins, strict=True)))
+            for i in fitting
+        ]
+        best = fitting[int(np.argmax(totals))]
+        where[best] = g
+        loads[g] += prompts[best] + ahead
+        room[g] -= prompts[best]
+        free[g] -= 1
+        if not free[g]:
+            open_workers.remove(g)
+    return where
+
+
+@pytest.mark.parametrize("alpha", [None, 0.3])
+@pytest.mark.parametrize("horizon", [0, 1, 5])
+@pytest.mark.parametrize("termination", KINDS)
+def test_heap_and_bisection_place_what_the_two_stages_say(workers, pool, active, placed, termination, horizon, alpha):
+    router = BalanceRoute(
+        horizon_steps=horizon, termination=termination, discount=0.8, mean_output_tokens=6.0, alpha=alpha
+    )
+    rng = stream(0, "placements", termination, horizon)
+    for _ in range(40):
+        n = int(rng.integers(1, 7))
+        rows = [
+            (int(rng.integers(n)), float(rng.integers(1, 400)), float(rng.integers(1, 40)), float(rng.integers(1, 8)))
+            for _ in range(int(rng.integers(0, 12)))
+        ]
+        alive = active(*rows)
+        held, count = rng.uniform(0, 300, n), np.bincount(alive.worker, minlength=n)
+        np.add.at(held, alive.worker, alive.prompt_tokens + alive.generated_tokens - 1)
+        view = workers(
+            n, kv_tokens=held, running=count, slots=count + rng.integers(0, 4, n),
+            kv_capacity_tokens=held + rng.uniform(0, 2500, n),
+        )  # fmt: skip
+        # Fractions of tokens, so that there are no ties.
+        prompts = rng.uniform(1, 900, int(rng.integers(0, 12)))
+        assert placed(router, view, pool(prompts), alive) == placed_slowly(router, view, prompts, alive)
+
+
 class TestForecast:
     """Two workers: 100 tokens of one request and 40 of two; 30 tokens of one request are on their way to the second."""
 

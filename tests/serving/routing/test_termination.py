@@ -109,6 +109,13 @@ class TestLogistic:
         alone = fit_logistic(prompts, outputs, 8)
         assert fit_logistic(np.append(prompts, [5] * 50), np.append(outputs, [1] * 50), 8) == alone
 
+    @pytest.mark.parametrize(("horizon", "least", "most"), [(4, 0.99, 1.0), (3, 0.6, 0.9)])
+    def test_ending_in_the_last_step_of_the_horizon_is_ending_within_it(self, horizon, least, most):
+        # After its first token a request of five has four to go: always within 4 steps, at 3 of 4 ages within 3.
+        weights = fit_logistic([10] * 50, [5] * 50, horizon)
+        mean = np.mean([probability(weights, generated, 10.0) for generated in (1, 2, 3, 4)])
+        assert least < mean <= most
+
     def test_equal_pasts_give_equal_weights(self):
         outputs, prompts = np.arange(2, 200), np.arange(2, 200)
         assert fit_logistic(prompts, outputs, 4) == fit_logistic(prompts, outputs, 4)

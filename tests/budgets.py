@@ -79,7 +79,7 @@ FIGURES: list[tuple[str, float, Callable[[], float | None]]] = [
     ("import wavetank", 0.15, import_seconds),
     ("wavetank --help", 0.3, lambda: seconds([WAVETANK, "--help"])),
     ("wavetank list", 0.4, lambda: seconds([WAVETANK, "list"])),
-    (f"first figure of compare {STUDY}, compiled before", 3.0, first_line_seconds),
+    (f"first figure of compare {STUDY}, compiled before", 5.0, first_line_seconds),
     (f"whole compare {STUDY}, nothing compiled", 60.0, demo_seconds),
 ]
 

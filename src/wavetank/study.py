@@ -8,11 +8,13 @@ answer is wall time: its contenders run interleaved in one process.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -192,7 +194,8 @@ class Case:
 class TimingStudy(Study):
     """A study whose answer is wall time: contenders run A B A B ... in one process, after a warm-up.
 
-    Every round gives one ``time_s`` a contender and case, its ``time_ratio`` to the baseline's time of the same round,
+    Freed memory stays with the process while it runs, so that contenders are not timed on finding fresh pages.  Every
+    round gives one ``time_s`` a contender and case, its ``time_ratio`` to the baseline's time of the same round,
     and the shares of the copy bandwidth and of the peak arithmetic rate, both measured in the same round.  The number
     of the round takes the place of the seed, so that figures of one round are paired.
     """
@@ -250,6 +253,10 @@ class TimingStudy(Study):
 
     def run(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         """Time all contenders on all cases."""
+        with _kept_memory():
+            return self._rounds(trial, built)
+
+    def _rounds(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         records: list[Record] = []
         times: list[dict[str, dict[str, float]]] = [{name: {} for name in built} for _ in range(self.rounds)]
         copies: list[dict[str, float]] = [{} for _ in range(self.rounds)]
@@ -279,6 +286,30 @@ class TimingStudy(Study):
             for name, found in self.derive(times[number], copies[number]).items():
                 records += self.stamp(name, trial.seed * self.rounds + number, found)
         return records
+
+
+@contextlib.contextmanager
+def _kept_memory() -> Iterator[None]:
+    """Let freed memory stay with the process, as far as the C library can be told.
+
+    Otherwise every large result is fresh memory, and what is timed is how long the system takes to find and clear its
+    pages: on a virtual machine up to several times the work itself, and never the same twice.
+    """
+    mmap_max, trim_threshold, default_mmaps, default_trim = -4, -1, 65536, 128 * 1024
+    try:
+        library = ctypes.CDLL(None)
+        tell = library.mallopt
+    except (OSError, TypeError, AttributeError):
+        yield
+        return
+    tell(mmap_max, 0)
+    tell(trim_threshold, (1 << 31) - 1)
+    try:
+        yield
+    finally:
+        tell(mmap_max, default_mmaps)
+        tell(trim_threshold, default_trim)
+        library.malloc_trim(0)
 
 
 class _Copy:

@@ -259,6 +259,25 @@ def test_a_lone_worker_looks_and_decides_before_every_step_while_requests_wait(r
     agree(requests, cluster, Patient())
 
 
+def test_of_prompts_that_end_together_the_later_ones_blocks_are_evicted_first_in_both():
+    # Two prompts fill the cache; a third pushes two blocks out; then each of the two comes again.
+    rows = {
+        "arrival_s": [0.0, 0.0, 1.0, 2.0, 3.0],
+        "prompt_tokens": [12, 12, 5, 12, 12],
+        "output_tokens": [1] * 5,
+        "block_ids": [0, 1, 2, 3, 4, 5, 6, 7, 3, 4, 5, 0, 1, 2],
+        "block_offsets": [0, 3, 6, 8, 11, 14],
+        "block_tokens": 4,
+    }
+    requests = RequestTrace(**rows)
+    cluster = Cluster(
+        workers=1, step_time=FittedStepTime(overhead_s=1e-3), kv_capacity_tokens=24, kv_watermark=0.0,
+        prefix_caching=True, max_running=8, max_batched_tokens=64,
+    )  # fmt: skip
+    assert simulate(requests, cluster, RoundRobin()).matched_tokens.tolist()[3] == 4
+    agree(requests, cluster, RoundRobin())
+
+
 def test_expected_lengths_reach_routers_of_both_kinds_on_both_sides():
     class ByExpectation(NosyRouter):
         def choose(self, view, arrival, state, parameters):

@@ -145,7 +145,9 @@ class TestKVCache:
 
         kind = type("First", (RoundRobin,), {"choose": staticmethod(first)})
         given = cluster(workers=2, group_size=2, kv_capacity_tokens=20, step_time=FLAT)
-        assert us(simulate(trace((0.0, 8, 8), (0.0, 8, 8)), given, kind()).finish_s) == [8000, 13_000]
+        run = simulate(trace((0.0, 8, 8), (0.0, 8, 8)), given, kind())
+        assert us(run.finish_s) == [8000, 13_000]
+        assert run.preemptions.tolist() == [0, 1]
 
     def test_a_cache_for_both_preempts_nobody(self):
         run = simulate(trace((0.0, 8, 8), (0.0, 8, 8)), cluster(kv_capacity_tokens=30), RoundRobin())

@@ -977,6 +977,19 @@ def _probe(t: Tables, rules: Rules, number: int, now_ps: int) -> None:
         t.probe_running[number, w] = worker.running
 
 
+@njit
+def _probe_until(
+    t: Tables, rules: Rules, step_time: Any, probe_ps: NDArray[np.int64], probe: int, until_ps: int
+) -> int:
+    """Take the probes from number ``probe`` up to ``until_ps``; returns the number of the next one."""
+    t = _borrow(t)
+    while probe < probe_ps.size and probe_ps[probe] <= until_ps:
+        _advance_all(t, rules, step_time, probe_ps[probe])
+        _probe(t, rules, probe, probe_ps[probe])
+        probe += 1
+    return probe
+
+
 _ROUTED = (
     TABLES_TYPE,
     RULES_TYPE,
@@ -1009,19 +1022,15 @@ def run_arrivals(
     for r in range(t.requests.size):
         now = t.requests[r].arrival_ps
         due = now if rules.refresh_ps == 0 else now // rules.refresh_ps * rules.refresh_ps
-        while probe < probe_ps.size and probe_ps[probe] <= now:
-            if rules.refresh_ps > 0 and refreshed < due <= probe_ps[probe]:
-                # The router looks before the probe takes the domains further: it must not see what comes later.
-                _advance_all(t, rules, step_time, due)
-                _refresh(t, rules, view, due)
-                refreshed = due
-            _advance_all(t, rules, step_time, probe_ps[probe])
-            _probe(t, rules, probe, probe_ps[probe])
-            probe += 1
+        # A probe takes the domains further, and the router must not see what comes after its look.
+        if probe < probe_ps.size and probe_ps[probe] < due:
+            probe = _probe_until(t, rules, step_time, probe_ps, probe, due - 1)
         if due > refreshed or rules.refresh_ps == 0:
             _advance_all(t, rules, step_time, due)
             _refresh(t, rules, view, due)
             refreshed = due
+        if probe < probe_ps.size and probe_ps[probe] <= now:
+            probe = _probe_until(t, rules, step_time, probe_ps, probe, now)
         if rules.refresh_ps > 0:
             age = (now - refreshed) / PS
             for w in range(rules.workers):
@@ -1034,10 +1043,7 @@ def run_arrivals(
             return BAD_WORKER
         _advance(t, rules, step_time, w // rules.group, now)
         _send(t, rules, view, w, r, now)
-    while probe < probe_ps.size:
-        _advance_all(t, rules, step_time, probe_ps[probe])
-        _probe(t, rules, probe, probe_ps[probe])
-        probe += 1
+    _probe_until(t, rules, step_time, probe_ps, probe, NEVER)
     _advance_all(t, rules, step_time, NEVER)
     return FINE
 

@@ -4,7 +4,7 @@ Two kinds of router:
 
 * an :class:`ArrivalRouter` places every request when it arrives (``choose``);
 * a :class:`PoolRouter` lets requests wait in one pool and places any number of them at every decision (``place``):
-  before each step of a barrier group, else at arrivals and refreshes.
+  before each step where there is a single barrier group, else at arrivals and refreshes.
 
 Both are pure functions of a view, their parameters and a small state array that the caller owns.  Compiled with
 :func:`choose_function` or :func:`place_function` they run inside the simulator's loop through a function pointer;

@@ -16,6 +16,8 @@ Differs from the source:
 4. A worker without room in its KV cache takes nothing; the paper's slots are the only limit we found there.
 5. Horizon 16 and discount 0.9 are ours; the paper says that a short constant horizon suffices.
 6. Termination is forecast by one of three classifiers of our own (see :mod:`wavetank.serving.routing.termination`).
+7. Decides before every step of a single group, from a view as old as the cluster's ``refresh_s``; with several groups
+   at arrivals and refreshes, and the envelope then spans all of them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Differs from the source:
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -125,40 +125,55 @@ def _count(keys: NDArray[Any], codec: Codec, low: np.uint64, shift: np.uint64, c
         counts[0, (encode(np.uint64(keys[i]), codec) - low) >> shift] += np.uint32(1)
 
 
+class _Stream(NamedTuple):
+    """Where one output array lies, and the line of it that each bucket is filling."""
+
+    address: np.uint64
+    lines_address: np.uint64
+    phase: np.uint64
+    """Place of the array's first item in its line."""
+    last: np.uint64
+    """Items of a line, less one."""
+    item: np.uint64
+    """Bytes of an item."""
+
+
 @njit(cache=True, nogil=True)
+def _stream(out: NDArray[Any], lines: NDArray[Any]) -> _Stream:
+    item, address = np.uint64(out.itemsize), np.uint64(out.ctypes.data)
+    last = np.uint64(LINE_BYTES) // item - _ONE
+    return _Stream(address, np.uint64(lines.ctypes.data), (address // item) & last, last, item)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
 def _put(
     value: Any, bucket: np.uint64, at: np.uint64, start: np.uint64,
-    out: NDArray[Any], address: np.uint64, lines: NDArray[Any], lines_address: np.uint64,
+    out: NDArray[Any], lines: NDArray[Any], stream: _Stream,
 ) -> None:  # fmt: skip
     """Append ``value`` to the bucket's line in cache; write the line out when it is full.
 
     ``at`` is the place it goes to in ``out``, ``start`` the first place of this thread's share of the bucket.
     """
-    last = np.uint64(LINE_BYTES // out.itemsize - 1)
-    item = np.uint64(out.itemsize)
-    phase = address // item
-    first = bucket * (last + _ONE)
-    slot = (at + phase) & last
+    first = bucket * (stream.last + _ONE)
+    slot = (at + stream.phase) & stream.last
     lines[first + slot] = value
-    if slot == last:
-        if at >= start + last:
-            copy_line(address + (at - last) * item, lines_address + first * item)
+    if slot == stream.last:
+        if at >= start + slot:
+            copy_line(stream.address + (at - slot) * stream.item, stream.lines_address + first * stream.item)
         else:
             for i in range(start, at + _ONE):
-                out[i] = lines[first + ((np.uint64(i) + phase) & last)]
+                out[i] = lines[first + ((np.uint64(i) + stream.phase) & stream.last)]
 
 
 @njit(cache=True, nogil=True)
 def _put_rest(
-    bucket: np.uint64, stop: np.uint64, start: np.uint64, out: NDArray[Any], address: np.uint64, lines: NDArray[Any]
+    bucket: np.uint64, stop: np.uint64, start: np.uint64, out: NDArray[Any], lines: NDArray[Any], stream: _Stream
 ) -> None:
     """Write what is left in the bucket's line."""
-    last = np.uint64(LINE_BYTES // out.itemsize - 1)
-    phase = address // np.uint64(out.itemsize)
-    first = bucket * (last + _ONE)
-    held = min((stop + phase) & last, stop - start)
+    first = bucket * (stream.last + _ONE)
+    held = min((stop + stream.phase) & stream.last, stop - start)
     for i in range(stop - held, stop):
-        out[i] = lines[first + ((np.uint64(i) + phase) & last)]
+        out[i] = lines[first + ((np.uint64(i) + stream.phase) & stream.last)]
 
 
 @njit(cache=True, nogil=True)
@@ -171,23 +186,23 @@ def _partition(
     ``starts[b]`` is where this thread's share of bucket ``b`` begins in ``out``; ``lines`` holds a line a bucket.
     """
     # Addresses are taken once: in the loop they would touch the arrays' reference counts, which threads share.
-    address, lines_address = np.uint64(out.ctypes.data), np.uint64(lines.ctypes.data)
+    stream = _stream(out, lines)
     if out_ids is not None:
-        ids_address, id_lines_address = np.uint64(out_ids.ctypes.data), np.uint64(id_lines.ctypes.data)
+        id_stream = _stream(out_ids, id_lines)
     heads = starts.copy()
     for i in range(keys.size):
         code = encode(np.uint64(keys[i]), codec)
         bucket = (code - low) >> shift
         at, start = heads[bucket], starts[bucket]
         heads[bucket] = at + _ONE
-        _put(out.dtype.type(code), bucket, at, start, out, address, lines, lines_address)
+        _put(out.dtype.type(code), bucket, at, start, out, lines, stream)
         if out_ids is not None:
-            _put(ids[i], bucket, at, start, out_ids, ids_address, id_lines, id_lines_address)
+            _put(ids[i], bucket, at, start, out_ids, id_lines, id_stream)
     for b in range(starts.size):
         bucket = np.uint64(b)
-        _put_rest(bucket, heads[b], starts[b], out, address, lines)
+        _put_rest(bucket, heads[b], starts[b], out, lines, stream)
         if out_ids is not None:
-            _put_rest(bucket, heads[b], starts[b], out_ids, ids_address, id_lines)
+            _put_rest(bucket, heads[b], starts[b], out_ids, id_lines, id_stream)
     fence()
 
 

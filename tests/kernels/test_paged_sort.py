@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wavetank.kernels import paged_sort
 from wavetank.kernels.crew import crew_of
@@ -146,14 +148,15 @@ def test_codes_of_pages_become_keys_again():
 
 
 def test_scratch_is_a_copy_and_a_fixed_part_for_every_thread():
-    assert wide_scratch_bytes(10**6, 4, 2) - wide_scratch_bytes(0, 4, 2) == 4 * 10**6
-    assert wide_scratch_bytes(10**6, 4, 2, 8) - wide_scratch_bytes(0, 4, 2, 8) == 12 * 10**6
+    many = 2 * 10**6
+    assert wide_scratch_bytes(2 * many, 4, 2) - wide_scratch_bytes(many, 4, 2) == 4 * many
+    assert wide_scratch_bytes(2 * many, 4, 2, 8) - wide_scratch_bytes(many, 4, 2, 8) == 12 * many
     assert wide_scratch_bytes(0, 8, 4) > wide_scratch_bytes(0, 8, 1)
 
 
-def test_lines_of_buckets_begin_at_lines_of_the_cache():
+def test_lines_of_pages_begin_at_lines_of_the_cache():
     for buckets in (1, 5, 4096):
-        lines = paged_sort._line_per_bucket(buckets, np.dtype(np.uint32))
+        lines = paged_sort._line_per_page(buckets, np.dtype(np.uint32))
         assert lines.ctypes.data % 64 == 0
         assert lines.nbytes == 64 * buckets
 
@@ -169,3 +172,25 @@ def test_a_page_that_holds_nearly_all_keys_is_split_again_with_the_thresholds_as
     rng = np.random.default_rng(0)
     keys = np.concatenate([rng.integers(0, 1 << 16, 2_000_000), rng.integers(0, 1 << 62, 100)]).astype(np.uint64)
     assert np.array_equal(sorted_by_pages(keys, 2)[0], np.sort(keys))
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=200), st.integers(1, 200))
+def test_pages_are_runs_of_prefixes_no_fuller_than_twice_the_goal_unless_one_prefix_is(sizes, wanted):
+    sizes = np.array(sizes)
+    first, page_of = paged_sort._pages(sizes, wanted)
+    assert first[0] == 0
+    assert np.array_equal(page_of, np.searchsorted(first, np.arange(sizes.size), side="right") - 1)
+    for page in range(first.size):
+        inside = sizes[page_of == page]
+        assert inside.sum() < 2 * wanted or (inside > 0).sum() == 1
+
+
+def test_uneven_keys_get_a_full_table_of_prefixes_and_even_ones_no_more_than_pages():
+    rng = np.random.default_rng(3)
+    codec, n = codec_for(np.uint32), 1 << 20
+    even = rng.integers(0, 1 << 32, n, dtype=np.uint32)
+    shift, each_a_page = paged_sort._prefix_shift(even, codec, np.uint64(0), (1 << 32) - 1)
+    assert (32 - int(shift), each_a_page) == ((even.nbytes // paged_sort.PAGE_BYTES).bit_length(), True)
+    uneven = even >> rng.integers(0, 32, n, dtype=np.uint32)
+    shift, each_a_page = paged_sort._prefix_shift(uneven, codec, np.uint64(0), (1 << 32) - 1)
+    assert (32 - int(shift), each_a_page) == (16, False)

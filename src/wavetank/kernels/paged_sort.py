@@ -30,10 +30,12 @@ from wavetank.kernels.key_codec import Codec, decode, decoded_bits, encode, iden
 from wavetank.kernels.stream_stores import LINE_BYTES, copy_line, fence, store_line
 
 PAGE_BYTES = 1 << 18
-# A page this large is partitioned again: twice this no longer fits a second-level cache together with its scratch.
-_LARGE_BYTES = 1 << 20
+# A page this large is partitioned again: with its scratch it would no longer fit a share of the last-level cache.
+_LARGE_BYTES = 1 << 22
 _DENSE = 1 << 16
-_MAX_BITS = 12
+_MAX_PREFIX_BITS, _MAX_PAGE_BITS = 16, 12
+# A sample of keys is uneven when a prefix holds eight times its share, and more than chance explains.
+_SAMPLE, _UNEVEN, _CHANCE = 4096, 8, 24
 _INSERTION = 24
 _MAX_DIGIT = 11
 _ONE = np.uint64(1)
@@ -116,7 +118,7 @@ def _trend(keys: NDArray[Any], codec: Codec) -> tuple[bool, bool]:
 
 @njit(cache=True, nogil=True)
 def _count(keys: NDArray[Any], codec: Codec, low: np.uint64, shift: np.uint64, counts: NDArray[np.uint32]) -> None:
-    """Add to ``counts``, shape (4, buckets), the keys of each bucket; neighbouring keys go to different rows."""
+    """Add to ``counts``, shape (4, pages), the keys of each page; neighbouring keys go to different rows."""
     whole = keys.size - keys.size % 4
     for i in range(0, whole, 4):
         for row in range(4):
@@ -126,7 +128,7 @@ def _count(keys: NDArray[Any], codec: Codec, low: np.uint64, shift: np.uint64, c
 
 
 class _Stream(NamedTuple):
-    """Where one output array lies, and the line of it that each bucket is filling."""
+    """Where one output array lies, and the line of it that each page is filling."""
 
     address: np.uint64
     lines_address: np.uint64
@@ -147,17 +149,18 @@ def _stream(out: NDArray[Any], lines: NDArray[Any]) -> _Stream:
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _put(
-    value: Any, bucket: np.uint64, at: np.uint64, start: np.uint64,
+    value: Any, page: np.uint64, at: np.uint64, starts: NDArray[np.uint64],
     out: NDArray[Any], lines: NDArray[Any], stream: _Stream,
 ) -> None:  # fmt: skip
-    """Append ``value`` to the bucket's line in cache; write the line out when it is full.
+    """Append ``value`` to the page's line in cache; write the line out when it is full.
 
-    ``at`` is the place it goes to in ``out``, ``start`` the first place of this thread's share of the bucket.
+    ``at`` is the place it goes to in ``out``, ``starts[page]`` where this thread's share of the page begins.
     """
-    first = bucket * (stream.last + _ONE)
+    first = page * (stream.last + _ONE)
     slot = (at + stream.phase) & stream.last
     lines[first + slot] = value
     if slot == stream.last:
+        start = starts[page]
         if at >= start + slot:
             copy_line(stream.address + (at - slot) * stream.item, stream.lines_address + first * stream.item)
         else:
@@ -167,10 +170,10 @@ def _put(
 
 @njit(cache=True, nogil=True)
 def _put_rest(
-    bucket: np.uint64, stop: np.uint64, start: np.uint64, out: NDArray[Any], lines: NDArray[Any], stream: _Stream
+    page: np.uint64, stop: np.uint64, start: np.uint64, out: NDArray[Any], lines: NDArray[Any], stream: _Stream
 ) -> None:
-    """Write what is left in the bucket's line."""
-    first = bucket * (stream.last + _ONE)
+    """Write what is left in the page's line."""
+    first = page * (stream.last + _ONE)
     held = min((stop + stream.phase) & stream.last, stop - start)
     for i in range(stop - held, stop):
         out[i] = lines[first + ((np.uint64(i) + stream.phase) & stream.last)]
@@ -178,12 +181,14 @@ def _put_rest(
 
 @njit(cache=True, nogil=True)
 def _partition(
-    keys: NDArray[Any], ids: Any, codec: Codec, low: np.uint64, shift: np.uint64, starts: NDArray[np.uint64],
+    keys: NDArray[Any], ids: Any, codec: Codec, low: np.uint64, shift: np.uint64,
+    page_of: Any, starts: NDArray[np.uint64],
     out: NDArray[Any], out_ids: Any, lines: NDArray[Any], id_lines: Any,
 ) -> None:  # fmt: skip
-    """Move the codes of ``keys`` (and ``ids`` unless None) to their buckets, in the order they come in.
+    """Move the codes of ``keys`` (and ``ids`` unless None) to their pages, in the order they come in.
 
-    ``starts[b]`` is where this thread's share of bucket ``b`` begins in ``out``; ``lines`` holds a line a bucket.
+    ``page_of[prefix]`` is the page of a key (None: each prefix is a page), ``starts[page]`` where this thread's share
+    of it begins in ``out``; ``lines`` holds a line a page.
     """
     # Addresses are taken once: in the loop they would touch the arrays' reference counts, which threads share.
     stream = _stream(out, lines)
@@ -192,17 +197,19 @@ def _partition(
     heads = starts.copy()
     for i in range(keys.size):
         code = encode(np.uint64(keys[i]), codec)
-        bucket = (code - low) >> shift
-        at, start = heads[bucket], starts[bucket]
-        heads[bucket] = at + _ONE
-        _put(out.dtype.type(code), bucket, at, start, out, lines, stream)
+        page = (code - low) >> shift
+        if page_of is not None:
+            page = np.uint64(page_of[page])
+        at = heads[page]
+        heads[page] = at + _ONE
+        _put(out.dtype.type(code), page, at, starts, out, lines, stream)
         if out_ids is not None:
-            _put(ids[i], bucket, at, start, out_ids, id_lines, id_stream)
+            _put(ids[i], page, at, starts, out_ids, id_lines, id_stream)
     for b in range(starts.size):
-        bucket = np.uint64(b)
-        _put_rest(bucket, heads[b], starts[b], out, lines, stream)
+        page = np.uint64(b)
+        _put_rest(page, heads[b], starts[b], out, lines, stream)
         if out_ids is not None:
-            _put_rest(bucket, heads[b], starts[b], out_ids, id_lines, id_stream)
+            _put_rest(page, heads[b], starts[b], out_ids, id_lines, id_stream)
     fence()
 
 
@@ -226,16 +233,16 @@ def _two_passes(
         at0 += count0
         at1 += count1
     for i in range(page.size):
-        bucket = (np.uint64(page[i] - low) >> shift) & mask
-        at = counts[0, bucket]
-        counts[0, bucket] = at + np.uint32(1)
+        place = (np.uint64(page[i] - low) >> shift) & mask
+        at = counts[0, place]
+        counts[0, place] = at + np.uint32(1)
         spare[at] = page[i]
         if ids is not None:
             spare_ids[at] = ids[i]
     for i in range(page.size):
-        bucket = (np.uint64(spare[i] - low) >> (shift + digit)) & mask
-        at = counts[1, bucket]
-        counts[1, bucket] = at + np.uint32(1)
+        place = (np.uint64(spare[i] - low) >> (shift + digit)) & mask
+        at = counts[1, place]
+        counts[1, place] = at + np.uint32(1)
         page[at] = spare[i]
         if ids is not None:
             ids[at] = spare_ids[i]
@@ -382,6 +389,11 @@ def _sort(
     spans = crew(_span, [(keys[start:stop], codec) for start, stop in parts])
     low = np.uint64(min(low for low, _ in spans))
     span = int(max(high for _, high in spans)) - int(low)
+    if span == 0:
+        out.fill(int(decoded_bits(np.array([low]), final)[0]))
+        if ids is not None and out_ids is not None:
+            out_ids[:] = ids
+        return
     if ids is None and span < _DENSE and n * item > PAGE_BYTES:
         counts = np.zeros((len(parts), 4, span + 1), np.uint32)
         crew(_count, [(keys[a:b], codec, low, np.uint64(0), counts[i]) for i, (a, b) in enumerate(parts)])
@@ -389,45 +401,76 @@ def _sort(
         values = decoded_bits(low + np.arange(span + 1, dtype=np.uint64), final).astype(out.dtype)
         crew(expand, [(out, values, ends, start, stop, WORD_COPIES[item]) for start, stop in parts])
         return
+    if np.may_share_memory(keys, out):
+        keys, ids = keys.copy(), None if ids is None else ids.copy()
 
-    if span == 0 and ids is not None and out_ids is not None:
-        # No partition could make such a page smaller.
-        out[:], out_ids[:] = decoded_bits(np.array([low]), final).astype(out.dtype), ids
-        return
-
-    bits = min((n * item // PAGE_BYTES).bit_length(), _MAX_BITS)
-    shift = np.uint64(min(max(span.bit_length() - bits, 0), 63))
+    shift, even = _prefix_shift(keys, codec, low, span)
     counts = np.zeros((len(parts), 4, (span >> int(shift)) + 1), np.uint32)
     crew(_count, [(keys[a:b], codec, low, shift, counts[i]) for i, (a, b) in enumerate(parts)])
     sizes = counts.sum(axis=1, dtype=np.int64)
+    page_of = None
+    if not even:
+        first, page_of = _pages(sizes.sum(axis=0), PAGE_BYTES // item)
+        sizes = np.add.reduceat(sizes, first, axis=1)
     edges = np.concatenate(([0], sizes.sum(axis=0).cumsum()))
     starts = (edges[:-1] + sizes.cumsum(axis=0) - sizes).astype(np.uint64)
     calls: list[tuple[Any, ...]] = []
     for i, (a, b) in enumerate(parts):
-        lines = _line_per_bucket(edges.size - 1, out.dtype)
+        lines = _line_per_page(edges.size - 1, out.dtype)
         if ids is None or out_ids is None:
-            calls.append((keys[a:b], None, codec, low, shift, starts[i], out, None, lines, None))
+            calls.append((keys[a:b], None, codec, low, shift, page_of, starts[i], out, None, lines, None))
         else:
-            id_lines = _line_per_bucket(edges.size - 1, out_ids.dtype)
-            calls.append((keys[a:b], ids[a:b], codec, low, shift, starts[i], out, out_ids, lines, id_lines))
+            id_lines = _line_per_page(edges.size - 1, out_ids.dtype)
+            calls.append((keys[a:b], ids[a:b], codec, low, shift, page_of, starts[i], out, out_ids, lines, id_lines))
     crew(_partition, calls)
 
     large = _LARGE_BYTES // item
     for page in np.flatnonzero(np.diff(edges) >= large):
         part = slice(edges[page], edges[page + 1])
-        page_ids, out_page_ids = (None, None) if out_ids is None else (out_ids[part].copy(), out_ids[part])
-        _sort(out[part].copy(), page_ids, out[part], out_page_ids, identity(codec), final, crew, threads)
+        part_ids = None if out_ids is None else out_ids[part]
+        _sort(out[part], part_ids, out[part], part_ids, identity(codec), final, crew, threads)
     # Several shares a thread: pages differ in cost, and whoever is done takes the next share.
     wanted = np.linspace(0, n, 8 * len(parts) + 1).astype(np.int64)
-    first = np.unique(np.searchsorted(edges, wanted))
-    crew(_sort_pages, [(out, out_ids, edges[a : b + 1], large, final) for a, b in pairwise(first)])
+    share = np.unique(np.searchsorted(edges, wanted))
+    crew(_sort_pages, [(out, out_ids, edges[a : b + 1], large, final) for a, b in pairwise(share)])
 
 
-def _line_per_bucket(buckets: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return memory for one line a bucket, each within one line of the cache."""
-    room = np.empty((buckets + 1) * LINE_BYTES, np.uint8)
+def _prefix_shift(keys: NDArray[Any], codec: Codec, low: np.uint64, span: int) -> tuple[np.uint64, bool]:
+    """Choose how many low bits of a key its prefix leaves out, and whether each prefix is a page.
+
+    It is if a sample of the keys is spread evenly over as many prefixes as pages are wanted; else there are prefixes
+    enough to group them into even pages.
+    """
+    wanted = min((keys.nbytes // PAGE_BYTES).bit_length(), _MAX_PAGE_BITS)
+    few = max(span.bit_length() - wanted, 0)
+    many = max(span.bit_length() - _MAX_PREFIX_BITS, 0)
+    if wanted > 0 and few > many:
+        sample = keys[:: max(keys.size // _SAMPLE, 1)][:_SAMPLE].astype(np.uint64)
+        prefixes = (encode.py_func(sample, codec) - low) >> np.uint64(few)
+        if np.bincount(prefixes.astype(np.intp)).max() > max(_UNEVEN * sample.size >> wanted, _CHANCE):
+            return np.uint64(min(many, 63)), False
+    return np.uint64(min(few, 63)), few > many or wanted == 0
+
+
+def _pages(prefix_sizes: NDArray[np.int64], wanted: int) -> tuple[NDArray[np.intp], NDArray[np.uint16]]:
+    """Group neighbouring prefixes into pages of about ``wanted`` keys.
+
+    Returns the first prefix of each page, and the page of each prefix.
+    """
+    before = prefix_sizes.cumsum() - prefix_sizes
+    # About 2^12 pages at most: more lines than that do not stay in cache while pages are filled.
+    goal = max(wanted, -(-int(prefix_sizes.sum()) >> _MAX_PAGE_BITS))
+    # A prefix that fills a page by itself begins one, so that a page sorted again is always smaller than its parent.
+    first = np.flatnonzero((np.diff(before // goal, prepend=-1) > 0) | (prefix_sizes >= goal))
+    page_of = np.repeat(np.arange(first.size, dtype=np.uint16), np.diff(first, append=prefix_sizes.size))
+    return first, page_of
+
+
+def _line_per_page(pages: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return memory for one line a page, each within one line of the cache."""
+    room = np.empty((pages + 1) * LINE_BYTES, np.uint8)
     skip = -room.ctypes.data % LINE_BYTES
-    return room[skip : skip + buckets * LINE_BYTES].view(dtype)
+    return room[skip : skip + pages * LINE_BYTES].view(dtype)
 
 
 def wide_scratch_bytes(n: int, item_bytes: int, threads: int, id_bytes: int = 0) -> int:
@@ -435,7 +478,7 @@ def wide_scratch_bytes(n: int, item_bytes: int, threads: int, id_bytes: int = 0)
 
     A second copy of the data is taken only when one page holds nearly all keys; it is counted all the same.
     """
-    dense = threads * 4 * _DENSE * 4 + _DENSE * (8 + 8 + 8 + item_bytes)
-    partition = threads * (4 * 4 + 8 + 8 + 8 + 2 * LINE_BYTES) << _MAX_BITS
-    pages = threads * (_DENSE * 4 + _LARGE_BYTES * (item_bytes + id_bytes) // item_bytes)
-    return n * (item_bytes + id_bytes) + max(dense, partition, pages)
+    prefixes = threads * _DENSE * (4 * 4 + 8 + 8) + _DENSE * (8 + 8 + 8 + item_bytes)
+    lines = threads * (8 + 2 * LINE_BYTES) << (_MAX_PAGE_BITS + 1)
+    pages = threads * (_DENSE * 4 + min(_LARGE_BYTES // item_bytes, n) * (item_bytes + id_bytes))
+    return n * (item_bytes + id_bytes) + prefixes + lines + pages

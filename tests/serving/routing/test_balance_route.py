@@ -179,8 +179,11 @@ class TestCheck4WorkConservation:
         left = [prompt for prompt, w in zip(prompts, where, strict=True) if w < 0]
         for worker in range(n):
             taken = [prompt for prompt, w in zip(prompts, where, strict=True) if w == worker]
+            late = [p for p, w, w_steps in zip(prompts, where, waited, strict=True)
+                    if w == worker and w_steps > router.patience_steps]  # fmt: skip
             assert len(taken) <= free_slots(view)[worker]
-            assert not taken or sum(taken) <= room[worker]
+            # Only what was passed over too often may have to wait for room at the worker.
+            assert len(taken) == len(late) or sum(taken) <= room[worker]
             if len(taken) < free_slots(view)[worker]:
                 assert all(prompt > room[worker] - sum(taken) for prompt in left)
 
@@ -286,6 +289,9 @@ def placed_slowly(router, view, prompts, alive):
             sum(w * score(prompts[i] + h, m, alpha) for h, (w, m) in enumerate(zip(weights, margins, strict=True)))
             for i in fitting
         ]
+        if where.count(-1) <= sum(free[g] for g in open_workers):
+            # Slots are left for all: the longest first, the oldest of equal ones.
+            totals = [prompts[i] for i in fitting]
         best = fitting[int(np.argmax(totals))]
         where[best] = g
         loads[g] += prompts[best] + ahead
@@ -415,10 +421,44 @@ class TestPlacement:
         router = BalanceRoute(horizon_steps=0, patience_steps=10)
         assert placed(router, view, pool([9, 5000, 600, 20], waited_steps=[3, 12, 50, 11])) == [-1, 1, -1, -1]
 
-    def test_an_overdue_request_that_no_cache_has_room_for_holds_nobody_up(self, workers, pool, placed):
-        view = workers(2, kv_tokens=[0.0, 400.0], slots=1, kv_capacity_tokens=1000.0)
+    def test_an_overdue_request_goes_to_the_least_loaded_worker_that_has_room_for_it(self, workers, pool, placed):
+        view = workers(3, kv_tokens=[100.0, 400.0, 300.0], kv_capacity_tokens=[500.0, 2000.0, 2000.0], slots=1)
         router = BalanceRoute(horizon_steps=0, patience_steps=10)
-        assert sorted(placed(router, view, pool([2000, 300, 200], waited_steps=[99, 0, 0]))) == [-1, 0, 1]
+        assert placed(router, view, pool([1500], waited_steps=[99])) == [2]
+
+    def test_an_overdue_request_that_no_cache_has_room_for_waits_where_most_room_is(self, workers, pool, placed):
+        view = workers(2, kv_tokens=[600.0, 400.0], slots=2, kv_capacity_tokens=1000.0)
+        router = BalanceRoute(horizon_steps=0, patience_steps=10)
+        where = placed(router, view, pool([900, 300, 200, 100], waited_steps=[99, 0, 0, 0]))
+        # Worker 1 takes it and nothing besides; worker 0 has room for one more or two small ones.
+        assert where[0] == 1
+        assert 1 not in where[1:]
+        assert 0 in where[1:]
+
+    def test_a_request_that_outgrows_what_others_leave_of_every_cache_is_served_all_the_same(self):
+        # Two workers of 2,000 tokens, always filled by prompts of 400; the one of 1,900 fits only beside nobody.
+        arrival_s = np.sort(np.append(np.arange(3000) * 4e-3, 0.501))
+        prompts = np.where(arrival_s == 0.501, 1900, 400)
+        requests = RequestTrace(arrival_s=arrival_s, prompt_tokens=prompts, output_tokens=np.full(3001, 20))
+        cluster = Cluster(
+            workers=2, group_size=2, max_running=8, step_time=FittedStepTime(overhead_s=5e-3), refresh_s=0.0,
+            kv_capacity_tokens=2000,
+        )  # fmt: skip
+        router = BalanceRoute(horizon_steps=0, patience_steps=20)
+        assert simulate(requests, cluster, router).ttft_s[prompts == 1900].max() < 2.0
+
+    def test_margins_are_below_the_envelope_of_the_workers_own_group(self, workers, pool, placed):
+        # The heaviest worker of the other group makes room for nothing here.
+        view = workers(4, kv_tokens=[1000.0, 900.0, 300.0, 250.0], slots=[0, 0, 0, 1])
+        one, two = BalanceRoute(horizon_steps=0), BalanceRoute(horizon_steps=0, group_workers=2)
+        assert placed(one, view, pool([60, 700])) == [-1, 3]
+        assert placed(two, view, pool([60, 700])) == [3, -1]
+
+    def test_a_group_as_large_as_the_cluster_or_larger_changes_nothing(self, workers, pool, placed):
+        view = workers(4, kv_tokens=[1000.0, 900.0, 300.0, 250.0], slots=[1, 1, 1, 1])
+        for group in (4, 9):
+            seen = placed(BalanceRoute(horizon_steps=0, group_workers=group), view, pool([60, 700]))
+            assert seen == placed(BR0, view, pool([60, 700]))
 
     def test_no_request_is_passed_over_for_ever(self):
         # 8 slots serve 320 of the 500 short prompts that come a second; the long one comes when all are taken.

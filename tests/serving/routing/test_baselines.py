@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from wavetank.serving.routing.baselines import FewestKVTokens, FewestRequests, RandomWorker, RoundRobin, random_stream
+from wavetank.serving.routing.baselines import (
+    CentralQueue,
+    FewestKVTokens,
+    FewestRequests,
+    RandomWorker,
+    RoundRobin,
+    random_stream,
+)
 
 
 def test_round_robin_goes_through_the_workers_in_order_and_starts_again(workers, chosen):
@@ -61,3 +68,20 @@ def test_ties_rotate_so_that_idle_workers_share_the_arrivals(workers, chosen, ro
 def test_a_tie_goes_to_the_first_worker_behind_the_last_choice(workers, chosen):
     # Worker 1 is never least; after a choice of 0 the round starts at 1 and finds 2.
     assert chosen(FewestRequests(), workers(4, running=[0, 1, 0, 1]), 4) == [0, 2, 0, 2]
+
+
+def test_the_central_queue_gives_the_oldest_to_the_worker_with_the_fewest_kv_tokens_and_counts_them(
+    workers, pool, placed
+):
+    view = workers(3, kv_tokens=[300.0, 100.0, 250.0], slots=2)
+    assert placed(CentralQueue(), view, pool([200, 10, 10])) == [1, 2, 2]
+
+
+def test_the_central_queue_holds_back_what_has_no_slot(workers, pool, placed):
+    view = workers(2, slots=2, running=[1, 1], waiting=[1, 0], sent_requests=[0, 0])
+    assert placed(CentralQueue(), view, pool([5, 5, 5])) == [1, -1, -1]
+
+
+def test_in_the_central_queue_nobody_passes_the_one_who_waits_for_room(workers, pool, placed):
+    view = workers(2, kv_tokens=[0.0, 900.0], kv_capacity_tokens=1000.0, slots=4)
+    assert placed(CentralQueue(), view, pool([600, 500, 50])) == [0, -1, -1]

@@ -11,13 +11,17 @@ Differs from the source:
 
 1. The score's coefficients were not published; we take the exact decrement of the imbalance G * max L - sum L, so a
    request of size s on a worker with margin m scores s when it fits and m - (G - 1) * (s - m) when it does not.
-2. The two stages are ours: the worker with the largest margin first, then the request that scores best on it.
-3. A request that was passed over in ``patience_steps`` decisions goes next, whatever it scores.
-4. A worker without room in its KV cache takes nothing; the paper's slots are the only limit we found there.
+2. The two stages are ours: the worker with the largest margin first, then the request that scores best on it; where
+   slots are left for all that wait, the longest one, since all will be placed and the longest last overflows most.
+3. A request that was passed over in ``patience_steps`` decisions goes next, whatever it scores: to the least loaded
+   worker with room for it, and where there is none to the one with most room, at whose queue's head it then waits.
+4. A worker without room in its KV cache takes nothing; the paper's slots are the only limit we found there.  Room is
+   what is neither held nor promised: a worker's watermark and the growth of running requests are its own business.
 5. Horizon 16 and discount 0.9 are ours; the paper says that a short constant horizon suffices.
 6. Termination is forecast by one of three classifiers of our own (see :mod:`wavetank.serving.routing.termination`).
 7. Decides before every step of a single group, from a view as old as the cluster's ``refresh_s``; with several groups
-   at arrivals and refreshes, and the envelope then spans all of them.
+   (``group_workers``) at arrivals and refreshes.  A margin is then below the envelope of the worker's own group, and
+   stage one takes the least loaded worker of all groups.
 """
 
 from __future__ import annotations
@@ -129,6 +133,26 @@ def _best_size(margins: NDArray[np.float64], weights: NDArray[np.float64], alpha
     return breaks[steps - 1]
 
 
+@njit(forceinline=True)
+def _add(
+    tokens: float,
+    g: int,
+    loads: NDArray[np.float64],
+    weighed: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    envelope: NDArray[np.float64],
+    room: NDArray[np.float64],
+    free: NDArray[np.int64],
+) -> None:
+    """Count a request of so many tokens as placed on worker ``g``."""
+    room[g] -= tokens
+    free[g] -= 1
+    for h in range(weights.size):
+        loads[g, h] += tokens + h
+        weighed[g] += weights[h] * (tokens + h)
+        envelope[h] = max(envelope[h], loads[g, h])
+
+
 @place_function
 def _place(
     view: WorkersView,
@@ -139,31 +163,32 @@ def _place(
     placed: NDArray[np.int64],
 ) -> int:
     workers = view.running.size
-    alpha = parameters[0] if parameters[0] >= 0.0 else workers - 1.0
+    group = np.int64(parameters[9]) if 0.0 < parameters[9] < workers else workers
+    groups = (workers + group - 1) // group
+    alpha = parameters[0] if parameters[0] >= 0.0 else group - 1.0
     patience = parameters[1]
     steps = np.int64(parameters[2]) + 1
     gamma = parameters[3]
     kind = np.int64(parameters[8])
     # One allocation, many uses: they are a good part of a small decision's time.
-    floats = np.empty(workers * (steps + 2) + 3 * steps)
+    floats = np.empty(workers * (steps + 2) + (groups + 2) * steps)
     loads = floats[: workers * steps].reshape((workers, steps))
     rest = floats[workers * steps :]
     weighed, room = rest[:workers], rest[workers : 2 * workers]
-    weights, envelope = rest[2 * workers : 2 * workers + steps], rest[2 * workers + steps : 2 * workers + 2 * steps]
-    margins = rest[2 * workers + 2 * steps :]
+    weights, margins = rest[2 * workers : 2 * workers + steps], rest[2 * workers + steps : 2 * workers + 2 * steps]
+    envelopes = rest[2 * workers + 2 * steps :].reshape((groups, steps))
     forecast(view, active, kind, parameters, loads)
     weights[0] = 1.0
     for h in range(1, steps):
         weights[h] = weights[h - 1] * gamma
-    for h in range(steps):
-        envelope[h] = loads[0, h]
-        for g in range(1, workers):
+    envelopes[:] = loads[::group]
+    for g in range(workers):
+        envelope = envelopes[g // group]
+        for h in range(steps):
             envelope[h] = max(envelope[h], loads[g, h])
 
-    # Workers with a free slot, in a heap with the least discounted load (the largest margin) on top.
     integers = np.empty(2 * workers, np.int64)
     heap, free = integers[:workers], integers[workers:]
-    size = 0
     for g in range(workers):
         free[g] = view.slots[g] - view.running[g] - view.waiting[g] - view.sent_requests[g]
         held = view.kv_tokens[g] + view.waiting_tokens[g] + view.sent_tokens[g]
@@ -171,6 +196,31 @@ def _place(
         weighed[g] = 0.0
         for h in range(steps):
             weighed[g] += weights[h] * loads[g, h]
+
+    waiting = pool.prompt_tokens.size
+    count = 0
+    # Requests that were passed over too often, the oldest first.
+    for r in range(waiting):
+        if pool.waited_steps[r] <= patience:
+            continue
+        tokens = pool.prompt_tokens[r]
+        best, widest = -1, -1
+        for g in range(workers):
+            if free[g] > 0:
+                if tokens <= room[g] and (best < 0 or weighed[g] < weighed[best]):
+                    best = g
+                if widest < 0 or room[g] > room[widest]:
+                    widest = g
+        g = best if best >= 0 else widest
+        if g < 0:
+            break
+        placed[r] = g
+        count += 1
+        _add(tokens, g, loads, weighed, weights, envelopes[g // group], room, free)
+
+    # Workers with a free slot, in a heap with the least discounted load on top: in a group, the largest margin.
+    size = 0
+    for g in range(workers):
         if free[g] > 0:
             at = size
             while at > 0 and weighed[heap[(at - 1) >> 1]] > weighed[g]:
@@ -179,53 +229,47 @@ def _place(
             heap[at] = g
             size += 1
 
-    waiting = pool.prompt_tokens.size
     by_size = np.argsort(pool.prompt_tokens, kind="mergesort")
-    left = waiting
-    overdue = 0
-    count = 0
+    left, slots = 0, 0
+    for i in range(waiting):
+        if placed[by_size[i]] < 0:
+            by_size[left] = by_size[i]
+            left += 1
+    for g in range(workers):
+        slots += max(free[g], 0)
     while size > 0 and left > 0:
         g = heap[0]
+        envelope = envelopes[g // group]
         for h in range(steps):
             margins[h] = envelope[h] - loads[g, h]
-        # The oldest request that was passed over too often goes first.
-        chosen = -1
-        while overdue < waiting and (placed[overdue] >= 0 or pool.waited_steps[overdue] <= patience):
-            overdue += 1
-        if overdue < waiting and pool.prompt_tokens[overdue] <= room[g]:
-            for i in range(left):
-                if by_size[i] == overdue:
-                    chosen = i
-                    break
-        if chosen < 0:
-            best = _best_size(margins, weights, alpha)
-            low, high = 0, left
-            while low < high:
-                middle = (low + high) >> 1
-                if pool.prompt_tokens[by_size[middle]] <= best:
-                    low = middle + 1
-                else:
-                    high = middle
-            # The largest size up to the best one, and the smallest beyond.
-            below, above = low - 1, low
-            if above < left and pool.prompt_tokens[by_size[above]] > room[g]:
-                above = left
-            while below >= 0 and pool.prompt_tokens[by_size[below]] > room[g]:
+        best_size = _best_size(margins, weights, alpha) if left > slots else np.inf
+        low, high = 0, left
+        while low < high:
+            middle = (low + high) >> 1
+            if pool.prompt_tokens[by_size[middle]] <= best_size:
+                low = middle + 1
+            else:
+                high = middle
+        # The largest size up to the best one, and the smallest beyond.
+        chosen, below, above = -1, low - 1, low
+        if above < left and pool.prompt_tokens[by_size[above]] > room[g]:
+            above = left
+        while below >= 0 and pool.prompt_tokens[by_size[below]] > room[g]:
+            below -= 1
+        if below >= 0:
+            # The oldest among equal sizes.
+            while below > 0 and pool.prompt_tokens[by_size[below - 1]] == pool.prompt_tokens[by_size[below]]:
                 below -= 1
-            if below >= 0:
-                # The oldest among equal sizes.
-                while below > 0 and pool.prompt_tokens[by_size[below - 1]] == pool.prompt_tokens[by_size[below]]:
-                    below -= 1
-                chosen = below
-            if above < left:
-                gain = 0.0
-                fits = -np.inf if below < 0 else 0.0
-                for h in range(steps):
-                    gain += weights[h] * score(pool.prompt_tokens[by_size[above]] + h, margins[h], alpha)
-                    if below >= 0:
-                        fits += weights[h] * score(pool.prompt_tokens[by_size[below]] + h, margins[h], alpha)
-                if gain > fits:
-                    chosen = above
+            chosen = below
+        if above < left:
+            gain = 0.0
+            fits = -np.inf if below < 0 else 0.0
+            for h in range(steps):
+                gain += weights[h] * score(pool.prompt_tokens[by_size[above]] + h, margins[h], alpha)
+                if below >= 0:
+                    fits += weights[h] * score(pool.prompt_tokens[by_size[below]] + h, margins[h], alpha)
+            if gain > fits:
+                chosen = above
         if chosen >= 0:
             r = by_size[chosen]
             for i in range(chosen, left - 1):
@@ -233,15 +277,11 @@ def _place(
             left -= 1
             placed[r] = g
             count += 1
-            tokens = pool.prompt_tokens[r]
-            room[g] -= tokens
-            free[g] -= 1
-            for h in range(steps):
-                loads[g, h] += tokens + h
-                weighed[g] += weights[h] * (tokens + h)
-                envelope[h] = max(envelope[h], loads[g, h])
+            slots -= 1
+            _add(pool.prompt_tokens[r], g, loads, weighed, weights, envelope, room, free)
         if chosen < 0 or free[g] == 0:
             # Nothing waiting fits into its cache, or its slots are taken: the worker is out of this decision.
+            slots -= free[g]
             size -= 1
             heap[0] = heap[size]
         at = 0
@@ -263,7 +303,13 @@ class BalanceRoute:
     horizon_steps: int = setting(16, unit="steps", says="how far margins are forecast; 0 is BR-0", low=0, high=512)
     discount: float = setting(0.9, says="weight of a step against the one before it (gamma)", low=0.0, high=1.0)
     alpha: float | None = setting(
-        None, says="what an overflowing token costs against one that fits; workers - 1 by default", low=0.0, high=1e6
+        None,
+        says="what an overflowing token costs against one that fits; workers of a group - 1 by default",
+        low=0.0,
+        high=1e6,
+    )
+    group_workers: int = setting(
+        0, unit="workers", says="neighbouring workers that share a step barrier; 0: all", low=0, high=100_000
     )
     patience_steps: int = setting(
         200, unit="steps", says="decisions after which a passed-over request goes next", low=0, high=10**9
@@ -291,7 +337,7 @@ class BalanceRoute:
         return np.zeros(0)
 
     def parameters(self) -> NDArray[np.float64]:
-        """Return alpha (-1: workers - 1), patience, horizon, discount, mean length, classifier weights and kind."""
+        """Return alpha (-1: by the group), patience, horizon, discount, mean length, classifier, kind and group."""
         kind = _KINDS[self.termination] if self.horizon_steps > 0 else NONE
         return np.array(
             [
@@ -302,6 +348,7 @@ class BalanceRoute:
                 self.mean_output_tokens,
                 *self.logistic,
                 kind,
+                self.group_workers,
             ],
             np.float64,
         )

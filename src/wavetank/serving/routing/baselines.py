@@ -1,8 +1,10 @@
-"""The routers everybody knows: round robin, random, fewest requests, fewest KV tokens.
+"""The routers everybody knows: round robin, random, fewest requests, fewest KV tokens, one queue for all.
 
-They are the baselines of every routing study.  The last is the strongest cheap rival: it looks at the very load that a
-decode step pays for, and an independent study of data-parallel decoding found that most of the gain comes from this
-choice of signal rather than from the algorithm behind it (DP-BalanceRouter, "The EP Barrier Tax", 2026).
+They are the baselines of every routing study.  Fewest KV tokens is the strongest cheap rival: it looks at the very
+load that a decode step pays for, and an independent study of data-parallel decoding found that most of the gain comes
+from this choice of signal rather than from the algorithm behind it (DP-BalanceRouter, "The EP Barrier Tax", 2026).  The
+central queue is the same rule with requests held back until a worker has a slot for them: what a pool router gains by
+waiting alone, without any choice of who goes.
 
 Source: M. Harchol-Balter, "Performance Modeling and Design of Computer Systems", Cambridge 2013, chapter 24.
 
@@ -20,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.rng import stream_key
-from wavetank.serving.interfaces import Arrival, WorkersView, choose_function
+from wavetank.serving.interfaces import ActiveView, Arrival, PoolView, WorkersView, choose_function, place_function
 from wavetank.settings import setting
 from wavetank.sim.streams import next_below
 
@@ -79,6 +81,34 @@ def _fewest_kv_tokens(
     return best
 
 
+@place_function
+def _central_queue(
+    view: WorkersView,
+    pool: PoolView,
+    active: ActiveView,
+    state: NDArray[np.float64],
+    parameters: NDArray[np.float64],
+    placed: NDArray[np.int64],
+) -> int:
+    workers = view.running.size
+    free = view.slots - view.running - view.waiting - view.sent_requests
+    load = view.kv_tokens + view.waiting_tokens + view.sent_tokens
+    for r in range(pool.prompt_tokens.size):
+        tokens = pool.prompt_tokens[r]
+        best = -1
+        for g in range(workers):
+            fits = free[g] > 0 and load[g] + tokens <= view.kv_capacity_tokens[g]
+            if fits and (best < 0 or load[g] < load[best]):
+                best = g
+        if best < 0:
+            # First come, first served: nobody passes the one who waits for room.
+            return r
+        placed[r] = best
+        free[best] -= 1
+        load[best] += tokens
+    return pool.prompt_tokens.size
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundRobin:
     """Router that goes through the workers in turn."""
@@ -135,6 +165,21 @@ class FewestKVTokens:
     def initial_state(self, workers: int) -> NDArray[np.float64]:
         """Return one cell: where the search starts."""
         return np.zeros(1)
+
+    def parameters(self) -> NDArray[np.float64]:
+        """Return no parameters."""
+        return np.zeros(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralQueue:
+    """Pool router: first come, first served to the worker with the fewest KV tokens that has a slot and room."""
+
+    place = staticmethod(_central_queue)
+
+    def initial_state(self, workers: int) -> NDArray[np.float64]:
+        """Return no state."""
+        return np.zeros(0)
 
     def parameters(self) -> NDArray[np.float64]:
         """Return no parameters."""

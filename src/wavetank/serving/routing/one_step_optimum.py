@@ -1,6 +1,6 @@
 """The one-step optimum: the placement that leaves the least imbalance right now, by integer programming.
 
-For every decision it places as many waiting requests as there are free slots, chosen and assigned so that
+For every decision it places as many waiting requests as slots and KV caches take, chosen and assigned so that
 G * max L - sum L is least.  It is what BalanceRoute approximates in microseconds, and only small cases can be solved.
 
 Source: BF-IO, arXiv 2601.17855 (the same group), as the per-step integer program; solved with CP-SAT of OR-tools.
@@ -9,6 +9,8 @@ Differs from the source:
 
 1. The horizon is one step: the predicted imbalance of later steps is not in the objective.
 2. At most 8 workers and the 12 oldest waiting requests, so that a decision stays below a second.
+3. A request must fit into what a worker's KV cache has left; one that was passed over in ``patience_steps`` decisions
+   is placed before any number of others.
 """
 
 from __future__ import annotations
@@ -26,15 +28,22 @@ MOST_WORKERS, MOST_REQUESTS = 8, 12
 
 
 def solve(
-    loads: NDArray[np.int64], free: NDArray[np.int64], sizes: NDArray[np.int64], time_limit_s: float
+    loads: NDArray[np.int64],
+    free: NDArray[np.int64],
+    room: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    overdue: NDArray[np.bool_],
+    time_limit_s: float,
 ) -> NDArray[np.int64]:
-    """Return the worker of each request (-1: stays) that minimises G * max L - sum L with every usable slot used.
+    """Return the worker of each request (-1: stays): most overdue ones, then most of all, then least G * max L - sum L.
 
     Parameters
     ----------
-    loads, free : int64 arrays (workers,)
-        Tokens held and free slots.
+    loads, free, room : int64 arrays (workers,)
+        Tokens held, free slots, and tokens that the KV cache can still take.
     sizes : int64 array (requests,)
+    overdue : bool array (requests,)
+        Who must not be passed over again.
     time_limit_s : float
         After which the best placement found is taken.
     """
@@ -49,14 +58,20 @@ def solve(
         model.add_at_most_one(row)
     for g in range(workers):
         model.add(sum(on[i][g] for i in range(requests)) <= max(int(free[g]), 0))
-    model.add(sum(x for row in on for x in row) == min(requests, int(np.maximum(free, 0).sum())))
-    envelope = model.new_int_var(0, int(loads.max() + sizes.sum()), "")
+        for i in range(requests):
+            if sizes[i] > room[g]:
+                model.add(on[i][g] == 0)
+        model.add(sum(int(sizes[i]) * on[i][g] for i in range(requests)) <= max(int(room[g]), 0))
+    highest = int(loads.max() + sizes.sum())
+    envelope = model.new_int_var(0, highest, "")
     placed = []
     for g in range(workers):
         added = sum(int(sizes[i]) * on[i][g] for i in range(requests))
         model.add(envelope >= int(loads[g]) + added)
         placed.append(added)
-    model.minimize(workers * envelope - sum(placed))
+    # Worth more than any imbalance; an overdue request is worth more than all others together.
+    worth = [(workers * highest + 1) * (requests + 1 if late else 1) for late in overdue]
+    model.minimize(workers * envelope - sum(placed) - sum(worth[i] * x for i, row in enumerate(on) for x in row))
     solver = cp_model.CpSolver()
     # Counted work, not wall time: the same decision on a busy machine.
     solver.parameters.max_deterministic_time = time_limit_s
@@ -84,6 +99,9 @@ class OneStepOptimum:
     time_limit_s: float = setting(
         1.0, unit="s", says="most work for one decision, in the solver's deterministic seconds", low=0.001, high=3600.0
     )
+    patience_steps: int = setting(
+        200, unit="steps", says="decisions after which a passed-over request goes next", low=0, high=10**9
+    )
 
     def place(
         self,
@@ -104,8 +122,10 @@ class OneStepOptimum:
             )
         free = view.slots - view.running - view.waiting - view.sent_requests
         loads = (view.kv_tokens + view.waiting_tokens + view.sent_tokens).astype(np.int64)
+        room = view.kv_capacity_tokens.astype(np.int64) - loads
         sizes = pool.prompt_tokens[:MOST_REQUESTS].astype(np.int64)
-        placed[: sizes.size] = solve(loads, free, sizes, self.time_limit_s)
+        overdue = pool.waited_steps[:MOST_REQUESTS] > self.patience_steps
+        placed[: sizes.size] = solve(loads, free, room, sizes, overdue, self.time_limit_s)
         return int((placed[: sizes.size] >= 0).sum())
 
     def initial_state(self, workers: int) -> NDArray[np.float64]:

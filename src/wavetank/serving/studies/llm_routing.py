@@ -45,6 +45,7 @@ class LLMRouting(Study):
         "fewest-requests",
         "fewest-kv-tokens",
         "prefix-affinity",
+        "central-queue",
         "balance-route-0",
         "balance-route",
     )

@@ -1,9 +1,12 @@
 """The manual, the README and the examples do what they say."""
 
+import contextlib
 import importlib.util
 import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +45,36 @@ def test_the_commands_of_a_page_run(page, line, tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def test_the_shell_story_of_a_page_runs_from_the_first_line_to_the_last(tmp_path):
+    page = ROOT / "docs" / "guide" / "from-trace-to-production.md"
+    script = "set -euo pipefail\n" + "".join(blocks(page, "sh"))
+    for port in ("8080", "8101", "8102", "8103", "8104"):
+        script = script.replace(port, str(free_port()))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # A file, not a pipe: what still runs in the background after a failure would keep a pipe open.
+    told = tmp_path / "told.txt"
+    with told.open("w") as file, subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, start_new_session=True,
+        stdout=file, stderr=subprocess.STDOUT,
+    ) as shell:  # fmt: skip
+        try:
+            shell.wait(timeout=400)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    out = told.read_text()
+    assert shell.returncode == 0, out[-4000:]
+    assert out.count("240 of 240 requests got a whole answer") == 1
+    assert out.count("241 of 241 requests got a whole answer") == 1
+    assert "wavetank_router_view_kv_tokens" in out
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from wavetank.platforms.step_time import STEP_SIGNATURE, FittedStepTime, RooflineStepTime
+from wavetank.serving.adapters import Adapters, SchedulerOverhead
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.reference import simulate_slowly
 from wavetank.serving.routing.balance_route import BalanceRoute
@@ -104,6 +105,10 @@ def traces(draw: Any) -> RequestTrace:
             ids += [common + k for k in range(shared)] + [10_000 * (i + 1) + k for k in range(count - shared)]
             offsets.append(len(ids))
         blocks = {"block_ids": ids, "block_offsets": offsets, "block_tokens": size}
+    if draw(st.booleans()):
+        # The third name is none: the model without an adapter.
+        codes = draw(st.lists(st.integers(0, 6), min_size=n, max_size=n))
+        blocks |= {"adapter": codes, "adapter_names": ("a", "b", "", "c", "d", "e", "f")}
     return RequestTrace(arrival_s=arrival_s, prompt_tokens=prompts, output_tokens=outputs, **blocks)
 
 
@@ -118,6 +123,22 @@ step_times = st.one_of(
     ),
     st.just(RooflineStepTime(device="H100-SXM", model="Llama-3.1-8B")),
     st.just(CurvedStepTime()),
+)
+
+
+adapters = st.builds(
+    Adapters,
+    slots=st.sampled_from([1, 2, 3, 7, 50]),
+    ranks=st.sampled_from([(8,), (8, 32, 16)]),
+    percent_per_adapter=st.sampled_from([0.0, 1.93, 17.7777777]),
+    percent=st.sampled_from([100.0, 200.0]),
+    load_s=st.sampled_from([0.0, 5.83e-3]),
+)
+overheads = st.builds(
+    SchedulerOverhead,
+    base_s=st.sampled_from([-1e-4, 0.0, 1e-3]),
+    per_waiting_s=st.sampled_from([0.0, 1e-4]),
+    per_waiting_share_s=st.sampled_from([-1e-4, 0.0]),
 )
 
 
@@ -138,6 +159,8 @@ def clusters(draw: Any) -> Cluster:
         prefix_caching=draw(st.booleans()),
         prefix_memory_s=draw(st.sampled_from([0.05, 300.0])),
         pool_window=draw(st.sampled_from([1, 5, 512])),
+        adapters=draw(st.none() | adapters),
+        scheduler_overhead=draw(st.none() | st.none() | overheads),
     )
 
 
@@ -160,7 +183,8 @@ pool_routers = st.one_of(
 
 
 def ps(times_s: Any) -> Any:
-    return np.round(times_s * PS).astype(np.int64)
+    """Return whole picoseconds, -1 for what never happened."""
+    return np.nan_to_num(np.round(times_s * PS), nan=-1).astype(np.int64)
 
 
 def agree(requests: RequestTrace, cluster: Cluster, router: Any, expected: Any = None) -> None:
@@ -172,6 +196,13 @@ def agree(requests: RequestTrace, cluster: Cluster, router: Any, expected: Any =
     assert run.preemptions.tolist() == slow["preemptions"].tolist()
     assert run.matched_tokens.tolist() == slow["matched"].tolist()
     assert run.steps == slow["steps"][0]
+    assert run.decisions == slow["decisions"][0]
+    assert run.adapter_loads == slow["adapter_loads"][0]
+    assert run.prefill_steps == slow["prefill_steps"][0]
+    times_s = run.lock_s, run.work_s, run.mixed_s
+    assert times_s == pytest.approx([slow[name][0] / PS for name in ("lock_ps", "work_ps", "mixed_ps")], abs=1e-12)
+    if cluster.group_size > 1 and slow["counted_steps"][0]:
+        assert run.imbalance_tokens == pytest.approx(slow["imbalance_tokens"][0] / slow["counted_steps"][0])
 
 
 def agree_split(
@@ -181,7 +212,8 @@ def agree_split(
         prefill=prefill, decode=decode, transfer_s_per_token=transfer_s, transfer_latency_s=1e-3
     )
     run = simulate(requests, cluster, router, decode_router=decode_router)
-    blocks = {name: getattr(requests, name) for name in ("block_ids", "block_offsets", "block_tokens")}
+    kept = ("block_ids", "block_offsets", "block_tokens", "adapter", "adapter_names")
+    blocks = {name: getattr(requests, name) for name in kept}
     prompts = RequestTrace(
         arrival_s=requests.arrival_s,
         prompt_tokens=requests.prompt_tokens,
@@ -200,9 +232,11 @@ def agree_split(
             arrival_s=ready_ps[order] / PS,
             prompt_tokens=requests.prompt_tokens[order],
             output_tokens=requests.output_tokens[order],
+            adapter=None if requests.adapter is None else requests.adapter[order],
+            adapter_names=requests.adapter_names,
         )
         after = simulate_slowly(arriving, decode, decode_router, first_ps=before["first_ps"][order])
-        finish_ps[order], worker[order] = after["finish_ps"], after["worker"]
+        finish_ps[order], worker[order] = after["finish_ps"], prefill.workers + after["worker"]
         preemptions[order] += after["preemptions"]
         steps += after["steps"][0]
     assert ps(run.finish_s).tolist() == finish_ps.tolist()
@@ -215,6 +249,12 @@ def agree_split(
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_both_agree_behind_routers_that_place_at_arrival(requests, cluster, router):
     agree(requests, cluster, router)
+
+
+@given(traces(), clusters(), arrival_routers, st.integers(1, 5))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_both_agree_on_who_is_refused(requests, cluster, router, max_waiting):
+    agree(requests, dataclasses.replace(cluster, max_waiting=max_waiting), router)
 
 
 @given(traces(), clusters(), pool_routers)

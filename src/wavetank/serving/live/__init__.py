@@ -1,0 +1,12 @@
+"""The serving area in the real world: the same routers that are simulated, in front of real model servers.
+
+* ``proxy``: an OpenAI-compatible HTTP router; its policy is a router of :mod:`wavetank.serving.routing`, called on a
+  view kept from observed traffic and from the servers' own metrics;
+* ``engine``: a stand-in model server, paced by the same step-time model as the simulator;
+* ``replay``: sends a request trace to a server and measures what came back;
+* ``recording``: traffic written down as a trace that ``wavetank compare`` reads;
+* ``barrier``: worker processes that decode for real and meet at a barrier after every step.
+
+Only modules of this package read clocks and open sockets.  All but ``barrier`` need the extra
+``serving``.
+"""

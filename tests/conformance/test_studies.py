@@ -12,7 +12,7 @@ from wavetank.cli.facts import parameters_of, question_of
 from wavetank.runfolder import Plan, dump_plan
 from wavetank.study import Chart, Study, TimingStudy, build_study, settings_of
 
-CHARTS = {"bars", "pareto", "sweep", "distribution", "timeline"}
+CHARTS = {"bars", "pareto", "sweep", "distribution", "timeline", "scatter"}
 
 
 def test_a_study_is_a_frozen_dataclass_of_keywords_named_as_in_the_catalog(study_entry: StudyEntry) -> None:

@@ -309,3 +309,29 @@ def test_roofline_is_near_predictions_from_measured_operators_on_nvlink_devices(
     assert min(ratios) > 1 / 1.7
     assert max(ratios) < 1.7
     assert 0.85 < np.median(ratios) < 1.05
+
+
+SHARED = {"device": "RTXPRO6000", "model": "Qwen3-30B-A3B", **IDEAL}
+
+
+def test_engines_that_share_experts_read_their_part_of_the_weights() -> None:
+    alone = RooflineStepTime(**SHARED, all_reduce_latency_s=0.0)
+    both = RooflineStepTime(**SHARED, all_reduce_latency_s=0.0, expert_parallel=2)
+    qwen, tokens = model("Qwen3-30B-A3B"), 500
+    # So many tokens touch every expert, and reading the weights still takes longer than the arithmetic.
+    saved = qwen.expert_parameters * 2 / 2 / 1.792e12
+    sent = 2 * 48 * 2 * qwen.hidden * tokens / 6.4e10
+    assert alone.seconds(tokens, 0) - both.seconds(tokens, 0) == pytest.approx(saved - sent, rel=1e-4)
+
+
+def test_the_exchange_of_shared_experts_starts_twice_a_layer() -> None:
+    slow, fast = (RooflineStepTime(**SHARED, all_reduce_latency_s=s, expert_parallel=4) for s in (1e-3, 0.0))
+    assert slow.seconds(1, 0) - fast.seconds(1, 0) == pytest.approx(2 * 48 * 1e-3)
+
+
+@pytest.mark.parametrize("workers", [0, 3, 256, True, 2.0])
+def test_experts_that_do_not_divide_are_refused(workers: int) -> None:
+    with pytest.raises(BadValueError, match="expert_parallel"):
+        RooflineStepTime(**SHARED, expert_parallel=workers)
+    with pytest.raises(BadValueError, match="expert_parallel"):
+        RooflineStepTime(device="H100-SXM", model="Llama-3.1-8B", expert_parallel=2)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from wavetank.errors import BadFileError, BadValueError, UnknownNameError
 from wavetank.platforms import RooflineStepTime, TableStepTime, model, step_ps
+from wavetank.platforms.engine_overheads import EngineOverheads
 
 MODEL = replace(model("Llama-3.1-8B"), name="tiny", layers=2)
 MOE_MODEL = replace(
@@ -470,3 +471,128 @@ def test_every_profile_on_this_machine_can_be_read() -> None:
     assert min(ratios) > 0.7
     assert max(ratios) < 1.4
     assert np.isfinite(ratios).all()
+
+
+EXPERT_US = {1: 10.0, 2: 18.0, 4: 30.0}
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Callable[..., TableStepTime]:
+    """Two layers of four experts, two a token, on a card with a link."""
+    place = write_profile(tmp_path, {k: v for k, v in LAYERS.items() if "proj" not in k or k[0] in "qo"}, "tiny-moe")
+    write_csv(
+        place / "moe.csv.gz",
+        "tokens,activated_experts,time_us",
+        [(n, touched, us + n / 10) for n in TOKENS for touched, us in EXPERT_US.items()],
+    )
+    (tmp_path / "card").rename(tmp_path / "RTXPRO6000")
+
+    def read(expert_parallel: int, **more: float) -> TableStepTime:
+        given = {"overhead_s": 0.0, "collective_latency_s": 0.0, "link_efficiency": 1.0} | more
+        return TableStepTime.from_vllm_profiles(
+            "RTXPRO6000", MOE_MODEL, folder=tmp_path, expert_parallel=expert_parallel, **given
+        )
+
+    return read
+
+
+def test_engines_that_share_experts_each_touch_their_part(shared: Callable[..., TableStepTime]) -> None:
+    # 64 tokens of each of two engines touch all experts: two on each engine instead of four.
+    saved_us = 2 * (EXPERT_US[4] - EXPERT_US[2])
+    sent = 2 * 2 * 64 * 2 * MOE_MODEL.hidden / 6.4e10
+    alone, both = shared(1), shared(2)
+    assert alone.seconds(64, 6400) - both.seconds(64, 6400) == pytest.approx(saved_us * 1e-6 - sent, rel=1e-6)
+
+
+def test_collectives_of_shared_experts_start_twice_a_layer(shared: Callable[..., TableStepTime]) -> None:
+    late = shared(2, collective_latency_s=1e-3).seconds(4, 400) - shared(2).seconds(4, 400)
+    assert late == pytest.approx(2 * MOE_MODEL.layers * 1e-3)
+    assert shared(1, collective_latency_s=1e-3) == shared(1)
+
+
+@pytest.mark.parametrize("workers", [0, -2, 3, 8, True])
+def test_experts_must_divide_among_the_engines(shared: Callable[..., TableStepTime], workers: int) -> None:
+    with pytest.raises(BadValueError):
+        shared(workers)
+
+
+def test_a_dense_model_has_no_experts_to_share(folder: Path) -> None:
+    with pytest.raises(BadValueError, match="0 experts"):
+        TableStepTime.from_vllm_profiles("card", MODEL, folder=folder, expert_parallel=2)
+
+
+BATCHES = [(1, 16, 0, 0), (4, 1024, 0, 0), (0, 0, 16, 136), (4, 1024, 16, 136), (8, 800, 64, 2080)]
+
+
+@pytest.mark.parametrize(("n", "context", "chunk", "pairs"), BATCHES)
+def test_overheads_add_a_time_a_step_and_a_time_a_sequence(
+    table: TableStepTime, n: int, context: int, chunk: int, pairs: int
+) -> None:
+    more = table.with_overheads(EngineOverheads(step_s=2e-3, sequence_s=3e-5))
+    rows = n + (chunk > 0)
+    added = step_ps(more, n, context, chunk, pairs) - step_ps(table, n, context, chunk, pairs)
+    assert added == pytest.approx((2e-3 + rows * 3e-5) * 1e12, abs=2)
+
+
+def test_a_batch_is_padded_to_the_next_captured_graph_in_its_linear_layers_alone(table: TableStepTime) -> None:
+    more = table.with_overheads(EngineOverheads(graph_sizes=(1, 8, 32)))
+    added = step_ps(more, 4, 1024) - step_ps(table, 4, 1024)
+    assert added == pytest.approx((linear_us(8) - linear_us(4)) * 1e6, abs=2)
+    mixed = step_ps(more, 4, 1024, 16, 136) - step_ps(table, 4, 1024, 16, 136)
+    assert mixed == pytest.approx((linear_us(32) - linear_us(20)) * 1e6, abs=2)
+    for batch in ((8, 2048, 0, 0), (0, 0, 64, 2080), (40, 4000, 0, 0)):
+        assert step_ps(more, *batch) == pytest.approx(step_ps(table, *batch), abs=2)
+
+
+def test_no_overheads_change_nothing(table: TableStepTime) -> None:
+    assert table.with_overheads(EngineOverheads()) == table
+
+
+def test_a_profile_without_attention_takes_no_overheads() -> None:
+    bare = TableStepTime(source="mine", layout="linear-layers", values=(0.0,), context_slope_ps=0)
+    with pytest.raises(BadValueError, match="every layer"):
+        bare.with_overheads(EngineOverheads(step_s=1e-3))
+
+
+SPREAD = "pc,n,nb,kvs,kv_big,t_mean_us,t_skew_us"
+
+
+def write_spread(folder: Path, rows: Rows) -> None:
+    write_csv(folder / "card" / "tiny" / "tp1" / "skew.csv.gz", SPREAD, rows)
+
+
+def spread_rows(chunk: int, longer: dict[int, float]) -> Rows:
+    """Half of n sequences have three times the context of the others, a variation of one half."""
+    return [(chunk, n, n // 2, 100, 300, 50.0, 50.0 * (1 + factor / 2)) for n, factor in longer.items()]
+
+
+def test_unequal_contexts_lengthen_attention_by_what_was_measured(folder: Path) -> None:
+    write_spread(folder, spread_rows(0, {2: 0.0, 4: 0.2, 8: 0.1}) + spread_rows(16, {4: 0.4, 8: 0.4}))
+
+    def read(variation: float) -> TableStepTime:
+        return TableStepTime.from_vllm_profiles("card", MODEL, folder=folder, context_variation=variation)
+
+    even, uneven = read(0.0), read(0.6)
+    decodes = step_ps(uneven, 4, 1024) - step_ps(even, 4, 1024)
+    assert decodes == pytest.approx(0.6 * 0.2 * 2 * decode_us(4, 256) * 1e6, abs=4)
+    mixed = step_ps(uneven, 4, 1024, 16, 136) - step_ps(even, 4, 1024, 16, 136)
+    assert mixed == pytest.approx(0.6 * 0.4 * 2 * 7 / 6 * (prefill_us(16, 0) + decode_us(4, 256)) * 1e6, abs=4)
+    for alone in ((1, 256, 0, 0), (0, 0, 16, 136)):
+        assert step_ps(uneven, *alone) == pytest.approx(step_ps(even, *alone), abs=2)
+
+
+def test_noise_of_nearly_equal_contexts_and_gains_are_not_taken_over(folder: Path) -> None:
+    nearly: Rows = [(0, 4, 2, 100, 110, 50.0, 500.0)]
+    write_spread(folder, nearly + spread_rows(0, {4: -0.2, 8: -0.2}) + spread_rows(16, {4: -0.1}))
+    plain = TableStepTime.from_vllm_profiles("card", MODEL, folder=folder)
+    assert TableStepTime.from_vllm_profiles("card", MODEL, folder=folder, context_variation=0.5) == plain
+
+
+def test_without_measurements_of_unequal_contexts_they_are_refused(folder: Path) -> None:
+    with pytest.raises(BadFileError, match=r"lacks skew\.csv\.gz"):
+        TableStepTime.from_vllm_profiles("card", MODEL, folder=folder, context_variation=0.5)
+    write_spread(folder, spread_rows(0, {4: 0.1}))
+    with pytest.raises(BadFileError, match="unequal contexts"):
+        TableStepTime.from_vllm_profiles("card", MODEL, folder=folder, context_variation=0.5)
+    with pytest.raises(BadValueError, match="context_variation"):
+        TableStepTime.from_vllm_profiles("card", MODEL, folder=folder, context_variation=-0.1)

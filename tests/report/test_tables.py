@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from wavetank_toys.studies import ToyTiming
 
 from wavetank.catalog import Catalog
 from wavetank.comparison import Comparison
@@ -122,6 +123,14 @@ def test_part_of_a_system_s_trials_may_fail(table_of: Callable[..., Table]) -> N
     table = table_of(rows(values), failures=[FailedTrial("radix#2", None, "Traceback")])
     assert [line.note for line in table.lines] == ["", "1 of 3 trials failed", ""]
     assert '<span class="few">n = 2</span>' in table.as_html()
+
+
+def test_failed_cases_of_a_timing_study_count_among_its_cases(compared: Compared) -> None:
+    records = [Record("toy-timing", "toy-plain", 0, "time_s", 1.0, "s", "measured", {"case": "100 numbers"})]
+    # A case may be named as one likes.
+    failures = [FailedTrial("toy-plain+toy-shifted#0/1000 numbers#1", None, "")]
+    notes = [line.note for line in main_table(compared(ToyTiming(), records, seeds=1, failures=failures)).lines]
+    assert notes == ["1 of 2 trials failed", "every trial failed"]
 
 
 def test_a_run_without_records_is_a_table_that_says_so(table_of: Callable[..., Table]) -> None:

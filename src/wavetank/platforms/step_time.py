@@ -274,6 +274,31 @@ def all_reduce_s(
     return count * latency_s, count * sent_bytes / (device.link_bytes_per_s * link_efficiency)
 
 
+def all_to_all_s(
+    device: Device, model: Model, expert_parallel: int, latency_s: float, link_efficiency: float
+) -> tuple[float, float]:
+    """Return the time of a step's exchanges between workers that share experts: a fixed part and one per token, s.
+
+    Two a layer with experts, as vLLM does it: every worker gathers the tokens of all, and the results are summed and
+    scattered back.  Either is ``latency + (g - 1) * bytes / link`` for the bf16 activations of one of g workers.
+    """
+    sent_bytes = (expert_parallel - 1) * 2 * model.hidden
+    count = 2 * model.moe_layers
+    return count * latency_s, count * sent_bytes / (device.link_bytes_per_s * link_efficiency)
+
+
+def check_expert_parallel(model: Model, expert_parallel: int) -> None:
+    """Raise unless the model's experts divide evenly among ``expert_parallel`` workers, or are not shared."""
+    if isinstance(expert_parallel, bool) or not isinstance(expert_parallel, int) or expert_parallel < 1:
+        raise BadValueError("expert_parallel must be a positive whole number.", given=expert_parallel)
+    if expert_parallel > 1 and (not model.experts or model.experts % expert_parallel):
+        raise BadValueError(
+            f"expert_parallel does not divide the {model.experts} experts of {model.name!r}.",
+            given=expert_parallel,
+            allowed=[str(n) for n in range(1, model.experts + 1) if model.experts % n == 0] or ["1"],
+        )
+
+
 # Layout of the roofline's table, all in picoseconds but the logarithm.
 FIXED, _DENSE_BYTES, _DENSE_FLOPS, _EXPERT_BYTES, _EXPERT_FLOPS, _LOG_UNTOUCHED = range(6)
 HEAD_BYTES, HEAD_FLOPS, PER_PAIR, PER_TOKEN, SLOPE = range(6, 11)
@@ -309,6 +334,8 @@ class RooflineStepTime:
     prompt attention    4 layers heads head_dim S / (t F); with latent attention 2 layers heads (2 head_dim + rope) S
     KV write            kv bytes n / B
     all-reduce          2 layers (alpha + 2 (t - 1) / t * 2 H n / link), if t > 1
+    expert exchange     2 layers with experts (alpha + (g - 1) 2 H n / link), if g > 1 workers share the experts: each
+                        then keeps N_e / g of their weights and meets the tokens of all, taken to be g n
     ==================  =============================================================================================
 
     T is linear in C, with the slope rounded to a whole picosecond per token.
@@ -332,7 +359,9 @@ class RooflineStepTime:
     link_efficiency : float, default 0.8
         Share of the peak link bandwidth that an all-reduce reaches.
     all_reduce_latency_s : float, optional
-        Start-up time alpha of one all-reduce, s; the device's ``link_latency_s`` when left out.
+        Start-up time alpha of one all-reduce or exchange, s; the device's ``link_latency_s`` when left out.
+    expert_parallel : int, default 1
+        Data-parallel workers g that share the experts.
 
     Notes
     -----
@@ -361,10 +390,12 @@ class RooflineStepTime:
     bandwidth_efficiency: float = 0.8
     link_efficiency: float = 0.8
     all_reduce_latency_s: float | None = None
+    expert_parallel: int = 1
 
     def __post_init__(self) -> None:
         device = as_device(self.device)
         check_tensor_parallel(as_model(self.model), self.tensor_parallel)
+        check_expert_parallel(as_model(self.model), self.expert_parallel)
         weight_bytes_per_parameter(self.precision)
         if self.precision == "fp8" and device.fp8_flops_per_s is None:
             raise BadValueError(f"{device.name} has no 8-bit floating point.", given="precision='fp8'", allowed="bf16")
@@ -406,18 +437,19 @@ class RooflineStepTime:
         table[_DENSE_FLOPS] = model.dense_parameters * share * 2 * per_flop
         if model.experts:
             chosen = model.experts_per_token / model.experts
-            table[_EXPERT_BYTES] = model.expert_parameters * share * weight_bytes * per_byte
+            table[_EXPERT_BYTES] = model.expert_parameters * share * weight_bytes * per_byte / self.expert_parallel
             table[_EXPERT_FLOPS] = model.expert_parameters * chosen * share * 2 * per_flop
-            table[_LOG_UNTOUCHED] = math.log1p(-chosen)
+            table[_LOG_UNTOUCHED] = self.expert_parallel * math.log1p(-chosen)
         table[HEAD_BYTES] = model.head_parameters * share * weight_bytes * per_byte
         table[HEAD_FLOPS] = model.head_parameters * share * 2 * per_flop
         table[PER_PAIR] = model.prefill_flops_per_pair * share * per_attention_flop
         table[PER_TOKEN] = model.kv_bytes_per_token * kv_share(model, self.tensor_parallel) * per_byte
-        if self.tensor_parallel > 1:
-            alpha_s = device.link_latency_s if self.all_reduce_latency_s is None else self.all_reduce_latency_s
-            fixed_s, per_token_s = all_reduce_s(device, model, self.tensor_parallel, alpha_s, self.link_efficiency)
-            table[FIXED] += fixed_s * PS_PER_S
-            table[PER_TOKEN] += per_token_s * PS_PER_S
+        alpha_s = device.link_latency_s if self.all_reduce_latency_s is None else self.all_reduce_latency_s
+        for collectives_s, sharers in ((all_reduce_s, self.tensor_parallel), (all_to_all_s, self.expert_parallel)):
+            if sharers > 1:
+                fixed_s, per_token_s = collectives_s(device, model, sharers, alpha_s, self.link_efficiency)
+                table[FIXED] += fixed_s * PS_PER_S
+                table[PER_TOKEN] += per_token_s * PS_PER_S
         table[SLOPE] = self.context_slope_ps
         return table
 

@@ -8,13 +8,15 @@ Sources: J. Cho et al., "LLMServingSim 2.0", ISPASS 2026; A. Agrawal et al., "Vi
 for LLM inference", MLSys 2024.
 
 Differs from the sources:
-1. A batch is four numbers, so decoding sequences are taken to have the mean context (the profiles' correction for
-   contexts of unequal length is not applied), and prompt chunks to be one chunk with the same tokens and pairs.  Pairs
-   too few for that are several short prompts; they become one prompt with the same pairs.
+1. A batch is four numbers, so decoding sequences are taken to have the mean context, and prompt chunks to be one chunk
+   with the same tokens and pairs.  Pairs too few for that are several short prompts; they become one prompt with the
+   same pairs.  That contexts of unequal length take longer is a property of the workload, not of the batch: attention
+   is lengthened by the median of what was measured at the number of sequences, in proportion to the contexts' spread.
 2. Interpolation is linear in the counts themselves, not in their logarithms: held-out points of the profiles are nearer
    to it.  Below the smallest measured count the smallest is used; beyond the largest the last trend goes on.
 3. Experts are routed uniformly: n tokens touch 1 - (1 - k/E)^n of them.
-4. Tensor parallelism adds the all-reduce of the roofline, since one rank's shard was profiled alone.
+4. Tensor parallelism adds the all-reduce of the roofline, since one rank's shard was profiled alone; expert parallelism
+   likewise the exchanges between its workers.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -36,6 +38,7 @@ from numba import njit
 
 from wavetank.errors import BadFileError, BadValueError, nearest_of
 from wavetank.platforms.catalog import Model, as_device, as_model
+from wavetank.platforms.engine_overheads import EngineOverheads, padded
 from wavetank.platforms.memory import check_tensor_parallel
 from wavetank.platforms.step_time import (
     FIXED,
@@ -49,6 +52,8 @@ from wavetank.platforms.step_time import (
     RooflineStepTime,
     StepFunction,
     all_reduce_s,
+    all_to_all_s,
+    check_expert_parallel,
     step_ps,
     within,
 )
@@ -68,6 +73,8 @@ _VIDUR_PER_LAYER = (
 )  # fmt: skip
 _VIDUR_PER_STEP = "emb"
 
+_SIZES = 10  # numbers at the head of an all-layers table: how long its axes are
+_LEAST_VARIATION = 0.15  # of contexts, below which measurements of unequal ones say nothing
 _FAR = 64.0  # the trend beyond a table is drawn to this multiple of its largest count
 
 
@@ -119,7 +126,7 @@ def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
     mixed_chunks, mixed_prompts, mixed_decodes, mixed_contexts = (
         int(table[6]), int(table[7]), int(table[8]), int(table[9]),
     )  # fmt: skip
-    at_tokens = 10
+    at_tokens = _SIZES
     at_rows = at_tokens + 2 * tokens
     at_prefill = at_rows + 2 * rows
     at_decode = at_prefill + chunks + prompts + chunks * prompts
@@ -213,9 +220,12 @@ class TableStepTime:
         model: str | Model,
         tensor_parallel: int = 1,
         *,
+        expert_parallel: int = 1,
         folder: str | Path | None = None,
         overhead_s: float = 5e-4,
         link_efficiency: float = 0.8,
+        collective_latency_s: float | None = None,
+        context_variation: float = 0.0,
     ) -> TableStepTime:
         """Read the profile of a model on a device from data set ``vllm-layer-profiles``, or a folder like it.
 
@@ -228,12 +238,19 @@ class TableStepTime:
             The language model, by shipped name or as an object; its folder has the model's name, or starts with it.
         tensor_parallel : int, default 1
             Devices that share every layer; profiled are 1 and 2.
+        expert_parallel : int, default 1
+            Data-parallel workers that share the experts of a mixture-of-experts model: each keeps its part of them and
+            computes it for the tokens of all, which are taken to be as many as its own.
         folder : str or Path, optional
             Folder that holds ``<hardware>/<model>/tp<k>/*.csv.gz`` (or ``.csv``); the data set when left out.
         overhead_s : float, default 5e-4
             Launches and scheduling of one step, which layer profiles do not hold, s.
         link_efficiency : float, default 0.8
-            Share of the peak link bandwidth that an all-reduce reaches.
+            Share of the peak link bandwidth that a collective reaches.
+        collective_latency_s : float, optional
+            Start-up time of one collective, s; the device's ``link_latency_s`` when left out.
+        context_variation : float, default 0
+            Standard deviation of the contexts that are decoded together, divided by their mean; needs ``skew.csv.gz``.
 
         Returns
         -------
@@ -250,27 +267,36 @@ class TableStepTime:
         check_tensor_parallel(shape, tensor_parallel)
         within("overhead_s", overhead_s, 0.0, math.inf)
         within("link_efficiency", link_efficiency, 1e-3, 1.0)
+        if collective_latency_s is not None:
+            within("collective_latency_s", collective_latency_s, 0.0, 1.0)
+        within("context_variation", context_variation, 0.0, 10.0)
+        check_expert_parallel(shape, expert_parallel)
         profile = _vllm_folder(_data_set("vllm-layer-profiles") if folder is None else Path(folder), hardware, shape)
         profile = _choose(profile, f"tp{tensor_parallel}", "tensor parallelism profiled")
         ps_per_us = PS_PER_S / 10**6
 
-        axis, dense_us = _dense_us(profile, shape)
+        axis, dense_us = _dense_us(profile, shape, expert_parallel)
         dense_ps = dense_us * ps_per_us + overhead_s * PS_PER_S
-        if tensor_parallel > 1:
+        if tensor_parallel > 1 or expert_parallel > 1:
             device = as_device(hardware)
-            fixed_s, per_token_s = all_reduce_s(device, shape, tensor_parallel, device.link_latency_s, link_efficiency)
-            dense_ps += (fixed_s + per_token_s * axis) * PS_PER_S
+            alpha_s = device.link_latency_s if collective_latency_s is None else collective_latency_s
+            for collectives_s, workers in ((all_reduce_s, tensor_parallel), (all_to_all_s, expert_parallel)):
+                if workers > 1:
+                    fixed_s, per_token_s = collectives_s(device, shape, workers, alpha_s, link_efficiency)
+                    dense_ps += (fixed_s + per_token_s * axis) * PS_PER_S
 
         by_layer = _by_layer(profile, "per_sequence", "sequences", _PER_SEQUENCE)
         row_axis = np.array(sorted(by_layer[_PER_SEQUENCE[0]]))
         row_us = np.sum([_on(row_axis, by_layer[layer]) for layer in _PER_SEQUENCE], axis=0)
 
+        longer = _longer_by_spread(profile) if context_variation > 0 else None
         attention = {
             (chunk, prompt, decodes, context): us * ps_per_us * shape.layers
+            * (1.0 if longer is None else 1.0 + context_variation * longer(chunk > 0, decodes))
             for chunk, prompt, decodes, context, us in _rows(
                 profile, "attention", ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
             )
-        }
+        }  # fmt: skip
         parts: list[tuple[tuple[int, ...], Callable[[tuple[float, ...]], bool]]] = [
             ((0, 1), lambda key: key[2] == 0 and key[0] > 0),
             ((2, 3), lambda key: key[0] == 0 and key[2] > 0),
@@ -345,6 +371,43 @@ class TableStepTime:
             layout="linear-layers",
             values=(*head, *axis.tolist(), *line.tolist()),
             context_slope_ps=roofline.context_slope_ps,
+        )
+
+    def with_overheads(self, overheads: EngineOverheads) -> TableStepTime:
+        """Return the same profile with what an engine adds to it.
+
+        Parameters
+        ----------
+        overheads : EngineOverheads
+            Added to the ``overhead_s`` that the profile was read with.
+
+        Returns
+        -------
+        TableStepTime
+            Of the same layout and compiled function: the terms become part of the tables.
+
+        Raises
+        ------
+        BadValueError
+            If the profile does not hold every layer.
+        """
+        if self.layout != "all-layers":
+            raise BadValueError(
+                "Overheads are added to profiles that hold every layer.",
+                given=self.source,
+                hint="use from_vllm_profiles, or give the roofline its overhead_s",
+            )
+        values = np.array(self.values)
+        sizes = values[:_SIZES].copy()
+        tokens, rows = int(sizes[0]), int(sizes[1])
+        axis, line = values[_SIZES : _SIZES + tokens], values[_SIZES + tokens : _SIZES + 2 * tokens]
+        if overheads.graph_sizes:
+            axis, line = padded(overheads.graph_sizes, axis, line)
+        sizes[0] = axis.size
+        rest = values[_SIZES + 2 * tokens :].copy()
+        rest[rows : 2 * rows] += overheads.sequence_s * PS_PER_S * rest[:rows]
+        return replace(
+            self, values=tuple(np.concatenate([sizes, axis, line + overheads.step_s * PS_PER_S, rest]).tolist())
         )
 
     @cached_property
@@ -476,7 +539,7 @@ def _on(axis: _Array, points: dict[float, float]) -> _Array:
     return np.interp(axis, known, [points[x] for x in known.tolist()])
 
 
-def _dense_us(profile: Path, model: Model) -> tuple[_Array, _Array]:
+def _dense_us(profile: Path, model: Model, expert_parallel: int) -> tuple[_Array, _Array]:
     """Tokens, and the time in us of everything whose time depends on them alone, over the whole model."""
     per_layer = _PER_LAYER | ({} if model.experts else _PER_LAYER_DENSE)
     layers = _by_layer(profile, "dense", "tokens", (*per_layer, *_PER_STEP))
@@ -485,12 +548,16 @@ def _dense_us(profile: Path, model: Model) -> tuple[_Array, _Array]:
     times = _PER_STEP | {layer: model.layers * each for layer, each in per_layer.items()}
     total = np.sum([count * _on(axis, layers[layer]) for layer, count in times.items()], axis=0)
     if model.experts:
-        total += model.moe_layers * _moe_us(profile, model, axis)
+        total += model.moe_layers * _moe_us(profile, model, axis, expert_parallel)
     return axis, total
 
 
-def _moe_us(profile: Path, model: Model, axis: _Array) -> _Array:
-    """Time in us of one expert block for each number of tokens, at the expected number of experts touched."""
+def _moe_us(profile: Path, model: Model, axis: _Array, expert_parallel: int) -> _Array:
+    """Time in us of one expert block for each number of tokens, at the expected number of experts touched.
+
+    Of g workers that share the experts each meets the tokens of all on its part: as many pairs of token and expert as
+    its own tokens have on all experts, but on no more than 1/g of them.
+    """
     measured: dict[float, dict[float, float]] = {}
     for tokens, touched, us in _rows(profile, "moe", ("tokens", "activated_experts", "time_us")):
         measured.setdefault(touched, {})[tokens] = us
@@ -500,8 +567,37 @@ def _moe_us(profile: Path, model: Model, axis: _Array) -> _Array:
         )
     columns = sorted(measured)
     by_touched = np.array([_on(axis, measured[touched]) for touched in columns])
-    expected = -model.experts * np.expm1(axis * math.log1p(-model.experts_per_token / model.experts))
+    untouched = np.expm1(expert_parallel * axis * math.log1p(-model.experts_per_token / model.experts))
+    expected = -model.experts / expert_parallel * untouched
     return np.array([np.interp(x, columns, by_touched[:, i]) for i, x in enumerate(expected)])
+
+
+def _longer_by_spread(profile: Path) -> Callable[[bool, float], float]:
+    """Return by what share attention takes longer, per unit of the contexts' variation, with and without prompts.
+
+    The function takes whether the batch has a prompt chunk, and how many sequences decode; it is 0 for none.
+    """
+    columns = ("pc", "n", "nb", "kvs", "kv_big", "t_mean_us", "t_skew_us")
+    found: dict[bool, dict[float, list[float]]] = {False: {0.0: [0.0]}, True: {0.0: [0.0]}}
+    for chunk, n, big, short_tokens, long_tokens, even_us, skewed_us in _rows(profile, "skew", columns):
+        if not 0 < big < n or even_us <= 0:
+            continue
+        share = big / n
+        mean = share * long_tokens + (1 - share) * short_tokens
+        variation = math.sqrt(share * (1 - share)) * abs(long_tokens - short_tokens) / mean if mean > 0 else 0.0
+        # Where contexts hardly differ the quotient is noise.
+        if variation >= _LEAST_VARIATION:
+            found[chunk > 0].setdefault(n, []).append((skewed_us / even_us - 1) / variation)
+    lines = {
+        mixed: (sorted(by_n), [max(0.0, statistics.median(by_n[n])) for n in sorted(by_n)])
+        for mixed, by_n in found.items()
+    }
+    if any(len(axis) < 2 for axis, _ in lines.values()):
+        raise BadFileError(
+            "Too few measurements of unequal contexts.", allowed="decodes alone, and together with prompt chunks",
+            where=str(_file(profile, "skew")),
+        )  # fmt: skip
+    return lambda mixed, n: float(np.interp(n, *lines[mixed]))
 
 
 def _with_trend(axis: _Array, line: _Array) -> tuple[_Array, _Array]:

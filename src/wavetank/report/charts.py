@@ -147,6 +147,7 @@ def draw(comparison: Comparison, chart: Chart, prefix: str) -> Drawing:
         "sweep": _curves,
         "distribution": _curves,
         "timeline": _curves,
+        "scatter": _scatter,
     }
     named = (chart.x, chart.y) if chart.kind == "pareto" else (chart.y,)
     unknown = [name for name in named if name not in metrics]
@@ -706,6 +707,81 @@ def _curve_rows(
             case = (_heading(rest),) if len(curves) > 1 else ()
             rows.append((*case, along.text(spot), *(_figure(by_spot[spot].get(name), scale) for name in systems)))
     return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# scatter
+
+
+def _scatter(brush: _Brush) -> Drawing:
+    chart, metric, by = brush.chart, brush.y, brush.chart.by
+    clouds: dict[str, dict[str, _Points]] = {}
+    for row in brush.comparison.rows:
+        if row.metric == metric.name and _is_number(row.at.get(by)):
+            rest = canonical_at({name: value for name, value in row.at.items() if name != by})
+            clouds.setdefault(rest, {}).setdefault(row.system, []).append((row.at[by], row))
+    if not clouds:
+        return _empty(chart, _no_records(metric, by))
+    every = [point for _, _, points in _each(clouds) for point in points]
+    # One scale for both axes: the diagonal is where they agree.
+    scale = scale_for(metric.unit, [spot for spot, _ in every] + [row.median for _, row in every])
+    along = _Along(coordinate(by)[0], scale, (), False)
+    systems = brush.order(system for _, system, _ in _each(clouds))
+
+    panels, lost = [], 0
+    for number, (rest, found) in enumerate(list(clouds.items())[:PANELS]):
+        placed = {
+            system: [(scale.of(spot), scale.of(row.median)) for spot, row in points] for system, points in found.items()
+        }
+        ends = [end for spots in placed.values() for spot in spots for end in spot]
+        spans = [Span.over(ends, axis in chart.log, zero=axis not in chart.log, pad=0.05) for axis in "xy"]
+        figure, axes = plot_area(spans[1].room(), 16, 290)
+        spans[0].put(axes, "x")
+        spans[1].put(axes, "y")
+        axes.grid(True)
+        titles(axes, along.title(spans[0].log), _axis_title(metric, scale, spans[1].log))
+        seen = [end for end in ends if all(span.holds(end) for span in spans)]
+        if seen:
+            both = [min(seen), max(seen)]
+            axes.plot(both, both, color=MUTED, lw=1.2, dashes=(5, 3), zorder=1.5)
+        for system in brush.order(found):
+            style = brush.styles[system]
+            drawn = [spot for spot in placed[system] if all(s.holds(v) for s, v in zip(spans, spot, strict=True))]
+            lost += len(placed[system]) - len(drawn)
+            if drawn:
+                xs, ys = zip(*drawn, strict=True)
+                axes.plot(
+                    xs, ys, ls="none", marker=style.marker, ms=4.5, color=style.ink, mec="none", alpha=0.7, zorder=3,
+                    gid=f"series-{style.index}-mark",
+                )  # fmt: skip
+        told = "; ".join(_cloud_told(system, found[system], scale) for system in brush.order(found))
+        panels.append(brush.panel(figure, number, _heading(rest), f"{told}."))
+
+    rows = _curve_rows(clouds, systems, along, scale)
+    notes = [*_cut(len(clouds), PANELS, "cases"), "The dashed line is where both axes agree."]
+    if lost:
+        notes.append(f"Not drawn: {lost} points that the scale cannot show.")
+    if len(rows) > TABLE_ROWS:
+        notes.append(f"The table of figures shows {TABLE_ROWS} of {len(rows)} rows, evenly spread.")
+        rows = [rows[number * (len(rows) - 1) // (TABLE_ROWS - 1)] for number in range(TABLE_ROWS)]
+    unit = f" ({scale.unit})" if scale.unit else ""
+    return brush.drawing(
+        panels=tuple(panels),
+        legend=tuple(
+            Key(system=name, index=brush.styles[name].index, swatch=brush.styles[name].swatch()) for name in systems
+        ),
+        notes=tuple(notes),
+        head=(*(("case",) if len(clouds) > 1 else ()), f"{along.name}{unit}", *systems),
+        body=tuple(rows),
+    )
+
+
+def _cloud_told(system: str, points: _Points, scale: Scale) -> str:
+    """Put a cloud into words: how many points, and those with the least and the greatest place."""
+    ends = min(points, key=lambda point: float(point[0])), max(points, key=lambda point: float(point[0]))
+    unit = f" {scale.unit}" if scale.unit else ""
+    first, last = (f"{scale.text(row.median)} for {scale.text(spot)}" for spot, row in ends)
+    return f"{system}: {len(points)} points, from {first} to {last}{unit}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -553,7 +553,7 @@ def _sample(comparison: Comparison) -> str:
 def _notes(comparison: Comparison, systems: Sequence[str]) -> dict[str, str]:
     failed: dict[str, int] = defaultdict(int)
     for failure in comparison.failures:
-        for system in failure.trial.rpartition("#")[0].split("+"):
+        for system in failure.trial.partition("#")[0].split("+"):
             failed[system] += 1
     recorded = {record.system for record in comparison.records}
     notes = {}
@@ -561,7 +561,8 @@ def _notes(comparison: Comparison, systems: Sequence[str]) -> dict[str, str]:
         if system in failed and system not in recorded:
             notes[system] = "every trial failed"
         elif system in failed:
-            notes[system] = f"{failed[system]} of {len(comparison.plan.seeds)} trials failed"
+            planned = comparison.study.trials(comparison.plan.systems, comparison.plan.seeds)
+            notes[system] = f"{failed[system]} of {sum(system in trial.systems for trial in planned)} trials failed"
         elif system not in recorded:
             notes[system] = "no figures were recorded"
     return notes

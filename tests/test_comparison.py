@@ -32,7 +32,7 @@ from wavetank.errors import BadFileError, BadValueError, RunFolderError, Unknown
 from wavetank.execute import FailedTrial
 from wavetank.records import Record, read_log, read_parquet
 from wavetank.runfolder import Plan
-from wavetank.study import Study
+from wavetank.study import Measurements, Study
 
 
 class Witness(Silence):
@@ -167,6 +167,34 @@ def test_ctrl_c_keeps_what_is_finished_and_resuming_runs_only_the_rest(tmp_path:
     assert witness.begun == [(8, 5, 12)]
     assert witness.left == [4, 3, 2, 1, 0]
     assert resumed.records == compare("toy-noise", on="here", out=tmp_path / "other").records
+
+
+def test_ctrl_c_keeps_the_finished_cases_of_a_timing_study_and_resuming_runs_the_others(tmp_path: Path) -> None:
+    plan, study = make_plan("toy-timing", settings={"rounds": 2})
+    folder = runfolder.create(tmp_path, plan)
+    with pytest.raises(Interrupted) as caught:
+        run_plan(plan, study, folder, progress=Witness(stop_after=1))
+    assert (caught.value.finished, caught.value.total) == (1, 2)
+    kept = load(folder).records
+    assert {record.at["case"] for record in kept} == {"100 numbers"}
+    witness = Witness()
+    resumed = resume(folder, progress=witness)
+    assert witness.begun == [(2, 1, len(kept))]
+    assert resumed.records[: len(kept)] == kept
+    assert {record.at["case"] for record in resumed.records} == {"100 numbers", "1000 numbers"}
+
+
+def test_figures_that_need_several_trials_are_concluded_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def conclude(self: Study, records: Sequence[Record]) -> list[Record]:
+        return self.stamp("toy-plain", 0, Measurements({"time_s": float(len(records))}))
+
+    monkeypatch.setattr("wavetank_toys.studies.ToyTiming.conclude", conclude, raising=False)
+    found = compare("toy-timing", rounds=1, out=tmp_path)
+    assert (found.records[-1].value, found.records[-1].at) == (len(found.records) - 1, {})
+    assert load(found.folder).records == found.records
+    assert resume(found.folder).records == found.records
 
 
 def test_a_finished_run_resumes_to_itself(result: Comparison) -> None:

@@ -60,8 +60,9 @@ def test_every_system_runs_once_before_the_next_seed() -> None:
     assert keys == ["a#0", "b#0", "a#7", "b#7"]
 
 
-def test_a_timing_study_keeps_its_contenders_in_one_trial() -> None:
-    assert [trial.key for trial in ToyTiming().trials(("a", "b"), (0, 1))] == ["a+b#0", "a+b#1"]
+def test_a_timing_study_keeps_the_contenders_of_a_case_in_one_trial() -> None:
+    keys = [trial.key for trial in ToyTiming().trials(("a", "b"), (0, 1))]
+    assert keys == ["a+b#0/100 numbers", "a+b#0/1000 numbers", "a+b#1/100 numbers", "a+b#1/1000 numbers"]
 
 
 def test_settings_are_the_fields_and_build_back() -> None:
@@ -187,6 +188,115 @@ def test_figures_of_a_whole_round_are_derived_from_all_its_times() -> None:
     totals = {record.seed: record.value for record in records if record.metric == "total_s"}
     times = [(record.seed, record.value) for record in records if record.metric == "time_s"]
     assert totals == {seed: pytest.approx(sum(value for other, value in times if other == seed)) for seed in (2, 3)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived(Logged):
+    """A study with figures of a case and figures of a whole round."""
+
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        *TimingStudy.timing_metrics,
+        Metric("total_s", "s", "lower", "measured"),
+        Metric("copies", "", "lower", "measured"),
+    )
+
+    def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> dict[str, Measurements]:
+        found = {name: Measurements({"total_s": sum(cases.values())}) for name, cases in times.items()}
+        for name, cases in times.items():
+            for case, seconds in cases.items():
+                found[name].put("copies", seconds / copies[case], case=case)
+        return found
+
+
+def by_case(study: TimingStudy, systems: tuple[str, ...], seed: int) -> list[list[Any]]:
+    return [study.run(trial, {name: name for name in systems}) for trial in study.trials(systems, [seed])]
+
+
+def figures(records: list[Any], metric: str) -> dict[Any, float]:
+    return {(r.system, r.seed, r.at.get("case")): r.value for r in records if r.metric == metric}
+
+
+def test_a_trial_of_one_case_runs_that_case_alone() -> None:
+    Logged.calls.clear()
+    one, two = by_case(Logged(rounds=2), ("a", "b"), 3)
+    assert [{record.at["case"] for record in records} for records in (one, two)] == [{"one"}, {"two"}]
+    assert {record.seed for record in one} == {record.seed for record in two} == {6, 7}
+    assert Logged.calls == ["a", "b", "a", "b", "b", "a"] * 2
+
+
+def test_figures_of_a_case_come_with_it_and_figures_of_a_round_when_all_its_cases_are_done() -> None:
+    study = Derived(rounds=2)
+    one, two = by_case(study, ("a", "b"), 1)
+    assert figures(one + two, "total_s") == {}
+    assert set(figures(one, "copies")) == {(name, number, "one") for name in "ab" for number in (2, 3)}
+    assert study.conclude(one) == study.conclude(two) == study.conclude([]) == []
+    concluded = study.conclude(one + two)
+    times = figures(one + two, "time_s")
+    assert figures(concluded, "total_s") == {
+        (name, number, None): pytest.approx(times[name, number, "one"] + times[name, number, "two"])
+        for name in "ab"
+        for number in (2, 3)
+    }
+    assert {record.metric for record in concluded} == {"total_s"}
+
+
+def test_figures_of_a_round_are_concluded_from_the_times_and_copies_that_were_measured() -> None:
+    study = Derived(rounds=1)
+    (whole,) = [study.run(Trial(systems=("a",), seed=0), {"a": "a"})]
+    seen: list[Any] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Seeing(Derived):
+        def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> dict[str, Measurements]:
+            seen.append((times, copies))
+            return {}
+
+    assert Seeing(rounds=1).conclude(whole) == []
+    ((times, copies),) = seen
+    assert times == {"a": {case: figures(whole, "time_s")["a", 0, case] for case in ("one", "two")}}
+    assert copies["one"] == pytest.approx(times["a"]["one"] / figures(whole, "copies")["a", 0, "one"])
+    assert math.isnan(copies["two"])
+
+
+def test_figures_that_a_run_of_all_cases_recorded_are_not_concluded_again() -> None:
+    study = Derived(rounds=2)
+    records = study.run(Trial(systems=("a",), seed=0), {"a": "a"})
+    assert len(figures(records, "total_s")) == 2
+    assert study.conclude(records) == []
+
+
+def test_a_study_may_make_its_cases_by_name() -> None:
+    made: list[str] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Named(Logged):
+        cases = TimingStudy.cases
+
+        def case_names(self, seed: int) -> tuple[str, ...]:
+            return ("x", "y")
+
+        def case(self, name: str, seed: int) -> Case:
+            made.append(name)
+            return Case(name, None)
+
+    assert [trial.case for trial in Named().trials(("a",), [0])] == ["x", "y"]
+    assert made == []
+    Named(rounds=1).run(Trial(systems=("a",), seed=0, case="y"), {"a": "a"})
+    assert made == ["y"]
+    assert [case.name for case in Named().cases(0)] == ["x", "y"]
+
+
+def test_a_timing_study_without_cases_and_a_case_that_is_not_there_are_errors() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Empty(Logged):
+        cases = TimingStudy.cases
+
+    for ask in (lambda: Empty().trials(("a",), [0]), lambda: Empty().case("x", 0)):
+        with pytest.raises(WavetankError, match="names no cases"):
+            ask()
+    with pytest.raises(WavetankError, match="has no case 'three'") as caught:
+        Logged().case("three", 0)
+    assert caught.value.allowed == ("one", "two")
 
 
 def test_toys_see_the_same_draw_under_the_same_seed() -> None:

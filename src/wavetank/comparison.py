@@ -355,6 +355,7 @@ def run_plan(
         log.close()
     # In the plan's order, whatever the order of completion: equal runs give equal files.
     records = tuple(r for trial in trials if trial.key in log.finished for r in log.finished[trial.key].records)
+    records += tuple(study.conclude(records))
     about["wall_s"] = round(time.perf_counter() - start, 3)
     about["trial_wall_s"] = round(sum(done.wall_s for done in log.finished.values()), 3)
     write_parquet(records, folder / "records.parquet")

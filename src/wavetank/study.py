@@ -64,10 +64,11 @@ class Chart:
     kind : str
         ``bars`` (metric by system, or by ``by`` and system), ``pareto`` (``x`` against ``y``), ``sweep`` (``y`` along
         the coordinate ``by``), ``distribution`` (a metric recorded at coordinate ``quantile``), ``timeline`` (a metric
-        along coordinate ``by``, usually ``time_s``).
+        along coordinate ``by``, usually ``time_s``), ``scatter`` (a metric against coordinate ``by`` of the same unit,
+        with the diagonal on which they agree).
     title : str
     x, y : str
-        Metric names; ``bars``, ``sweep``, ``distribution`` and ``timeline`` use ``y``.
+        Metric names; all but ``pareto`` use ``y`` alone.
     by : str
         Coordinate of ``at`` that runs along the x axis.
     log : str
@@ -104,11 +105,13 @@ class Trial:
 
     systems: tuple[str, ...]
     seed: int
+    # Of a timing study; empty for all cases.
+    case: str = ""
 
     @property
     def key(self) -> str:
         """Return the name under which the trial is recorded."""
-        return f"{'+'.join(self.systems)}#{self.seed}"
+        return f"{'+'.join(self.systems)}#{self.seed}" + (f"/{self.case}" if self.case else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +161,10 @@ class Study:
         found = self.measure(built[name], trial.seed)
         return self.stamp(name, trial.seed, found if isinstance(found, Measurements) else Measurements(found))
 
+    def conclude(self, records: Sequence[Record]) -> list[Record]:
+        """Return the figures that need several trials, from the records of all that are finished; by default none."""
+        return []
+
     def stamp(self, system: str, seed: int, found: Measurements) -> list[Record]:
         """Turn measurements into records with the unit and kind of their metric."""
         metrics = {metric.name: metric for metric in self.metrics}
@@ -194,6 +201,7 @@ class Case:
 class TimingStudy(Study):
     """A study whose answer is wall time: contenders run A B A B ... in one process, after a warm-up.
 
+    Every case is a trial of its own, so that it is shown, and safe from Ctrl-C, as soon as it is done.
     Freed memory stays with the process while it runs, so that contenders are not timed on finding fresh pages.  Every
     round gives one ``time_s`` a contender and case, its ``time_ratio`` to the baseline's time of the same round,
     and the shares of the copy bandwidth and of the peak arithmetic rate, both measured in the same round.  The number
@@ -225,8 +233,30 @@ class TimingStudy(Study):
     rounds: int = setting(5, says="interleaved rounds after the warm-up", low=1, high=1000)
 
     def cases(self, seed: int) -> Iterable[Case]:
-        """Yield the inputs, one at a time so that only one is in memory."""
-        raise WavetankError(f"The study {self.name!r} names no cases.")
+        """Yield the inputs, one at a time so that only one is in memory.
+
+        A study says what its inputs are with this alone or, where making one takes long, with :meth:`case_names` and
+        :meth:`case`.
+        """
+        for name in self.case_names(seed):
+            yield self.case(name, seed)
+
+    def case_names(self, seed: int) -> Sequence[str]:
+        """Return the names of the inputs, in the order in which they are worth running."""
+        self._check_cases()
+        return [case.name for case in self.cases(seed)]
+
+    def case(self, name: str, seed: int) -> Case:
+        """Return the input of that name."""
+        self._check_cases()
+        for case in self.cases(seed):
+            if case.name == name:
+                return case
+        raise WavetankError(f"The study {self.name!r} has no case {name!r}.", allowed=self.case_names(seed))
+
+    def _check_cases(self) -> None:
+        if type(self).cases is TimingStudy.cases:
+            raise WavetankError(f"The study {self.name!r} names no cases.")
 
     def contender(self, system: Any, case: Case) -> Callable[[], object]:
         """Return the call to time; what it prepares before returning is not timed."""
@@ -238,6 +268,9 @@ class TimingStudy(Study):
     def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> Mapping[str, Measurements]:
         """Return the figures that need all contenders or all cases of one round.
 
+        Called with a single case when that is done, for figures at the case's coordinate, and with all of them when
+        the last one is, for figures of the whole round.
+
         Parameters
         ----------
         times : dict
@@ -248,19 +281,50 @@ class TimingStudy(Study):
         return {}
 
     def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
-        """Return one trial a seed: all contenders belong into one process."""
-        return [Trial(systems=tuple(systems), seed=seed) for seed in seeds]
+        """Return one trial a seed and case: all contenders of a case belong into one process."""
+        return [Trial(systems=tuple(systems), seed=seed, case=name) for seed in seeds for name in self.case_names(seed)]
 
     def run(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
-        """Time all contenders on all cases."""
+        """Time all contenders on the trial's case, or on all cases."""
         with _kept_memory():
             return self._rounds(trial, built)
+
+    def conclude(self, records: Sequence[Record]) -> list[Record]:
+        """Return the figures of whole rounds, once all cases of a round are recorded."""
+        times: dict[int, dict[str, dict[str, float]]] = {}
+        copies: dict[int, dict[str, float]] = {}
+        known = {(record.system, record.seed, record.metric) for record in records if self.cases_by not in record.at}
+        took = {
+            (record.system, record.seed, str(record.at[self.cases_by])): record.value
+            for record in records
+            if record.metric == "time_s" and self.cases_by in record.at
+        }
+        for (system, number, case), seconds in took.items():
+            times.setdefault(number, {}).setdefault(system, {})[case] = seconds
+            copies.setdefault(number, {}).setdefault(case, math.nan)
+        for record in records:
+            if record.metric == "share_of_copy" and self.cases_by in record.at:
+                case = str(record.at[self.cases_by])
+                copies[record.seed][case] = record.value * took[record.system, record.seed, case]
+        concluded: list[Record] = []
+        for number, by_system in times.items():
+            wanted = set(self.case_names(number // self.rounds))
+            if any(set(by_case) != wanted for by_case in by_system.values()):
+                continue
+            for name, found in self.derive(by_system, copies[number]).items():
+                found.rows = [
+                    (metric, value, at)
+                    for metric, value, at in found.rows
+                    if self.cases_by not in at and (name, number, metric) not in known
+                ]
+                concluded += self.stamp(name, number, found)
+        return concluded
 
     def _rounds(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         records: list[Record] = []
         times: list[dict[str, dict[str, float]]] = [{name: {} for name in built} for _ in range(self.rounds)]
         copies: list[dict[str, float]] = [{} for _ in range(self.rounds)]
-        for case in self.cases(trial.seed):
+        for case in (self.case(trial.case, trial.seed),) if trial.case else self.cases(trial.seed):
             calls = {name: self.contender(system, case) for name, system in built.items()}
             for name, call in calls.items():
                 self.verify(case, name, call())
@@ -284,6 +348,9 @@ class TimingStudy(Study):
                     records += self.stamp(name, trial.seed * self.rounds + number, found)
         for number in range(self.rounds):
             for name, found in self.derive(times[number], copies[number]).items():
+                if trial.case:
+                    # Figures of the whole round come when all its cases are done.
+                    found.rows = [row for row in found.rows if self.cases_by in row[2]]
                 records += self.stamp(name, trial.seed * self.rounds + number, found)
         return records
 

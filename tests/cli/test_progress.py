@@ -83,6 +83,33 @@ def test_a_trial_whose_figures_are_not_main_ones_says_so(capsys: pytest.CaptureF
     ]
 
 
+def test_every_case_of_a_timing_study_is_told_with_the_median_of_every_contender(
+    clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, study = make_plan("toy-timing")
+    lines = Lines(Path("runs/x"))
+    lines.begin(study, plan, 2, 2, [])
+    for left, case in ((1, "100 numbers"), (0, "1000 numbers")):
+        clock.now += 0.5
+        lines.trial(
+            [
+                Record("toy-timing", system, number, metric, value, "", "measured", {"case": case})
+                for system, values in (("toy-plain", (1.0, 1.0, 1.0)), ("toy-shifted", (3.0, 2.0, 9.0)))
+                for number, value in enumerate(values)
+                for metric in ("time_s", "time_ratio")
+            ],
+            left,
+        )
+    assert capsys.readouterr().err.splitlines() == [
+        "toy-timing: 2 trials; kept in runs/x",
+        "  1 of 2 trials, about 1 s left: 100 numbers, time_ratio: toy-plain 1,",
+        "      toy-shifted 3",
+        "  2 of 2 trials: 1000 numbers, time_ratio: toy-plain 1, toy-shifted 3",
+    ]
+    lines.trial([Record("toy-timing", system, 0, "x", 1.0, "", "measured", {}) for system in ("a", "b")], 0)
+    assert capsys.readouterr().err == "  2 of 2 trials: no main figures\n"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.1, "1 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (7200, "2.0 h")]
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wavetank import units
@@ -57,7 +58,7 @@ def _duration(seconds: float) -> str:
 
 
 class Lines:
-    """Plain lines: the first finished trial at once, then one every few seconds."""
+    """Plain lines: the first finished trial at once, then one every few seconds; every case of a timing study."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -82,7 +83,8 @@ class Lines:
     def trial(self, records: Sequence[Record], left: int) -> None:
         """Say how far the run is, with the figures of the last trial."""
         self._count.left = left
-        if left and self._last and time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
+        several = len({record.system for record in records}) > 1
+        if left and self._last and not several and time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
             return
         self._last = time.monotonic()
         say_wrapped(f"{self._count.text()}: {self._figures(records)}", first="  ", rest="      ", err=True)
@@ -91,6 +93,9 @@ class Lines:
         if not records:
             return "no figures"
         first = records[0]
+        systems = dict.fromkeys(record.system for record in records)
+        if len(systems) > 1:
+            return self._contenders(records, systems)
         found: dict[str, str] = {}
         for record in records:
             if record.metric in self._shown and (record.system, record.seed, record.at) == (
@@ -101,6 +106,19 @@ class Lines:
                 found.setdefault(record.metric, f"{record.metric} {units.show(record.value, record.unit)}")
         case = "".join(f" {value}" for value in first.at.values())
         return f"{first.system}{case} seed {first.seed}: {', '.join(found.values()) or 'no main figures'}"
+
+    def _contenders(self, records: Sequence[Record], systems: Iterable[str]) -> str:
+        """Return the main figure of every contender of a case, the median of its rounds."""
+        first = next((record for record in records if record.metric in self._shown[:1]), None)
+        if first is None:
+            return "no main figures"
+        told = []
+        for system in systems:
+            values = [r.value for r in records if (r.system, r.metric, r.at) == (system, first.metric, first.at)]
+            if values:
+                told.append(f"{system} {units.show(statistics.median(values), first.unit)}")
+        case = "".join(f"{value}, " for value in first.at.values())
+        return f"{case}{first.metric}: {', '.join(told)}"
 
     def failed(self, failure: FailedTrial) -> None:
         """Say which trial failed and how; further ones are only counted."""

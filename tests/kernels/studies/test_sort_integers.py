@@ -89,6 +89,13 @@ def test_figures_are_derived_from_times_and_copies():
     assert [row[0] for row in found["duckdb-sort"].rows] == ["copies", "copies", "worst_over_best"]
 
 
+def test_its_cases_are_named_without_making_any(monkeypatch):
+    monkeypatch.setattr("wavetank.kernels.studies.sort_integers.keys_of", None)
+    assert tuple(SortIntegers().case_names(0)) == DISTRIBUTIONS
+    trials = SortIntegers(distributions=("zipf",)).trials(("numpy-sort",), [0, 1])
+    assert [(trial.seed, trial.case) for trial in trials] == [(0, "zipf"), (1, "zipf")]
+
+
 def test_without_libraries_there_is_no_lead():
     found = SortIntegers().derive({"radix-sort": {"uniform": 2.0}}, {"uniform": 1.0})
     assert [row[0] for row in found["radix-sort"].rows] == ["copies", "worst_over_best"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,14 +108,16 @@ class SortIntegers(TimingStudy):
             "Contenders use as many threads as they do by default.",
         )
 
-    def cases(self, seed: int) -> Iterable[Case]:
-        """Yield one column a distribution."""
-        n = self.size_mb * 1_000_000 * 8 // self.bits
-        for distribution in self.distributions:
-            keys = keys_of(distribution, n, self.bits, seed)
-            keys.flags.writeable = False
-            # The stable sort is numpy's fastest for narrow keys, and any right one will do.
-            yield Case(distribution, Column(keys, np.sort(keys, kind="stable")), bytes_moved=2.0 * keys.nbytes)
+    def case_names(self, seed: int) -> Sequence[str]:
+        """Return the distributions."""
+        return self.distributions
+
+    def case(self, name: str, seed: int) -> Case:
+        """Return a column of that distribution."""
+        keys = keys_of(name, self.size_mb * 1_000_000 * 8 // self.bits, self.bits, seed)
+        keys.flags.writeable = False
+        # The stable sort is numpy's fastest for narrow keys, and any right one will do.
+        return Case(name, Column(keys, np.sort(keys, kind="stable")), bytes_moved=2.0 * keys.nbytes)
 
     def contender(self, system: Any, case: Case) -> Callable[[], object]:
         """Return the sorter's prepared call."""

@@ -1,4 +1,4 @@
-"""The verbs that hold nothing in this version: launch, check, diagnose."""
+"""The verbs that hold nothing in this version: check, diagnose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 ARGUMENTS = {
-    "launch": ["router", "--policy", "balance-route", "--backend", "http://10.0.0.4:8000"],
     "check": ["protocol.ta"],
     "diagnose": ["job.darshan", "-v", "--deep"],
 }

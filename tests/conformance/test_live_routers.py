@@ -76,7 +76,7 @@ def serve(router: Any) -> list[int]:
 
     async def main() -> list[int]:
         dispatcher: Dispatcher[Place] = Dispatcher(
-            router, block_tokens=16, failed=failures.append, now_s=lambda: clock[0], pool_wait_s=1e9
+            router, failed=failures.append, now_s=lambda: clock[0], pool_wait_s=1e9
         )
         targets = [Place(WorkerAccount(6, 40_000.0, PrefixMemory(300.0, 10_000))) for _ in range(WORKERS)]
         dispatcher.set_targets(targets)
@@ -89,7 +89,7 @@ def serve(router: Any) -> list[int]:
             for _ in range(int(rng.integers(0, 4))):
                 if number < REQUESTS:
                     blocks = [int(rng.integers(0, 3)), 100 + number]
-                    request = LiveRequest(clock[0], int(rng.integers(1, 4000)), blocks)
+                    request = LiveRequest(clock[0], int(rng.integers(1, 4000)), blocks, 16.0)
                     waits.append((request, asyncio.ensure_future(dispatcher.assign(request))))
                     number += 1
                     await asyncio.sleep(0)

@@ -363,3 +363,36 @@ class TestBadFiles:
             assert isinstance(read_trace(path), RequestTrace)
         except WavetankError as error:
             assert re.search(re.escape(str(path)), str(error))
+
+
+class TestRecordings:
+    """What ``wavetank launch router --record`` writes; the writer's side is in tests/serving/live/test_recording.py."""
+
+    ROWS = (
+        '{"wavetank_recording":1,"arrival_s":1700000002.5,"prompt_tokens":20,"output_tokens":3,"model":"m",'
+        '"block_ids":[5,6],"block_tokens":16}\n'
+        '{"wavetank_recording":1,"arrival_s":1700000001.0,"prompt_tokens":10,"output_tokens":4,"model":"m",'
+        '"block_ids":[5],"block_tokens":16}\n'
+    )
+
+    def test_they_are_put_in_order_and_bring_their_block_size(self, write):
+        trace = read_trace(write("r.jsonl", self.ROWS))
+        assert lists(trace) == ([0.0, 1.5], [10, 20], [4, 3])
+        assert (trace.block_tokens, trace.block_ids.tolist()) == (16, [0, 0, 1])
+        assert read_trace(write("r.jsonl.gz", self.ROWS)) == trace
+        assert read_trace(write("r.jsonl", self.ROWS), block_tokens=8).block_tokens == 8
+
+    def test_a_torn_last_line_is_left_out_there_and_nowhere_else(self, write):
+        whole = read_trace(write("r.jsonl", self.ROWS))
+        assert read_trace(write("r.jsonl", self.ROWS + self.ROWS[:50])) == whole
+        with pytest.raises(BadFileError, match="cannot be read"):
+            read_trace(write("t.jsonl", json.dumps(JSON_ROW) + '\n{"timestamp": 1, "inp'))
+        # A line in the middle is not torn but damaged.
+        with pytest.raises(BadFileError) as caught:
+            read_trace(write("r.jsonl", self.ROWS[:50] + "\n" + self.ROWS))
+        assert "line 1" in caught.value.where
+
+    def test_another_version_is_refused(self, write):
+        with pytest.raises(BadFileError, match="another version") as caught:
+            read_trace(write("r.jsonl", self.ROWS.replace('recording":1', 'recording":2')))
+        assert (caught.value.allowed, caught.value.where.rpartition(", ")[2]) == ("1", "line 1")

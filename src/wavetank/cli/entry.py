@@ -24,7 +24,7 @@ VERBS = {
     "compare": ("put a study's question to its systems: one table, one report", "wavetank.cli.compare"),
     "claims": ("what the sources claim, what was measured, whether it held", "wavetank.cli.claims"),
     "data": ("real data sets: list, fetch, path, verify", "wavetank.cli.data"),
-    "launch": ("put a system in front of real traffic (nothing here yet)", "wavetank.cli.launch"),
+    "launch": ("put a system in front of real traffic: router, engine, replay", "wavetank.cli.launch"),
     "check": ("verify a model, a history, a protocol (nothing here yet)", "wavetank.cli.check"),
     "diagnose": ("explain a log or a trace (nothing here yet)", "wavetank.cli.diagnose"),
 }
@@ -43,8 +43,7 @@ class _Verbs(click.Group):
             return None
         command: click.Command = importlib.import_module(VERBS[cmd_name][1]).command
         for each in (command, *getattr(command, "commands", {}).values()):
-            if not any(option.name == "trace" for option in each.params):
-                each.params.append(_trace_option(hidden=True))
+            add_trace_option(each)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -79,6 +78,12 @@ def _trace_option(*, hidden: bool = False) -> click.Option:
         callback=_keep_trace,
         help="Print the full trace of a defect.",
     )
+
+
+def add_trace_option(command: click.Command) -> None:
+    """Let a command take ``--trace``, too, without telling of it."""
+    if not any(option.name == "trace" for option in command.params):
+        command.params.append(_trace_option(hidden=True))
 
 
 @click.group(cls=_Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -112,7 +112,8 @@ class Router(Protocol):
     """What both kinds of router promise.
 
     A router may set the class attributes ``reads_prefix`` (then ``matched_tokens`` is kept for it) and, for a pool
-    router, ``reads_active`` (then the :class:`ActiveView` is filled).
+    router, ``reads_active`` (then the :class:`ActiveView` is filled) and ``reads_remaining`` (then it decides from
+    ``remaining_tokens``, which only a simulation knows, and cannot be launched).
     """
 
     def initial_state(self, workers: int) -> NDArray[np.float64]:

@@ -10,14 +10,17 @@ and LLMServingSim 2.0.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import glob
 import gzip
 import io
 import json
+import os
 import re
+import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,6 +69,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "block_ids": ("block_ids", "hash_ids"),
     "model": ("model",),
     "tier": ("tier",),
+    "adapter": ("adapter", "adapter_name", "lora", "lora_name"),
 }  # fmt: skip
 _REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
 
@@ -73,6 +77,10 @@ _FORMATS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", "
 _DELIMITERS = ",;\t|"
 # Enough to hold a header and a first row; a text file without line ends is not read whole.
 _HEAD_BYTES = 1 << 20
+
+RECORDING_KEY = "wavetank_recording"
+"""The first key of every line that ``wavetank launch router --record`` writes; its value is the format's version."""
+RECORDING_VERSION = 1
 
 # No trace starts years after its own beginning: such a start is a date in Unix seconds.
 _UNIX_TIME_S = 1e8
@@ -84,7 +92,7 @@ def read_trace(
     columns: Mapping[str, str] | None = None,
     time_unit: str = "s",
     sort: bool = False,
-    block_tokens: int = 512,
+    block_tokens: int | None = None,
 ) -> RequestTrace:
     """Read a trace of LLM requests.
 
@@ -96,19 +104,21 @@ def read_trace(
     columns : mapping of str to str, optional
         Which file column gives which field, e.g. ``{"arrival_s": "t", "prompt_tokens": "in"}``.  Fields:
         ``arrival_s``, ``prompt_tokens``, ``output_tokens`` and, where the file has them, ``block_ids`` (a list a
-        row), ``model``, ``tier``.  Fields not mentioned are found by the spellings of the public traces.
+        row), ``model``, ``tier``, ``adapter`` (empty for none).  Fields not mentioned are found by the spellings of
+        the public traces.
     time_unit : str
         Unit of a numeric arrival column.  Real traces bring their own.
     sort : bool
         Put requests that are out of order in order of arrival, instead of refusing them.
-    block_tokens : int
-        Tokens of a full prefix block, where the file has block ids.
+    block_tokens : int, optional
+        Tokens of a full prefix block, where the file has block ids: 512 by default, or what a recording says.
 
     Returns
     -------
     RequestTrace
         Date-times (ISO 8601; UTC where no offset is given) and Unix times are counted from the first arrival; other
-        arrival times are kept as they are.
+        arrival times are kept as they are.  A recording of ``wavetank launch router`` is put in order of arrival, and a
+        last line that a crash tore is left out.
 
     Raises
     ------
@@ -129,11 +139,16 @@ def read_trace(
         path = _existing_file(source)
         name = path.name
     per_second = convert(1.0, "s", time_unit, where="time_unit")
-    values, chosen = _read_file(path, _known_fields(columns or {}))
+    recorded = _recording_head(path)
+    if recorded is not None:
+        sort = True
+        block_tokens = block_tokens or recorded.get("block_tokens")
+    with _whole_lines(path) if recorded is not None else contextlib.nullcontext(path) as whole:
+        values, chosen = _read_file(whole, _known_fields(columns or {}))
     values["arrival_s"] = _in_seconds(values["arrival_s"], per_second)
     make = RequestTrace.sorted if sort else RequestTrace
     try:
-        return make(**values, block_tokens=block_tokens, name=name)
+        return make(**values, block_tokens=block_tokens or 512, name=name)
     except BadTraceError as error:
         place = re.sub(r"column '(\w+)'", lambda match: f"column {chosen.get(match[1], match[1])!r}", error.where or "")
         raise BadTraceError(
@@ -162,6 +177,47 @@ def _existing_file(source: str | Path) -> Path:
         nearest=nearest_of(path.name, (entry.name for entry in path.parent.iterdir())),
         where=str(path.parent),
     )
+
+
+def _recording_head(path: Path) -> dict[str, Any] | None:
+    """Return the first line of a recording; None for any other file."""
+    if not _is(path, ".jsonl") and not _is(path, ".ndjson"):
+        return None
+    try:
+        with _open(path) as stream:
+            first = json.loads(stream.readline(_HEAD_BYTES))
+    except (OSError, EOFError, ValueError, zlib.error):
+        return None
+    if not isinstance(first, dict) or RECORDING_KEY not in first:
+        return None
+    if first[RECORDING_KEY] != RECORDING_VERSION:
+        raise BadFileError(
+            "This recording has another version of the format.",
+            given=first[RECORDING_KEY], allowed=str(RECORDING_VERSION), where=f"{path}, line 1",
+            hint="read it with the version of wavetank that wrote it, or a later one",
+        )  # fmt: skip
+    return first
+
+
+@contextlib.contextmanager
+def _whole_lines(path: Path) -> Iterator[Path]:
+    """Give the file, or a copy without the last line where a crash left that torn."""
+    if path.name.lower().endswith(".gz"):
+        yield path
+        return
+    with path.open("rb") as stream:
+        stream.seek(-1, os.SEEK_END)
+        if stream.read(1) == b"\n":
+            yield path
+            return
+        stream.seek(0)
+        with tempfile.TemporaryDirectory(prefix="wavetank-") as folder:
+            copy = Path(folder) / path.name
+            with copy.open("wb") as whole:
+                for line in stream:
+                    if line.endswith(b"\n"):
+                        whole.write(line)
+            yield copy
 
 
 def _known_fields(columns: Mapping[str, str]) -> Mapping[str, str]:
@@ -302,7 +358,8 @@ def _fields(relation: Any, chosen: Mapping[str, str], path: Path) -> dict[str, A
     values: dict[str, Any] = {}
     for field in expressions:
         place = f"column {chosen[field]!r}"
-        column = _complete(fetched[field], path, place)
+        # A request may ask for no adapter; nothing else may be missing.
+        column = np.ma.filled(fetched[field], "") if field == "adapter" else _complete(fetched[field], path, place)
         if field == "arrival_s":
             values[field] = _clock(column, path, place)
         elif field in _REQUIRED:

@@ -332,6 +332,11 @@ class BalanceRoute:
         """Whether the forecast looks at single requests."""
         return self.horizon_steps > 0 and self.termination in ("logistic", "oracle")
 
+    @property
+    def reads_remaining(self) -> bool:
+        """Whether the forecast needs the truth that only a simulation has."""
+        return self.horizon_steps > 0 and self.termination == "oracle"
+
     def initial_state(self, workers: int) -> NDArray[np.float64]:
         """Return no state."""
         return np.zeros(0)

@@ -1,0 +1,661 @@
+"""The HTTP side of the router: takes OpenAI requests, asks the dispatcher where they go, passes the answers through.
+
+Bodies are forwarded byte for byte.  A streamed answer goes on piece by piece as it comes, and a client that reads
+slowly slows its backend down.  Until the first byte of an answer has gone to the client a request that fails is sent to
+another backend; after that, an answer that breaks off breaks off at the client, too: an error event where it is an
+event stream, and a connection that ends before the answer does.  A client that leaves takes its request at the backend
+with it at once.
+
+Source: the OpenAI API (chat/completions, completions, models, error objects); RFC 9110, section 7.6, on what a proxy
+does not forward.
+
+Differs from the source:
+
+1. ``Accept-Encoding`` is not forwarded, so that the usage in answers can be read; compressed requests are refused.
+2. Where a key is configured it is asked of the clients, too, so that the router gives nobody access that the backends
+   would not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from wavetank.errors import missing_extra
+
+try:
+    from aiohttp import web
+    from multidict import CIMultiDict
+except ImportError:
+    raise missing_extra("aiohttp", "serving", needed_for="The router") from None
+
+from wavetank.serving.live.backend_connection import BackendConnection, BackendError
+from wavetank.serving.live.backends import Backend
+from wavetank.serving.live.configuration import RouterSettings
+from wavetank.serving.live.dispatcher import Dispatcher, NoBackendError, PoolFullError, PoolTimeoutError
+from wavetank.serving.live.metrics import CONTENT_TYPE, RouterMetrics
+from wavetank.serving.live.prompt_size import (
+    BodyError,
+    BytesPerToken,
+    Prompt,
+    read_prompt,
+    read_stream_usage,
+    read_usage,
+)
+from wavetank.serving.live.recording import Recording
+from wavetank.serving.live.view import LiveRequest
+
+log = logging.getLogger("wavetank.router")
+
+COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
+_ALLOWED = {"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET", "/health": "GET",
+            "/metrics": "GET"}  # fmt: skip
+
+# Of one connection, not of the message (RFC 9110, 7.6.1), or made anew for the next one.
+_HOP_BY_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
+     b"trailer", b"transfer-encoding", b"upgrade")
+)  # fmt: skip
+_NOT_TO_BACKEND = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding"}
+_NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length"}
+
+# Answers of a backend that another backend may do better.
+_TRY_ANOTHER = frozenset((502, 503, 504))
+# An answer that is no event stream is held back until it is complete, up to this size: till then it can be retried.
+_HELD_BACK_BYTES = 1_048_576
+# Pieces at the end of a stream that are searched for its usage.
+_TAIL_PIECES = 4
+
+
+class RequestError(Exception):
+    """A request that the router itself answers.
+
+    Attributes
+    ----------
+    status : int
+    kind, code : str
+        ``type`` and ``code`` of the OpenAI error object.
+    """
+
+    def __init__(self, status: int, message: str, *, kind: str = "invalid_request_error", code: str = "") -> None:
+        super().__init__(message)
+        self.status, self.kind, self.code = status, kind, code
+
+
+class _UnavailableError(Exception):
+    """A backend's own answer that shows it cannot serve now."""
+
+    def __init__(self, response: web.Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+def error_body(status: int, message: str, kind: str, code: str | None) -> bytes:
+    """Return the JSON of an OpenAI error object."""
+    error = {"message": message, "type": kind, "param": None, "code": code or str(status)}
+    return json.dumps({"error": error}).encode()
+
+
+class Proxy:
+    """Answers requests.
+
+    Parameters
+    ----------
+    settings : RouterSettings
+    dispatcher : Dispatcher
+    metrics : RouterMetrics
+    ratio : BytesPerToken
+    recording : Recording or None
+    api_key : str
+        Asked of clients where it is not empty.
+    block_key : bytes
+        Of the prefix blocks' hashes.
+    changed : callable
+        Called when a backend is ejected.
+    """
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        dispatcher: Dispatcher[Backend],
+        metrics: RouterMetrics,
+        ratio: BytesPerToken,
+        *,
+        recording: Recording | None = None,
+        api_key: str = "",
+        block_key: bytes = b"",
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._ratio = ratio
+        self._recording = recording
+        self._authorization = f"Bearer {api_key}".encode() if api_key else b""
+        self._block_key = block_key
+        self._with_blocks = dispatcher.reads_prefix or recording is not None
+        self._block_tokens = settings.block_tokens
+        self._log_requests = settings.log == "requests"
+        self._log_errors = settings.log != "none"
+        self._models: dict[str, bytes] = {}
+        self._models_known = False
+        self.models_page = b'{"object":"list","data":[]}'
+        self._changed = changed
+        self.draining = False
+        self.in_flight = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._silent: dict[object, asyncio.TimerHandle] = {}
+        self.server = web.Server(
+            # It is given what the factory makes.
+            self.handle,  # type: ignore[arg-type]
+            request_factory=self._request,
+            handler_cancellation=True,
+            access_log=None,
+            logger=logging.getLogger("wavetank.router.http"),
+            keepalive_timeout=settings.client_keep_alive_s,
+            lingering_time=1.0,
+            auto_decompress=False,
+        )
+
+    # -- connections of clients ----------------------------------------------------------------------------------------
+
+    def connect(self) -> asyncio.Protocol:
+        """Return the protocol of a new client's connection."""
+        if len(self.server.connections) >= self._settings.max_connections:
+            return _Refused()
+        connection = self.server()
+        loop = asyncio.get_running_loop()
+        self._silent[connection] = loop.call_later(self._settings.read_s, self._hang_up, connection)
+        return connection
+
+    def _hang_up(self, connection: web.RequestHandler) -> None:
+        """End a connection that never came to its first request."""
+        self._silent.pop(connection, None)
+        connection.force_close()
+
+    def _request(self, message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
+        timer = self._silent.pop(protocol, None)
+        if timer is not None:
+            timer.cancel()
+        return _Request(
+            message, payload, protocol, writer, task, asyncio.get_running_loop(),
+            client_max_size=self._settings.max_body_bytes,
+        )  # fmt: skip
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    async def handle(self, request: _Request) -> web.StreamResponse:
+        """Answer one request."""
+        path = request.raw_path.partition("?")[0]
+        try:
+            allowed = _ALLOWED.get(path)
+            if allowed is None:
+                raise RequestError(404, f"Unknown request URL: {request.method} {path}.", code="unknown_url")
+            if request.method != allowed:
+                raise RequestError(
+                    405, f"Not allowed to {request.method} on {path}; use {allowed}.", code="method_not_supported"
+                )
+            if path in COMPLETIONS:
+                return await self._completion(request, time.monotonic())
+            if path == "/health":
+                return self._health()
+            if path == "/metrics":
+                return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+            self._check_key(request)
+            return web.Response(body=self.models_page, headers={"Content-Type": "application/json"})
+        except RequestError as error:
+            return self._refuse(request, error)
+        except Exception:
+            log.exception("a defect of the router, at %s %.200r", request.method, request.raw_path)
+            if request.answer is not None:
+                await self._break_off(request, request.answer, "The router failed.")
+                return request.answer
+            return self._refuse(request, RequestError(500, "The router failed.", kind="server_error"))
+
+    def _refuse(self, request: _Request, error: RequestError) -> web.Response:
+        self._metrics.answered("none", error.status)
+        if self._log_errors:
+            log.info("%s %.200r %d %s", request.method, request.raw_path, error.status, error)
+        response = web.Response(
+            status=error.status,
+            body=error_body(error.status, str(error), error.kind, error.code),
+            headers={"Content-Type": "application/json"},
+        )
+        if error.status in (429, 503):
+            response.headers["Retry-After"] = "1"
+        if error.status == 405:
+            response.headers["Allow"] = _ALLOWED[request.raw_path.partition("?")[0]]
+        if error.status in (408, 413) or self.draining:
+            response.force_close()
+        return response
+
+    def _health(self) -> web.Response:
+        if self.draining:
+            state, status = "draining", 503
+        elif not self._dispatcher.targets:
+            state, status = "no backend", 503
+        else:
+            state, status = "ready", 200
+        return web.Response(
+            status=status,
+            body=json.dumps({"status": state, "backends": len(self._dispatcher.targets)}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+
+    def _check_key(self, request: _Request) -> None:
+        if not self._authorization:
+            return
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self._authorization):
+            raise RequestError(401, "Incorrect API key provided.", code="invalid_api_key")
+
+    def set_models(self, backends: Sequence[Backend]) -> None:
+        """Take over what the backends serve: the union of those that can be routed to."""
+        merged: dict[str, bytes] = {}
+        for backend in backends:
+            for name, entry in backend.models.items():
+                merged.setdefault(name, entry)
+        self._models = merged
+        self._models_known = bool(backends) and all(backend.models for backend in backends)
+        self.models_page = b'{"object":"list","data":[' + b",".join(merged.values()) + b"]}"
+
+    async def _completion(self, request: _Request, arrived_s: float) -> web.StreamResponse:
+        self.in_flight += 1
+        self.idle.clear()
+        try:
+            self._check_key(request)
+            if self.draining:
+                raise RequestError(503, "The router is shutting down.", kind="server_error", code="draining")
+            body = await self._body(request)
+            prompt = self._prompt(body)
+            live = self._live(prompt, arrived_s)
+            async with asyncio.timeout(self._settings.total_s):
+                return await self._serve(request, body, prompt, live)
+        except asyncio.CancelledError:
+            self._left(request)
+            raise
+        except ConnectionError:
+            self._left(request)
+            # Nobody reads it any more.
+            return request.answer or web.Response(status=499)
+        except TimeoutError:
+            why = f"No complete answer within {self._settings.total_s:g} s."
+            started = request.answer
+            if started is None:
+                raise RequestError(504, why, kind="server_error", code="timeout") from None
+            self._metrics.answered("none", 504)
+            await self._break_off(request, started, why)
+            return started
+        except NoBackendError:
+            raise RequestError(503, "No backend is available.", kind="server_error", code="no_backend") from None
+        except PoolFullError:
+            raise RequestError(
+                429, "Too many requests are waiting.", kind="rate_limit_error", code="pool_full"
+            ) from None
+        except PoolTimeoutError:
+            raise RequestError(
+                503, f"No backend had room within {self._settings.pool_wait_s:g} s.", kind="server_error",
+                code="pool_timeout",
+            ) from None  # fmt: skip
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self.idle.set()
+
+    async def _body(self, request: _Request) -> bytes:
+        settings = self._settings
+        length = request.content_length
+        if length is not None and length > settings.max_body_bytes:
+            raise _too_long(settings.max_body_bytes)
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise RequestError(415, "Compressed requests are not accepted.", code="unsupported_content_encoding")
+        expect = request.headers.get("Expect")
+        if expect is not None:
+            if expect.lower() != "100-continue":
+                raise RequestError(417, f"The expectation {expect[:100]!r} cannot be met.")
+            if request.transport is not None:
+                request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            if request.content.is_eof():
+                return await request.read()
+            async with asyncio.timeout(settings.read_s):
+                return await request.read()
+        except TimeoutError:
+            raise RequestError(408, f"The request did not come within {settings.read_s:g} s.") from None
+        except web.HTTPRequestEntityTooLarge:
+            raise _too_long(settings.max_body_bytes) from None
+        except web.RequestPayloadError as error:
+            raise RequestError(400, f"The request's body is damaged: {error}") from None
+
+    def _prompt(self, body: bytes) -> Prompt:
+        try:
+            prompt = read_prompt(body)
+        except BodyError as error:
+            raise RequestError(400, str(error), code="invalid_body") from None
+        if not prompt.model:
+            raise RequestError(400, "You must provide a model parameter.", code="model_required")
+        if self._models_known and prompt.model not in self._models:
+            raise RequestError(404, f"The model `{prompt.model[:200]}` does not exist.", code="model_not_found")
+        return prompt
+
+    def _live(self, prompt: Prompt, arrived_s: float) -> LiveRequest:
+        blocks = []
+        if self._with_blocks:
+            blocks = prompt.blocks(self._block_tokens, self._settings.bytes_per_token, self._block_key)
+        prompt.forget_text()
+        if prompt.token_ids:
+            return LiveRequest(arrived_s, prompt.token_ids, blocks, self._block_tokens)
+        block_bytes = self._block_tokens * self._settings.bytes_per_token
+        ratio = self._ratio
+        return LiveRequest(arrived_s, ratio.tokens(prompt.text_bytes), blocks, block_bytes / ratio.ratio)
+
+    # -- serving -------------------------------------------------------------------------------------------------------
+
+    async def _serve(self, request: _Request, body: bytes, prompt: Prompt, live: LiveRequest) -> web.StreamResponse:
+        asked_s = time.monotonic()
+        backend = await self._dispatcher.assign(live)
+        waited_s = 0.0
+        if self._dispatcher.pools:
+            waited_s = time.monotonic() - asked_s
+            self._metrics.pool_waited(waited_s)
+        if self._models_known and prompt.model not in backend.models:
+            backend = self._elsewhere(live, backend, prompt.model)
+        forwarded = _forwarded(request, len(body))
+        tried: list[Backend] = []
+        failure: BackendError | _UnavailableError
+        while True:
+            tried.append(backend)
+            try:
+                return await self._exchange(request, forwarded, body, prompt, live, backend, waited_s)
+            except (BackendError, _UnavailableError) as error:
+                failure = error
+            finally:
+                backend.account.done(live)
+            reason = failure.reason if isinstance(failure, BackendError) else f"status-{failure.response.status}"
+            self._failed(backend, reason)
+            try:
+                if len(tried) >= self._settings.tries:
+                    raise NoBackendError
+                backend = self._dispatcher.reassign(live, [*tried, *self._without(prompt.model)])
+            except NoBackendError:
+                return self._given_up(request, backend, failure)
+            self._metrics.retried(tried[-1].name, reason)
+
+    def _without(self, model: str | None) -> list[Backend]:
+        """Return the backends that are known not to serve a model."""
+        if not self._models_known:
+            return []
+        return [backend for backend in self._dispatcher.targets if model not in backend.models]
+
+    def _elsewhere(self, live: LiveRequest, backend: Backend, model: str | None) -> Backend:
+        """Send a request to a backend that serves its model: the policy was shown all of them."""
+        backend.account.done(live)
+        self._metrics.fell_back("model")
+        return self._dispatcher.reassign(live, self._without(model))
+
+    def _failed(self, backend: Backend, reason: str) -> None:
+        if backend.failed(time.monotonic()):
+            log.warning("backend %s is out for a time: %s", backend.name, reason)
+            self._changed()
+
+    def _given_up(
+        self, request: _Request, backend: Backend, failure: BackendError | _UnavailableError
+    ) -> web.StreamResponse:
+        if isinstance(failure, _UnavailableError):
+            self._metrics.answered(backend.name, failure.response.status)
+            return failure.response
+        status = 504 if failure.reason in ("first_byte", "idle") else 502
+        raise RequestError(status, f"The backend gave no answer: {failure}", kind="server_error", code=failure.reason)
+
+    async def _exchange(
+        self,
+        request: _Request,
+        forwarded: tuple[bytes, bytes],
+        body: bytes,
+        prompt: Prompt,
+        live: LiveRequest,
+        backend: Backend,
+        waited_s: float,
+    ) -> web.StreamResponse:
+        """Ask one backend; raises BackendError or _UnavailableError as long as nothing has gone to the client."""
+        message = b"%bHost: %b\r\n%b%b" % (forwarded[0], backend.host_header, forwarded[1], body)
+        pool = backend.connections
+        connection = pool.idle() or await pool.fresh()
+        sent_s = time.monotonic()
+        try:
+            self._send(connection, message)
+            try:
+                status = await connection.answer()
+            except BackendError as error:
+                if error.reason != "died" or connection.exchanges == 1 or connection.received_bytes:
+                    raise
+                # An idle connection that the backend had just closed: nothing is wrong with the backend.
+                connection.close()
+                connection = await pool.fresh()
+                self._send(connection, message)
+                status = await connection.answer()
+            piece = await connection.read()
+            first_s = time.monotonic()
+            headers = _headers_of(connection)
+            streams = headers.get("Content-Type", "").startswith("text/event-stream")
+            if streams and status not in _TRY_ANOTHER:
+                return await self._stream(
+                    request, prompt, live, backend, connection, headers, piece, (sent_s - waited_s, first_s)
+                )
+            pieces, size = [piece], len(piece)
+            while piece and size <= _HELD_BACK_BYTES:
+                piece = await connection.read()
+                pieces.append(piece)
+                size += len(piece)
+            whole = b"".join(pieces)
+            if piece:
+                if status in _TRY_ANOTHER:
+                    raise BackendError("too_long", f"The backend answered {status} at unusual length.")
+                return await self._stream(
+                    request, prompt, live, backend, connection, headers, whole, (sent_s - waited_s, first_s)
+                )
+        finally:
+            pool.give_back(connection)
+        done_s = time.monotonic()
+        response = web.Response(status=status, body=whole, headers=headers)
+        if status in _TRY_ANOTHER:
+            raise _UnavailableError(response)
+        usage = read_usage(whole) if status == 200 else None
+        if usage is None and connection.ends_with_connection and not _is_json(whole):
+            raise BackendError("died", "The backend closed the connection in the middle of its answer.")
+        if status >= 500:
+            self._failed(backend, f"status-{status}")
+        else:
+            backend.succeeded()
+        name = backend.name
+        self._metrics.answered(name, status)
+        self._metrics.served(name, first_s - live.arrived_s, done_s - live.arrived_s, len(body), size)
+        if status == 200:
+            self._note(prompt, live, usage, 0)
+        if self._log_requests:
+            log.info("%s %s %d %s", request.method, request.raw_path, status, name)
+        self._metrics.added(sent_s - waited_s - live.arrived_s + time.monotonic() - done_s)
+        return response
+
+    def _send(self, connection: BackendConnection, message: bytes) -> None:
+        settings = self._settings
+        connection.send(
+            message,
+            first_byte_s=settings.first_byte_s,
+            idle_s=settings.idle_s,
+            max_bytes=settings.max_response_bytes,
+        )
+
+    async def _stream(
+        self,
+        request: _Request,
+        prompt: Prompt,
+        live: LiveRequest,
+        backend: Backend,
+        connection: BackendConnection,
+        headers: CIMultiDict[str],
+        piece: bytes,
+        times_s: tuple[float, float],
+    ) -> web.StreamResponse:
+        """Pass an answer on as it comes; from here on it cannot be tried again."""
+        sent_s, first_s = times_s
+        response = web.StreamResponse(status=connection.status, headers=headers)
+        length = next((value for name, value in connection.headers if name == b"content-length"), None)
+        if length is not None:
+            response.content_length = int(length)
+        elif request.version >= (1, 1):
+            response.enable_chunked_encoding()
+        else:
+            response.force_close()
+        events_only = headers.get("Content-Type", "").startswith("text/event-stream")
+        account = backend.account
+        tail: deque[bytes] = deque(maxlen=_TAIL_PIECES)
+        events = 0
+        after_newline = False
+        size = 0
+        broken: BackendError | None = None
+        request.answer = response
+        try:
+            await response.prepare(request)
+            while piece:
+                if events_only:
+                    seen = piece.count(b"\n\n") or piece.count(b"\r\n\r\n")
+                    if after_newline and piece[0] == 10:
+                        seen += 1
+                    after_newline = piece[-1] == 10 and not piece.endswith(b"\n\n")
+                    events += seen
+                    tail.append(piece)
+                    account.generated(live, seen)
+                size += len(piece)
+                await response.write(piece)
+                piece = await connection.read()
+            if events_only and connection.ends_with_connection and b"[DONE]" not in b"".join(tail):
+                raise BackendError("died", "The backend closed the connection in the middle of its answer.")
+        except BackendError as error:
+            broken = error
+            self._metrics.broke_off(backend.name)
+            self._failed(backend, error.reason)
+            if self._log_errors:
+                log.info("%s %s broke off at %s: %s", request.method, request.raw_path, backend.name, error)
+            await self._break_off(request, response, str(error))
+        finally:
+            # As far as it can be seen: a first event names the role, a last one says that it is done.
+            usage = read_stream_usage(b"".join(tail)) if tail else None
+            if connection.status == 200 and (usage is not None or events):
+                self._note(prompt, live, usage, max(events - (2 if prompt.chat else 1), 1))
+        done_s = time.monotonic()
+        if broken is None:
+            if connection.status >= 500:
+                self._failed(backend, f"status-{connection.status}")
+            else:
+                backend.succeeded()
+            await response.write_eof()
+        self._metrics.answered(backend.name, connection.status)
+        self._metrics.served(
+            backend.name, first_s - live.arrived_s, done_s - live.arrived_s, request.content_length or 0, size
+        )
+        self._metrics.added(sent_s - live.arrived_s + time.monotonic() - done_s)
+        if self._log_requests:
+            log.info("%s %s %d %s", request.method, request.raw_path, connection.status, backend.name)
+        return response
+
+    async def _break_off(self, request: _Request, response: web.StreamResponse, why: str) -> None:
+        """End an answer so that nobody takes it for a complete one."""
+        if response.headers.get("Content-Type", "").startswith("text/event-stream") and response.prepared:
+            event = b"data: " + error_body(502, why, "server_error", "backend_failed") + b"\n\n"
+            with contextlib.suppress(ConnectionError):
+                await response.write(event)
+        if request.transport is not None:
+            # What was written goes out; the end of the coding, or the announced length, never comes.
+            request.transport.close()
+
+    def _left(self, request: _Request) -> None:
+        self._metrics.cancelled()
+        if self._log_errors:
+            log.info("%s %s client left", request.method, request.raw_path)
+
+    def _note(self, prompt: Prompt, live: LiveRequest, usage: tuple[int, int] | None, seen_tokens: int) -> None:
+        """Learn from an answer, and record it."""
+        if usage is not None and prompt.text_bytes:
+            self._ratio.learn(prompt.text_bytes, usage[0])
+        if self._recording is None:
+            return
+        prompt_tokens, output_tokens = usage or (live.prompt_tokens, seen_tokens)
+        if output_tokens > 0:
+            self._recording.add(
+                arrived_s=live.arrived_s,
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
+                reported=usage is not None,
+                model=prompt.model or "",
+                blocks=live.blocks,
+            )
+
+
+class _Request(web.BaseRequest):
+    """A request that remembers the answer that has begun."""
+
+    answer: web.StreamResponse | None = None
+
+
+class _Refused(asyncio.Protocol):
+    """A connection beyond the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _too_long(limit: int) -> RequestError:
+    return RequestError(413, f"The request is longer than {limit} bytes.", code="request_too_large")
+
+
+def _forwarded(request: _Request, length: int) -> tuple[bytes, bytes]:
+    """Return the request line, and the header lines that go to a backend."""
+    path = request.raw_path.encode("utf-8", "surrogateescape")
+    lines = [b"Content-Length: %d\r\n" % length]
+    dropped: frozenset[bytes] | set[bytes] = _NOT_TO_BACKEND
+    raw = request.raw_headers
+    for name, value in raw:
+        if name.lower() == b"connection":
+            dropped = dropped | {each.strip().lower() for each in value.split(b",")}
+    for name, value in raw:
+        if name.lower() not in dropped:
+            lines.append(b"%b: %b\r\n" % (name, value))
+    lines.append(b"\r\n")
+    return b"POST %b HTTP/1.1\r\n" % path, b"".join(lines)
+
+
+def _headers_of(connection: BackendConnection) -> CIMultiDict[str]:
+    """Return the headers of an answer that go to the client."""
+    dropped: frozenset[bytes] | set[bytes] = _NOT_TO_CLIENT
+    for name, value in connection.headers:
+        if name == b"connection":
+            dropped = dropped | {each.strip().lower() for each in value.split(b",")}
+    found = CIMultiDict(
+        (name.decode("ascii"), _decoded(value)) for name, value in connection.headers if name not in dropped
+    )
+    found.setdefault("Content-Type", "application/octet-stream")
+    return found
+
+
+def _decoded(value: bytes) -> str:
+    # Header values go out as UTF-8.
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: compare test test-all lint docs budgets clean
+PEERS  ?= .venv-peers
+
+.PHONY: compare test test-all lint docs budgets peers clean
 
 $(VENV)/core.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Wavetank needs Python 3.11 or newer")'
@@ -36,5 +38,13 @@ docs: $(VENV)/test.stamp  ## the manual, in docs/_build/html
 budgets: $(VENV)/core.stamp  ## start-up and first-answer times of this machine, beside their budgets
 	$(BIN)/python tests/budgets.py
 
+$(PEERS)/peers.stamp: constraints-peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-peers.txt \
+	  'litellm[proxy]' httptools opentelemetry-sdk vllm-router
+	touch $@
+
+peers: $(PEERS)/peers.stamp  ## the proxies that `wavetank compare proxy-speed` measures beside ours
+
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/generated
+	rm -rf $(VENV) $(PEERS) build dist docs/_build docs/generated

@@ -1,0 +1,129 @@
+"""Study ``proxy-chaos``: what clients of a proxy see while its backends are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wavetank.settings import setting
+from wavetank.study import Chart, Measurements, Metric, Study
+
+if TYPE_CHECKING:
+    from wavetank.serving.live.processes import ChildProcess
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyChaos(Study):
+    """Does a proxy lose, double or cross answers while its backends are killed and restarted at random?
+
+    Plain requests and streams go through the proxy; every token names its request and its place.  A request is right,
+    or it failed in a way that its client can tell from success (an error status, a stream that breaks off), or it is
+    lost, doubled or crossed.
+    """
+
+    name = "proxy-chaos"
+    baseline = "wavetank-router"
+    systems = ("wavetank-router",)
+    in_process = True
+    default_seeds = 1
+    metrics = (
+        Metric("requests", "requests", "", "counted", "requests sent, plain and streamed"),
+        Metric("right", "requests", "higher", "counted", "every token of the request, once, in order, and an end"),
+        Metric(
+            "failed_cleanly", "requests", "lower", "counted",
+            "an HTTP error status, or an answer that visibly broke off after a right beginning",
+        ),
+        Metric(
+            "lost", "requests", "lower", "counted",
+            "no answer in time, a connection closed without a status, or an answer that looks whole and lacks tokens",
+        ),
+        Metric("doubled", "requests", "lower", "counted", "a token or an answer that came twice"),
+        Metric("crossed", "requests", "lower", "counted", "a token of another request, or what is no token at all"),
+        Metric("kills", "kills", "", "counted", "backends killed while requests were under way"),
+        Metric("requests_per_s", "requests/s", "higher", "measured", "requests answered right / time"),
+        Metric(
+            "files_left_open", "files", "lower", "counted",
+            "files and sockets of the proxy two seconds after the last answer, beyond those before the first request",
+            table=False,
+        ),
+        Metric(
+            "memory_growth_bytes", "bytes", "lower", "measured",
+            "resident memory of the proxy after the load, beyond that before it",
+            table=False,
+        ),
+    )  # fmt: skip
+    charts = (
+        Chart("bars", "Requests that failed in a way clients can tell", y="failed_cleanly",
+              says="Shorter is better: what retries before the first token could not save."),
+    )  # fmt: skip
+
+    requests: int = setting(100_000, unit="requests", says="sent in all", low=1, high=100_000_000)
+    clients: int = setting(64, says="connections, each with one request at a time", low=1, high=10_000)
+    backends: int = setting(4, says="null backends, a process each", low=1, high=64)
+    up_s: float = setting(1.0, unit="s", says="mean life of a backend", low=0.05, high=3600)
+    down_s: float = setting(0.3, unit="s", says="mean time a killed backend stays away", low=0.05, high=3600)
+    streamed_share: float = setting(0.5, says="share of requests that ask for a stream", low=0, high=1)
+    most_tokens: int = setting(32, unit="tokens", says="of an answer; 1 to this, drawn", low=1, high=100_000)
+    delay_s: float = setting(0.005, unit="s", says="mean time a backend takes to begin", low=0, high=60)
+    gap_s: float = setting(0.001, unit="s", says="between the tokens of a stream", low=0, high=60)
+    timeout_s: float = setting(20.0, unit="s", says="a request without an answer after this is lost", low=1, high=600)
+    litellm: str = setting("", says="program of litellm; empty: .venv-peers/bin, then the search path")
+    vllm_router: str = setting("", says="program of vllm-router; empty: .venv-peers/bin, then the search path")
+    haproxy: str = setting("", says="program of haproxy; empty: .venv-peers/bin, then the search path")
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what qualifies the figures."""
+        return (
+            "The seed draws requests and the times of the kills; which requests a kill meets depends on the machine, "
+            "so counts differ from run to run.",
+        )
+
+    def measure(self, system: Any, seed: int) -> Measurements:
+        """Count what became of the requests."""
+        from wavetank.serving.live.chaos import Chaos, endure
+        from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, LOST, Load
+        from wavetank.serving.live.proxies import launched
+
+        given = {"litellm": self.litellm, "vllm-router": self.vllm_router, "haproxy": self.haproxy}
+
+        @contextlib.contextmanager
+        def start(ports: Sequence[int], cores: frozenset[int]) -> Iterator[tuple[int, ChildProcess]]:
+            with (
+                tempfile.TemporaryDirectory(prefix="proxy-chaos-") as folder,
+                launched(system, ports, Path(folder), cores=cores, program=given.get(system.program, "")) as proxy,
+            ):
+                yield proxy
+
+        found = endure(
+            start,
+            Chaos(backends=self.backends, up_s=self.up_s, down_s=self.down_s, seed=seed),
+            Load(
+                clients=self.clients,
+                requests=self.requests,
+                tokens=(1, self.most_tokens),
+                streamed_share=self.streamed_share,
+                delay_s=self.delay_s,
+                gap_s=self.gap_s,
+                timeout_s=self.timeout_s,
+                seed=seed,
+            ),
+        )
+        load = found.load
+        return Measurements(
+            {
+                "requests": len(load.outcome),
+                "right": load.right,
+                "failed_cleanly": load.count(FAILED) + load.count(BROKEN),
+                "lost": load.count(LOST),
+                "doubled": load.count(DOUBLED),
+                "crossed": load.count(CROSSED),
+                "kills": found.kills,
+                "requests_per_s": load.requests_per_s,
+                "files_left_open": found.open_files_after - found.open_files_before,
+                "memory_growth_bytes": found.resident_bytes_after - found.resident_bytes_before,
+            }
+        )

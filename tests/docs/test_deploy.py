@@ -25,7 +25,7 @@ def manifests():
 
 def metric_names():
     metrics = RouterMetrics("fewest-requests")
-    metrics.watch(lambda: [], lambda: dict.fromkeys(("in_flight_requests", "pool_waiting_requests"), 0.0))
+    metrics.watch(list, lambda: dict.fromkeys(("in_flight_requests", "pool_waiting_requests"), 0.0))
     return {
         line.split()[2] for line in metrics.page().decode().splitlines() if line.startswith("# TYPE wavetank_router_")
     }

@@ -51,6 +51,7 @@ def test_a_cluster_does_not_change():
         ({"prefix_memory_s": -1.0}, ["time is out of range", "prefix_memory_s"]),
         ({"kv_watermark": 1.0}, ["share is out of range", "0 to below 1", "kv_watermark"]),
         ({"kv_watermark": -0.1}, ["share is out of range"]),
+        ({"max_waiting": -1}, ["too small", ">= 0", "max_waiting"]),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused_with_what_was_given_and_where(given, said):

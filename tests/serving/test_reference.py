@@ -132,7 +132,9 @@ adapters = st.builds(
     ranks=st.sampled_from([(8,), (8, 32, 16)]),
     percent_per_adapter=st.sampled_from([0.0, 1.93, 17.7777777]),
     percent=st.sampled_from([100.0, 200.0]),
+    per_adapter_s=st.sampled_from([0.0, 1e-3]),
     load_s=st.sampled_from([0.0, 5.83e-3]),
+    first_load_s=st.sampled_from([0.0, 0.05]),
 )
 overheads = st.builds(
     SchedulerOverhead,

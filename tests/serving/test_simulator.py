@@ -18,7 +18,7 @@ from wavetank.serving.routing.baselines import FewestKVTokens, FewestRequests, R
 from wavetank.serving.routing.power_of_two import PowerOfTwo
 from wavetank.serving.routing.prefix_affinity import PrefixAffinity
 from wavetank.serving.routing.vllm_default import VLLMDefault
-from wavetank.serving.simulator import LONGEST_TRACE_S, simulate
+from wavetank.serving.simulator import LONGEST_TRACE_S, check_that_all_fit, simulate
 from wavetank.workloads import RequestTrace, SharedPrefix, generate_requests
 
 # A step of R decodes on C tokens with P prompt tokens in S pairs takes 1 ms + 100 us R + 1 us C + 10 us P + 2 us S.
@@ -169,8 +169,14 @@ class TestKVCache:
         assert np.isfinite(alone.finish_s).all()
 
     def test_a_request_that_fills_the_cache_to_the_last_token_is_served(self):
-        run = simulate(trace((0.0, 12, 8)), cluster(kv_capacity_tokens=20), RoundRobin())
+        # The keys of the last token are never computed: 12 prompt tokens and 7 of 8 output tokens.
+        given = cluster(kv_capacity_tokens=19)
+        run = simulate(trace((0.0, 12, 8)), given, RoundRobin())
         assert run.preemptions.tolist() == [0]
+        slow = simulate_slowly(trace((0.0, 12, 8)), given, RoundRobin())
+        assert us(run.finish_s) == us(slow["finish_ps"] / 1e12)
+        with pytest.raises(BadValueError, match="kv_capacity_tokens >= 19"):
+            simulate(trace((0.0, 12, 8)), cluster(kv_capacity_tokens=18), RoundRobin())
 
 
 # Two prompts of three blocks, the first two alike.
@@ -247,10 +253,40 @@ class TestGroups:
         # The prompts' step reads none; then 2 * 10 - 14 and 2 * 11 - 16.
         assert run.imbalance_tokens == pytest.approx((0 + 6 + 6) / 3)
 
-    def test_idle_share_is_the_wait_for_the_slowest_worker(self):
+    def test_idle_share_is_the_wait_for_the_slowest_worker_and_the_synchronisation(self):
         run = simulate(trace(*self.ROWS), cluster(workers=2, group_size=2, sync_s=3e-4), RoundRobin())
-        assert us(run.lock_s, run.work_s) == [2 * (1210 + 1110 + 1111), 3431 + 1060 + 1104 + 1105]
-        assert run.idle_share == pytest.approx(1 - (3431 + 3269) / 6862)
+        assert us(run.lock_s, run.work_s) == [2 * (1510 + 1410 + 1411), 3431 + 1060 + 1104 + 1105]
+        assert run.idle_share == pytest.approx(1 - (3431 + 3269) / 8662)
+
+    def test_idle_share_means_the_same_for_lone_workers_and_for_groups(self):
+        # Both workers do the same all the time, so that no barrier costs anything; gaps and synchronisation do.
+        rows = [(t, 10, 3) for t in (0.0, 0.0, 0.0045, 0.0045, 0.0103, 0.0103)]
+        runs = [
+            simulate(trace(*rows), cluster(workers=2, group_size=size, sync_s=3e-4), RoundRobin()) for size in (1, 2)
+        ]
+        # Three rounds of 1210, 1110 and 1111 us, counted from 1030 to 10,300 us; a step's synchronisation ends it.
+        own_us = (1210 - 1030) + 1110 + 1111 + (1210 + 1110 + 1111)
+        for run in runs:
+            assert us(run.lock_s, run.work_s) == [2 * (10_300 - 1030), 2 * own_us]
+            assert run.idle_share == pytest.approx(1 - own_us / 9270)
+
+    def test_steps_that_compute_a_prompt_are_counted_and_their_time(self):
+        # The prompt of 10 tokens, then one of 4 beside a decode, then four decode steps.
+        rows = (0.0, 10, 6), (1e-6, 4, 1)
+        for size in (1, 2):
+            given = cluster(workers=2 if size == 2 else 1, group_size=size, sync_s=3e-4)
+            run = simulate(trace(*rows), given, RoundRobin())
+            assert run.prefill_steps == 2
+            assert run.steps == 6
+            assert run.metrics()["prefill_steps"] == 2
+            # In a group the second prompt is computed beside the decode of the other worker, which takes 1110 us.
+            second_us = 1110 if size == 2 else 1000 + 100 + 10 + 40 + 20
+            assert us(run.mixed_s) == [size * (1210 + second_us + 600)]
+            assert run.mixed_share == run.metrics()["mixed_share"] == pytest.approx(run.mixed_s / run.lock_s)
+
+    def test_chunks_of_one_prompt_are_as_many_prefill_steps(self):
+        run = simulate(trace((0.0, 10, 2)), cluster(max_batched_tokens=4, max_running=4), RoundRobin())
+        assert (run.prefill_steps, run.steps) == (3, 4)
 
     def test_a_worker_without_requests_waits_too(self):
         run = simulate(trace((0.0, 10, 3)), cluster(workers=4, group_size=4), RoundRobin())
@@ -306,9 +342,33 @@ class TestDisaggregation:
                 return view.running.size - 1
 
         run = simulate(trace(*rows), both, RoundRobin(), decode_router=Last())
-        assert run.worker.tolist() == [2] * 6
+        # Decode workers have the numbers after the prefill workers'.
+        assert run.worker.tolist() == [2 + 2] * 6
         run = simulate(trace(*rows), both, RoundRobin())
-        assert run.worker.tolist() == [0, 1, 2, 0, 1, 2]
+        assert run.worker.tolist() == [2, 3, 4, 2, 3, 4]
+
+    def test_a_request_of_one_token_is_said_to_have_run_on_its_prefill_worker(self):
+        both = DisaggregatedCluster(prefill=cluster(workers=2), decode=cluster(workers=3))
+        run = simulate(trace((0.0, 10, 1), (0.0, 10, 1), (0.0, 10, 2)), both, RoundRobin())
+        assert run.worker.tolist() == [0, 1, 2]
+
+    def test_worker_time_is_that_of_the_decode_workers_over_the_window_of_the_run(self):
+        both = DisaggregatedCluster(prefill=cluster(), decode=cluster(workers=3), transfer_latency_s=0.0)
+        rows = [(0.0, 10, 5), (1.0, 10, 1), (2.0, 10, 5), (3.0, 10, 5)]
+        run = simulate(trace(*rows), both, RoundRobin())
+        assert run.window_s == pytest.approx((0.3, 3.0))
+        assert run.lock_s == pytest.approx(3 * 2.7)
+        # Only the third request decodes within it.
+        assert us(run.work_s) == [decode_us(4, 1, 10)]
+        assert run.prefill_steps == 4
+        assert run.mixed_s == 0
+
+    def test_decode_workers_that_nothing_reaches_are_idle(self):
+        both = DisaggregatedCluster(prefill=cluster(workers=2), decode=cluster(workers=3))
+        run = simulate(trace((0.0, 10, 1), (1.0, 10, 1)), both, RoundRobin(), probes=4)
+        assert run.idle_share == 1.0
+        assert run.probe_tokens.tolist() == [[0.0] * 3] * 4
+        assert run.probe_s.tolist() == [0.2, 0.4, 0.6, 0.8]
 
     def test_preemptions_in_the_decode_pool_are_counted(self):
         both = DisaggregatedCluster(prefill=cluster(), decode=cluster(kv_capacity_tokens=20), transfer_latency_s=0.0)
@@ -338,8 +398,17 @@ class TestMetrics:
         assert run.metrics()["idle_share"] == run.idle_share
 
     def test_a_phase_that_spans_the_window_counts_with_what_lies_inside(self):
-        run = simulate(trace((0.0, 5, 50), (10.0, 5, 2)), self.SECONDS, RoundRobin())
-        assert run.idle_share == pytest.approx(1 - 9 / 18)
+        run = simulate(trace((0.0, 5, 50), (0.0, 5, 2), (10.0, 5, 2)), self.SECONDS, RoundRobin())
+        # One worker from 1 to 10 s, the other until 2 s.
+        assert run.idle_share == pytest.approx(1 - 10 / 18)
+
+    def test_synchronisation_at_the_edges_of_the_window_is_no_work(self):
+        slow = dataclasses.replace(self.SECONDS, sync_s=0.5)
+        # Every 1.5 s a second of work begins: 50 of them on the first worker, three on the second.
+        for last_s, first_s, second_s in ((12.4, 7 + 0.4, 2), (13.3, 8, 2), (18.0, 0.7 + 10, 0.7 + 1)):
+            run = simulate(trace((0.0, 5, 50), (0.0, 5, 3), (last_s, 5, 1)), slow, RoundRobin())
+            assert run.window_s == pytest.approx((last_s / 10, last_s))
+            assert run.work_s == pytest.approx(first_s + second_s)
 
     def test_a_backlog_that_arrives_at_once_is_counted_whole(self):
         run = simulate(trace((3.0, 5, 3), (3.0, 5, 2)), self.SECONDS, RoundRobin())
@@ -352,7 +421,18 @@ class TestMetrics:
     def test_when_nothing_finishes_in_the_window_the_whole_run_is_counted(self):
         run = simulate(trace((0.0, 5, 30), (10.0, 5, 2)), self.SECONDS, RoundRobin())
         assert run.window_s == (0.0, 30.0)
-        assert run.metrics()["requests_per_s"] == pytest.approx(2 / 30)
+        found = run.metrics()
+        assert found["requests_per_s"] == pytest.approx(2 / 30)
+        # 30 and 2 s of two workers' 30 s, a second of prompt each; nothing is counted over another time.
+        assert found["idle_share"] == run.idle_share == pytest.approx(1 - 32 / 60)
+        assert found["mixed_share"] == pytest.approx(2 / 60)
+        group = simulate(
+            trace((0.0, 5, 30), (10.0, 5, 2)), dataclasses.replace(self.SECONDS, group_size=2), RoundRobin()
+        )
+        assert group.window_s == (0.0, 30.0)
+        assert group.lock_s == 60.0
+        # Context 5 to 33 alone, less the other's 5 in the step from 11 s on.
+        assert group.imbalance_tokens == pytest.approx((sum(range(5, 34)) - 5) / 30)
 
     def test_goodput_counts_requests_within_both_objectives(self):
         rows = [(0.0, 5, 2), (1.0, 5, 2), (1.0, 5, 2), (1.0, 5, 2), (20.0, 5, 2)]
@@ -541,6 +621,99 @@ class TestInvariants:
         assert simulate_of_the_area is simulate
 
 
+class TestRefusedRequests:
+    """A worker with one slot and a queue of one; steps of a second."""
+
+    GIVEN = cluster(step_time=FittedStepTime(overhead_s=1.0), max_running=1, max_waiting=1)
+
+    def test_a_full_queue_refuses_and_takes_again_when_there_is_room(self):
+        rows = [(0.0, 5, 3), (0.5, 5, 1), (0.6, 5, 1), (3.5, 5, 1)]
+        run = simulate(trace(*rows), self.GIVEN, RoundRobin())
+        assert run.worker.tolist() == [0, 0, -1, 0]
+        assert run.finish_s.tolist()[:2] == [3.0, 4.0]
+        assert np.isnan([run.first_token_s[2], run.finish_s[2], run.ttft_s[2]]).all()
+        assert run.finish_s[3] == 5.0
+        assert run.makespan_s == 5.0
+        found = run.metrics()
+        assert found["refused_share"] == 0.25
+        # From 0.35 to 3.5 s only the first finishes, and nobody but it, refused ones neither, counts as done.
+        assert found["requests_per_s"] == pytest.approx(1 / 3.15)
+        assert found["ttft_p99_s"] == pytest.approx(3.485, rel=0.01)
+        assert run.idle_share == pytest.approx(0.0)
+
+    def test_latencies_are_those_of_requests_that_were_served(self):
+        run = simulate(trace(*[(0.0, 5, 2)] * 10), self.GIVEN, RoundRobin())
+        found = run.metrics()
+        assert found["refused_share"] == pytest.approx(0.9)
+        assert run.window_s == (0.0, 2.0)
+        assert (found["ttft_mean_s"], found["tpot_mean_s"], found["e2e_mean_s"]) == (1.0, 1.0, 2.0)
+        assert found["prefix_hit_share"] == 0
+
+    def test_without_a_limit_nobody_is_refused(self):
+        run = simulate(trace(*[(0.0, 5, 2)] * 10), dataclasses.replace(self.GIVEN, max_waiting=0), RoundRobin())
+        assert run.metrics()["refused_share"] == 0
+
+    def test_where_requests_wait_elsewhere_a_limit_is_refused(self):
+        with pytest.raises(BadValueError, match="keeps a pool"):
+            simulate(trace((0.0, 5, 1)), self.GIVEN, BalanceRoute())
+        for both in (DisaggregatedCluster(prefill=self.GIVEN), DisaggregatedCluster(decode=self.GIVEN)):
+            with pytest.raises(BadValueError, match="split phases"):
+                simulate(trace((0.0, 5, 1)), both, RoundRobin())
+
+
+class TestPoolsOfReplicas:
+    """Several domains and always fresh signals: the router decides at arrivals and completions, at nothing else."""
+
+    class Noting:
+        reads_active = False
+
+        def __init__(self, declines=0):
+            self.declines, self.asked_s = declines, []
+
+        def initial_state(self, workers):
+            return np.zeros(1)
+
+        def parameters(self):
+            return np.zeros(0)
+
+        def place(self, view, pool, active, state, parameters, placed):
+            self.asked_s.append(round(float(pool.waited_s[0]), 9))
+            state[0] += 1
+            if state[0] > self.declines:
+                room = view.slots - view.running - view.waiting - view.sent_requests
+                placed[0] = int(np.argmax(room))
+            return 1
+
+    def given(self, **more):
+        return cluster(workers=2, step_time=FittedStepTime(overhead_s=0.25), max_running=1, refresh_s=0.0, **more)
+
+    def test_what_waits_is_placed_at_the_moment_at_which_a_slot_is_free(self):
+        noting = self.Noting()
+        run = simulate(trace((0.0, 5, 10), (0.0, 5, 4), (0.1, 5, 1)), self.given(), noting)
+        assert run.first_token_s.tolist() == [0.25, 0.25, 1.25]
+        # Twice at 0 s; at 0.1 s there is no slot to place anything in; then at the completion at 1 s.
+        assert noting.asked_s == [0.0, 0.0, 0.9]
+        assert run.decisions == 3
+
+    def test_a_router_that_leaves_everybody_idle_is_asked_again_a_millisecond_later(self):
+        noting = self.Noting(declines=3)
+        run = simulate(trace((0.0, 5, 1)), self.given(), noting)
+        assert noting.asked_s == [0.0, 0.001, 0.002, 0.003]
+        assert run.finish_s.tolist() == [0.253]
+
+    def test_while_others_run_it_is_asked_when_one_of_them_completes(self):
+        noting = self.Noting(declines=1)
+        run = simulate(trace((0.0, 5, 4), (0.5, 5, 1)), self.given(), noting)
+        # The first is declined at 0 s and placed a millisecond later.
+        assert noting.asked_s == [0.0, 0.001, 0.0]
+        assert run.first_token_s.tolist() == [0.251, 0.75]
+
+    def test_service_beyond_the_longest_time_is_refused(self):
+        slow = dataclasses.replace(self.given(), step_time=FittedStepTime(overhead_s=1e4))
+        with pytest.raises(BadValueError, match="longest time"):
+            simulate(trace(*[(0.0, 10, 300)] * 4), slow, self.Noting())
+
+
 class TestSignalAge:
     """Arrivals every 30 ms; what the router is shown at each."""
 
@@ -581,16 +754,26 @@ class TestSignalAge:
 class TestRefusals:
     def test_a_request_that_fits_no_cache_is_named_with_its_sizes(self):
         with pytest.raises(BadValueError) as error:
-            simulate(trace((0.0, 10, 1), (0.0, 1500, 501)), cluster(kv_capacity_tokens=2000), RoundRobin())
-        for part in ("request 1:", "1,500 prompt", "501 output", "cache of 2,000", "kv_capacity_tokens >= 2,001"):
+            simulate(trace((0.0, 10, 1), (0.0, 1500, 502)), cluster(kv_capacity_tokens=2000), RoundRobin())
+        for part in ("row 2:", "1,500 prompt", "502 output", "cache of 2,000", "kv_capacity_tokens >= 2,001"):
             assert part in str(error.value)
 
     def test_where_the_phases_are_split_it_is_named_by_its_place_in_the_trace(self):
         both = DisaggregatedCluster(prefill=cluster(), decode=cluster(kv_capacity_tokens=2000))
         # Only one of them reaches the decode workers.
-        rows = (0.0, 5, 1), (0.0, 5, 1), (0.0, 1500, 501)
-        with pytest.raises(BadValueError, match="request 2: 1,500 prompt"):
-            simulate(trace(*rows), both, RoundRobin())
+        rows = (0.0, 5, 1), (0.0, 5, 1), (0.0, 1500, 502)
+        for refused in (
+            lambda: simulate(trace(*rows), both, RoundRobin()),
+            lambda: check_that_all_fit(trace(*rows), both),
+        ):
+            with pytest.raises(BadValueError, match="row 3: 1,500 prompt"):
+                refused()
+
+    def test_the_trace_that_is_checked_may_be_a_part_of_the_users(self):
+        rows = trace((0.0, 5, 1), (0.0, 1500, 502))
+        with pytest.raises(BadValueError, match="row 102: 1,500 prompt"):
+            check_that_all_fit(rows, cluster(kv_capacity_tokens=2000), first_row=101)
+        check_that_all_fit(rows, cluster(kv_capacity_tokens=2001), first_row=101)
 
     def test_expected_lengths_must_be_one_a_request(self):
         with pytest.raises(BadValueError, match=r"\(2,\)"):
@@ -605,7 +788,7 @@ class TestRefusals:
             simulate(trace((0.0, 10, 1), (LONGEST_TRACE_S * 1.01, 10, 1)), cluster(), RoundRobin())
 
     def test_a_request_of_more_tokens_than_can_be_counted_is_refused(self):
-        with pytest.raises(BadValueError, match="request 0: 3,000,000,000 prompt"):
+        with pytest.raises(BadValueError, match="row 1: 3,000,000,000 prompt"):
             simulate(trace((0.0, 3_000_000_000, 1)), cluster(kv_capacity_tokens=10**12), RoundRobin())
 
     @pytest.mark.parametrize("group_size", [1, 2])

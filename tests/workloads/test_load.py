@@ -178,6 +178,12 @@ class TestColumns:
             path = parquet(prompt_tokens="2", output_tokens="3", **{f'"{quoted}"': "i"})
             assert read_trace(path, columns={"arrival_s": hard}).arrival_s.tolist() == [0.0, 1.0, 2.0]
 
+    def test_adapters_become_codes_and_may_be_missing(self, write):
+        trace = read_trace(
+            write("a.csv", "arrival_s,prompt_tokens,output_tokens,lora\n0,1,1,sql\n1,1,1,\n2,1,1,chat\n")
+        )
+        assert [trace.adapter_names[code] for code in trace.adapter] == ["sql", "", "chat"]
+
     def test_models_and_tiers_become_codes(self, write):
         trace = read_trace(write("t.csv", "Tier,Model," + HEADER + "2,llama,0,1,1\n10,gpt,1,1,1\n2,llama,2,1,1\n"))
         assert [trace.model_names[code] for code in trace.model] == ["llama", "gpt", "llama"]

@@ -141,6 +141,7 @@ class TestBadInput:
             ({"prompt_tokens": [[1, 2, 3]]}, "column 'prompt_tokens'"),
             ({"model": [0, 1, 0], "model_names": ("m",)}, "row 2, column 'model'"),
             ({"tier": [0, -1, 0], "tier_names": ("t",)}, "row 2, column 'tier'"),
+            ({"adapter": [0, 1, 2], "adapter_names": ("a", "")}, "row 3, column 'adapter'"),
             ({"block_ids": [0], "block_offsets": [0, 0, 1]}, "row 4, column 'block_offsets'"),
             ({"block_ids": [0], "block_offsets": [0, 1, 0, 1]}, "column 'block_offsets'"),
             ({"block_ids": [0], "block_offsets": [0, 1, 1, 2]}, "column 'block_offsets'"),

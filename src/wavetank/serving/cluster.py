@@ -10,6 +10,7 @@ from wavetank.settings import setting
 
 if TYPE_CHECKING:
     from wavetank.platforms.step_time import StepTime
+    from wavetank.serving.adapters import Adapters, SchedulerOverhead
 
 
 def _default_step_time() -> StepTime:
@@ -44,6 +45,16 @@ class Cluster:
         300.0, unit="s", says="how long the router's own record of sent prefixes counts", low=0.0, high=1e6
     )
     pool_window: int = setting(512, unit="requests", says="waiting requests that a pool router sees", low=1, high=10**6)
+    max_waiting: int = setting(
+        0, unit="requests", says="a worker whose queue is this long refuses what is sent to it; 0: it never does",
+        low=0, high=10**9,
+    )  # fmt: skip
+    adapters: Adapters | None = field(
+        default=None, metadata={"says": "slots and costs of LoRA adapters; without it requests run as if merged"}
+    )
+    scheduler_overhead: SchedulerOverhead | None = field(
+        default=None, metadata={"says": "what the engine's scheduler adds to every step"}
+    )
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -62,7 +73,7 @@ class Cluster:
                 allowed="max_batched_tokens >= max_running >= 1",
                 where="max_batched_tokens",
             )
-        for name, low in (("kv_capacity_tokens", 2), ("pool_window", 1)):
+        for name, low in (("kv_capacity_tokens", 2), ("pool_window", 1), ("max_waiting", 0)):
             if getattr(self, name) < low:
                 raise BadValueError(
                     "The value is too small.", given=getattr(self, name), allowed=f">= {low}", where=name

@@ -26,6 +26,7 @@ from numba import int64, njit, typeof, types
 from numpy.typing import NDArray
 
 from wavetank.platforms.step_time import STEP_SIGNATURE
+from wavetank.serving.adapters import scaled_ps
 from wavetank.serving.interfaces import (
     ACTIVE_TYPE,
     CHOOSE_SIGNATURE,
@@ -74,7 +75,7 @@ WORKER = np.dtype(
         ("base_ps", np.int64),  # the part of the step time that does not grow with the context
         ("prefill_tokens", np.int64),  # of the planned step
         ("prefill_pairs", np.int64),
-        ("busy_ps", np.int64),
+        ("own_ps", np.int64),  # what the planned step takes it alone, in a group
         ("decoding", np.int32),
         ("running", np.int32),  # decoding or prefilling
         ("queue_head", np.int32),
@@ -102,15 +103,55 @@ DOMAIN = np.dtype(
         ("heap_size", np.int64),
         ("queued", np.int64),  # requests waiting at its workers
         ("active", np.int64),  # admitted requests
-        ("lock_ps", np.int64),  # summed over steps: workers * step time
-        ("work_ps", np.int64),  # summed over steps and workers: the worker's own step time
         ("planned", np.int64),
         ("idle", np.int64),
-        ("imbalance", np.float64),  # tokens, summed over steps with work
-        ("imbalance_steps", np.int64),
+        # Sums of the whole run, and of what of it lies in the counted window.
+        ("work_ps", np.int64),  # over steps and workers: the worker's own step time
+        ("work_counted_ps", np.int64),
+        ("mixed_ps", np.int64),  # over steps that contain prefill: the step's time
+        ("mixed_counted_ps", np.int64),
+        ("imbalance", np.float64),  # tokens, over steps; a step counts where it starts
+        ("imbalance_counted", np.float64),
+        ("steps_counted", np.int64),
+        ("prefill_steps", np.int64),  # steps that contain prefill
     ],
     align=True,
 )
+
+
+# A worker's view of one adapter; the entry behind the last adapter is for requests without one.
+ADAPTER = np.dtype(
+    [
+        ("used", np.int64),  # on the device: when it was loaded or left the batch, by the worker's count; else -1
+        ("load_ps", np.int64),
+        ("first_ps", np.int64),  # more of it the first time
+        ("running", np.int32),  # requests of the batch that use it
+        ("head", np.int32),  # its waiting requests in the order of the queue
+        ("tail", np.int32),
+        ("place", np.int32),  # where it stands among the adapters that requests wait for; -1: none does
+        ("listed", np.int32),  # the adapter that stands at this entry's number among those
+    ],
+    align=True,
+)
+
+# A worker's adapters together.
+BENCH = np.dtype(
+    [
+        ("slope_ps", np.int64),  # of the planned step's time per context token; -1 where adapters are loaded in it
+        ("load_ps", np.int64),  # of loading, in the step that load_step says
+        ("load_step", np.int64),  # the domain's step before which it loaded last
+        ("uses", np.int64),
+        ("last", np.int64),  # turns in the queue: the highest given, and the lowest, for who returns to its head
+        ("first", np.int64),
+        ("distinct", np.int32),  # adapters in the batch
+        ("resident", np.int32),  # adapters on the device
+        ("listed", np.int32),  # adapters, or none, that requests wait for
+    ],
+    align=True,
+)
+
+# A request's adapter, and its turn in its worker's queue.
+ASK = np.dtype([("turn", np.int64), ("adapter", np.int32)], align=True)
 
 
 class Rules(NamedTuple):
@@ -131,8 +172,19 @@ class Rules(NamedTuple):
     window: int  # most waiting requests a pool router sees
     memory_ps: int  # how long the router's own record of sent prefixes counts
     probes: int
-    count_from_ps: int  # idle time and imbalance are summed over steps that start from here
-    count_until_ps: int  # to here
+    count_from_ps: int  # the counted window starts here
+    count_until_ps: int  # and ends here
+    max_waiting: int  # of a worker's queue; 0: any number
+    adapters: int  # that the trace names; 0: requests need none
+    adapter_slots: int  # most distinct adapters in a batch
+    factor: int  # of a batch with adapters, in millionths
+    factor_each: int  # and more for each distinct one
+    each_ps: int  # added to a step for each distinct one
+    extended: int  # 1: there are adapters, or the scheduler takes time in every step
+    overhead: int  # 1: the scheduler takes time in every step
+    overhead_ps: int
+    overhead_running_ps: int
+    overhead_waiting_ps: int
 
 
 class Tables(NamedTuple):
@@ -156,10 +208,15 @@ class Tables(NamedTuple):
     pool: NDArray[np.int64]  # (n,): waiting requests in order of arrival
     pool_steps: NDArray[np.int64]  # (n,): decisions a request has seen
     pool_ends: NDArray[np.int64]  # (2,): first and one past the last in pool
-    counts: NDArray[np.int64]  # (8,): decisions, refreshes, phases, preemptions, ...
+    asks: NDArray[Any]  # ASK (n,); none where requests need no adapters
+    benches: NDArray[Any]  # BENCH (workers,)
+    lines: NDArray[Any]  # ADAPTER (workers, adapters + 1)
+    counts: NDArray[np.int64]  # (10,): decisions, refreshes, phases, preemptions, ...
 
 
-DECISIONS, REFRESHES, PHASES, PREEMPTIONS, EVICTIONS, MATCHED, ACTIVE = range(7)
+DECISIONS, REFRESHES, PHASES, PREEMPTIONS, EVICTIONS, MATCHED, ACTIVE, COMPLETED, LOADS, REFUSED = range(10)
+# A router that leaves everybody idle while requests wait is asked again after this long, or after a refresh.
+RETRY_PS = np.int64(1_000_000_000)
 
 
 def make_tables(
@@ -173,6 +230,11 @@ def make_tables(
     workers["changed"] = 1
     state = np.zeros(domains, DOMAIN)
     state["idle"] = 1
+    benches = np.zeros(rules.workers if rules.extended else 0, BENCH)
+    benches["load_step"] = -1
+    lines = np.zeros((rules.workers, rules.adapters + 1) if rules.adapters else (0, 0), ADAPTER)
+    for name in ("used", "head", "tail", "place"):
+        lines[name] = -1
     requests = np.zeros(n, REQUEST)
     for name in ("first_ps", "finish_ps", "finish_step", "worker", "next", "prev"):
         requests[name] = -1
@@ -195,7 +257,10 @@ def make_tables(
         pool=np.empty(n, np.int64),
         pool_steps=np.zeros(n, np.int64),
         pool_ends=np.zeros(2, np.int64),
-        counts=np.zeros(8, np.int64),
+        asks=np.zeros(n if rules.adapters else 0, ASK),
+        benches=benches,
+        lines=lines,
+        counts=np.zeros(10, np.int64),
     )
 
 
@@ -239,6 +304,9 @@ def _borrow(t: Tables) -> Tables:
         borrowed(t.pool),
         borrowed(t.pool_steps),
         borrowed(t.pool_ends),
+        borrowed(t.asks),
+        borrowed(t.benches),
+        borrowed(t.lines),
         borrowed(t.counts),
     )
 
@@ -433,6 +501,156 @@ def _release(t: Tables, rules: Rules, w: int, r: int, total: int) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# The adapters of a worker: one line a piece in its queue, slots, least recently used out first.
+
+
+class _Benches(NamedTuple):
+    """The tables that adapters need: few, for passing all of them on takes the compiler long."""
+
+    requests: NDArray[Any]
+    asks: NDArray[Any]
+    benches: NDArray[Any]
+    lines: NDArray[Any]
+
+
+@njit(forceinline=True)
+def _benches(t: Tables) -> _Benches:
+    return _Benches(t.requests, t.asks, t.benches, t.lines)
+
+
+@njit(forceinline=True)
+def _borrow_benches(t: _Benches) -> _Benches:
+    return _Benches(borrowed(t.requests), borrowed(t.asks), borrowed(t.benches), borrowed(t.lines))
+
+
+@njit
+def _wait_for_adapter(t: _Benches, w: int, r: int, returns: int) -> None:
+    """Put a request at the end of its adapter's line, or at the head when it returns from the batch."""
+    t = _borrow_benches(t)
+    bench = t.benches[w]
+    ask = t.asks[r]
+    line = t.lines[w, ask.adapter]
+    if returns:
+        bench.first -= 1
+        ask.turn = bench.first
+        t.requests[r].next = line.head
+        line.head = r
+        if line.tail < 0:
+            line.tail = r
+    else:
+        bench.last += 1
+        ask.turn = bench.last
+        t.requests[r].next = -1
+        if line.tail >= 0:
+            t.requests[line.tail].next = r
+        else:
+            line.head = r
+        line.tail = r
+    if line.place < 0:
+        line.place = bench.listed
+        t.lines[w, bench.listed].listed = ask.adapter
+        bench.listed += 1
+
+
+@njit
+def _first_that_may_run(t: _Benches, adapters: int, slots: int, w: int) -> int:
+    """Return the first request of the queue whose adapter is in the batch or may join it; -1 for nobody."""
+    t = _borrow_benches(t)
+    bench = t.benches[w]
+    found = np.int64(-1)
+    turn = NEVER
+    for i in range(bench.listed):
+        a = t.lines[w, i].listed
+        line = t.lines[w, a]
+        if line.running > 0 or bench.distinct < slots or a == adapters:
+            r = np.int64(line.head)
+            if t.asks[r].turn < turn:
+                turn = t.asks[r].turn
+                found = r
+    return found
+
+
+@njit
+def _take_adapter(t: _Benches, adapters: int, slots: int, w: int, r: int, step: int) -> int:
+    """Take a request out of its adapter's line and its adapter into the batch; returns how many that loads: 0 or 1."""
+    t = _borrow_benches(t)
+    bench = t.benches[w]
+    a = np.int64(t.asks[r].adapter)
+    line = t.lines[w, a]
+    line.head = t.requests[r].next
+    if line.head < 0:
+        line.tail = -1
+        bench.listed -= 1
+        last = t.lines[w, bench.listed].listed
+        t.lines[w, line.place].listed = last
+        t.lines[w, last].place = line.place
+        line.place = -1
+    if a == adapters:
+        return 0
+    line.running += 1
+    if line.running > 1:
+        return 0
+    bench.distinct += 1
+    if line.used >= 0:
+        return 0
+    if bench.resident == slots:
+        oldest = np.int64(-1)
+        for b in range(adapters):
+            other = t.lines[w, b]
+            if other.used >= 0 and other.running == 0 and (oldest < 0 or other.used < t.lines[w, oldest].used):
+                oldest = np.int64(b)
+        t.lines[w, oldest].used = -1
+    else:
+        bench.resident += 1
+    bench.uses += 1
+    line.used = bench.uses
+    bench.load_ps = line.load_ps + line.first_ps + (bench.load_ps if bench.load_step == step else np.int64(0))
+    bench.load_step = step
+    line.first_ps = 0
+    return 1
+
+
+@njit
+def _leave_adapter(t: _Benches, adapters: int, w: int, r: int) -> None:
+    """Let a request leave the batch: its adapter stays on the device, and may be evicted once nobody uses it."""
+    t = _borrow_benches(t)
+    a = np.int64(t.asks[r].adapter)
+    line = t.lines[w, a]
+    if a == adapters:
+        return
+    line.running -= 1
+    if line.running == 0:
+        bench = t.benches[w]
+        bench.distinct -= 1
+        bench.uses += 1
+        line.used = bench.uses
+
+
+@njit
+def _extended_step_ps(t: Tables, rules: Rules, step_time: Any, w: int) -> int:
+    """Return what the worker's own step takes with adapters, their loading and the scheduler's overhead."""
+    t = _borrow(t)
+    worker = t.workers[w]
+    bench = t.benches[w]
+    context = worker.context if rules.slope_ps < 0 else np.int64(0)
+    own = step_time(worker.decoding, context, worker.prefill_tokens, worker.prefill_pairs, t.step_table)
+    bench.slope_ps = max(rules.slope_ps, 0)
+    if bench.distinct > 0:
+        factor = rules.factor + rules.factor_each * bench.distinct
+        own = scaled_ps(own, factor) + rules.each_ps * bench.distinct
+        bench.slope_ps = scaled_ps(bench.slope_ps, factor)
+    own += bench.slope_ps * (worker.context - context)
+    if bench.load_step == t.domains[w // rules.group].step:
+        # What follows it is shorter: it is planned alone.
+        own += bench.load_ps
+        bench.slope_ps = -1
+    if rules.overhead:
+        waiting = rules.overhead_waiting_ps * worker.queue_length
+        own += max(rules.overhead_ps + rules.overhead_running_ps * worker.running + waiting, 0)
+    return own
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # One worker: queue, admission, preemption, completion.
 
 
@@ -444,12 +662,15 @@ def _enqueue(t: Tables, rules: Rules, w: int, r: int, now_ps: int) -> None:
     d = w // rules.group
     domain = t.domains[d]
     request.worker = w
-    request.next = -1
-    if worker.queue_tail >= 0:
-        t.requests[worker.queue_tail].next = r
+    if rules.adapters:
+        _wait_for_adapter(_benches(t), w, r, np.int64(0))
     else:
-        worker.queue_head = r
-    worker.queue_tail = r
+        request.next = -1
+        if worker.queue_tail >= 0:
+            t.requests[worker.queue_tail].next = r
+        else:
+            worker.queue_head = r
+        worker.queue_tail = r
     worker.queue_length += 1
     worker.queue_tokens += request.prompt
     domain.queued += 1
@@ -457,6 +678,9 @@ def _enqueue(t: Tables, rules: Rules, w: int, r: int, now_ps: int) -> None:
         domain.idle = 0
         domain.now_ps = max(domain.now_ps, now_ps)
     elif worker.queue_length == 1 and worker.running < rules.slots:
+        _cut_phase(domain, now_ps)
+    elif rules.extended:
+        # It may overtake those whose adapter has no slot, and the scheduler takes longer.
         _cut_phase(domain, now_ps)
 
 
@@ -507,7 +731,7 @@ def _steps_done(domain: Any, when_ps: int) -> int:
 
 
 @njit(forceinline=True)
-def _unlink_running(t: Tables, w: int, r: int) -> None:
+def _unlink_running(t: Tables, rules: Rules, w: int, r: int) -> None:
     request = t.requests[r]
     if request.next >= 0:
         t.requests[request.next].prev = request.prev
@@ -518,6 +742,8 @@ def _unlink_running(t: Tables, w: int, r: int) -> None:
     request.next = -1
     request.prev = -1
     t.workers[w].running -= 1
+    if rules.adapters:
+        _leave_adapter(_benches(t), rules.adapters, w, r)
 
 
 @njit(forceinline=True)
@@ -526,9 +752,10 @@ def _complete(t: Tables, rules: Rules, w: int, r: int, now_ps: int, resident: in
     request.finish_ps = now_ps
     request.finish_step = -1
     request.generated = request.output
-    _unlink_running(t, w, r)
+    _unlink_running(t, rules, w, r)
     _release(t, rules, w, r, resident)
     t.domains[w // rules.group].active -= 1
+    t.counts[COMPLETED] += 1
 
 
 @njit
@@ -549,13 +776,16 @@ def _preempt_newest(t: Tables, rules: Rules, w: int) -> None:
         worker.decoding -= 1
         worker.context -= resident
         worker.changed = 1
-    _unlink_running(t, w, r)
+    _unlink_running(t, rules, w, r)
     _release(t, rules, w, r, resident)
     request.preemptions += 1
-    request.next = worker.queue_head
-    worker.queue_head = r
-    if worker.queue_tail < 0:
-        worker.queue_tail = r
+    if rules.adapters:
+        _wait_for_adapter(_benches(t), w, r, np.int64(1))
+    else:
+        request.next = worker.queue_head
+        worker.queue_head = r
+        if worker.queue_tail < 0:
+            worker.queue_tail = r
     worker.queue_length += 1
     worker.queue_tokens += request.prompt
     domain.queued += 1
@@ -584,7 +814,7 @@ def _admit(t: Tables, rules: Rules, w: int) -> None:
     worker.prefill_pairs = 0
     while worker.held + worker.decoding > rules.capacity:
         _preempt_newest(t, rules, w)
-    if worker.partial < 0 and worker.queue_head < 0:
+    if worker.partial < 0 and worker.queue_length == 0:
         return
     budget = rules.budget - worker.decoding
     if worker.partial >= 0:
@@ -602,8 +832,13 @@ def _admit(t: Tables, rules: Rules, w: int) -> None:
             worker.ending = r
         else:
             worker.partial_done = done + chunk
-    while budget > 0 and worker.queue_head >= 0 and worker.running < rules.slots:
-        r = np.int64(worker.queue_head)
+    while budget > 0 and worker.queue_length > 0 and worker.running < rules.slots:
+        if rules.adapters:
+            r = _first_that_may_run(_benches(t), rules.adapters, rules.adapter_slots, w)
+            if r < 0:
+                break
+        else:
+            r = np.int64(worker.queue_head)
         request = t.requests[r]
         total = np.int64(request.prompt + request.generated)
         arrived = rules.prefilled and request.preemptions == 0
@@ -619,9 +854,12 @@ def _admit(t: Tables, rules: Rules, w: int) -> None:
         limit = rules.admit_below if worker.running > 0 else rules.capacity
         if worker.held + worker.decoding + grown > limit:
             break
-        worker.queue_head = request.next
-        if worker.queue_head < 0:
-            worker.queue_tail = -1
+        if rules.adapters:
+            t.counts[LOADS] += _take_adapter(_benches(t), rules.adapters, rules.adapter_slots, w, r, domain.step)
+        else:
+            worker.queue_head = request.next
+            if worker.queue_head < 0:
+                worker.queue_tail = -1
         worker.queue_length -= 1
         worker.queue_tokens -= request.prompt
         domain.queued -= 1
@@ -667,12 +905,73 @@ def _worker_step_ps(t: Tables, rules: Rules, step_time: Any, w: int) -> int:
     worker = t.workers[w]
     if worker.decoding == 0 and worker.prefill_tokens == 0:
         return np.int64(0)
+    if rules.extended:
+        return _extended_step_ps(t, rules, step_time, w)
     if rules.slope_ps < 0:
         return step_time(worker.decoding, worker.context, worker.prefill_tokens, worker.prefill_pairs, t.step_table)
     if worker.changed or worker.prefill_tokens > 0:
         worker.base_ps = step_time(worker.decoding, 0, worker.prefill_tokens, worker.prefill_pairs, t.step_table)
         worker.changed = 1 if worker.prefill_tokens > 0 else 0
     return worker.base_ps + rules.slope_ps * worker.context
+
+
+@njit(forceinline=True)
+def _overlap(from_ps: int, until_ps: int, rules: Rules) -> int:
+    """Return how much of a span of time lies in the counted window."""
+    return max(min(until_ps, rules.count_until_ps) - max(from_ps, rules.count_from_ps), np.int64(0))
+
+
+@njit
+def _count_step(rules: Rules, domain: Any, workers: Any, slowest_ps: int, prefill: int, imbalance: float) -> None:
+    """Count the step that a group, these workers, has just planned."""
+    workers = borrowed(workers)
+    now = domain.now_ps
+    work = np.int64(0)
+    counted = np.int64(0)
+    whole = rules.count_from_ps <= now and now + slowest_ps <= rules.count_until_ps
+    for w in range(workers.size):
+        own = workers[w].own_ps
+        work += own
+        if not whole:
+            counted += _overlap(now, now + own, rules)
+    domain.work_ps += work
+    domain.work_counted_ps += work if whole else counted
+    domain.imbalance += imbalance
+    if rules.count_from_ps <= now <= rules.count_until_ps:
+        domain.imbalance_counted += imbalance
+        domain.steps_counted += 1
+    if prefill > 0:
+        domain.prefill_steps += 1
+        domain.mixed_ps += domain.first_ps
+        domain.mixed_counted_ps += _overlap(now, now + domain.first_ps, rules)
+
+
+@njit
+def _work_until(rules: Rules, domain: Any, when_ps: int) -> int:
+    """Return the own work of a lone worker in its phase up to a moment."""
+    when = min(max(when_ps, domain.now_ps), domain.phase_end_ps)
+    steps = _steps_done(domain, when)
+    ended = _duration(domain, steps)
+    own = domain.first_ps + steps * domain.growth_ps - rules.sync_ps
+    return ended - steps * rules.sync_ps + min(when - domain.now_ps - ended, own)
+
+
+@njit(forceinline=True)
+def _count_phase(rules: Rules, domain: Any, prefill: int) -> None:
+    """Count the phase that a lone worker is about to end."""
+    start, end = domain.now_ps, domain.phase_end_ps
+    work = end - start - domain.phase_steps * rules.sync_ps
+    domain.work_ps += work
+    if rules.count_from_ps <= start and end <= rules.count_until_ps:
+        domain.work_counted_ps += work
+    elif start < rules.count_until_ps and end > rules.count_from_ps:
+        domain.work_counted_ps += _work_until(rules, domain, rules.count_until_ps) - _work_until(
+            rules, domain, rules.count_from_ps
+        )
+    if prefill > 0:
+        domain.prefill_steps += 1
+        domain.mixed_ps += end - start
+        domain.mixed_counted_ps += _overlap(start, end, rules)
 
 
 @njit(forceinline=True)
@@ -691,33 +990,34 @@ def _plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
         domain.first_ps = own + rules.sync_ps
         domain.growth_ps = 0
         steps = np.int64(1)
-        if worker.prefill_tokens == 0 and rules.slope_ps >= 0:
-            domain.growth_ps = rules.slope_ps * worker.decoding
+        slope = rules.slope_ps
+        if rules.extended:
+            slope = t.benches[first].slope_ps if slope >= 0 else slope
+        if worker.prefill_tokens == 0 and slope >= 0:
+            domain.growth_ps = slope * worker.decoding
             steps = _live_top(t, d) - domain.step
             room = (rules.capacity - worker.held) // worker.decoding
             steps = max(min(steps, room), 1)
         domain.phase_steps = steps
     else:
         slowest = np.int64(0)
-        total = np.int64(0)
         heaviest = np.int64(0)
         load = np.int64(0)
+        prefill = np.int64(0)
         for w in range(first, first + rules.group):
             _admit(t, rules, w)
             own = _worker_step_ps(t, rules, step_time, w)
-            total += own
+            t.workers[w].own_ps = own
             slowest = max(slowest, own)
+            prefill += t.workers[w].prefill_tokens
             context = t.workers[w].context
             load += context
             heaviest = max(heaviest, context)
         domain.first_ps = slowest + rules.sync_ps
         domain.growth_ps = 0
         domain.phase_steps = 1
-        if rules.count_from_ps <= domain.now_ps <= rules.count_until_ps:
-            domain.lock_ps += slowest * rules.group
-            domain.work_ps += total
-            domain.imbalance += np.float64(rules.group * heaviest - load)
-            domain.imbalance_steps += 1
+        group = t.workers[first : first + rules.group]
+        _count_step(rules, domain, group, slowest, prefill, np.float64(rules.group * heaviest - load))
     domain.phase_end_ps = domain.now_ps + _duration(domain, domain.phase_steps)
     domain.planned = 1
 
@@ -730,6 +1030,8 @@ def _finish(t: Tables, rules: Rules, d: int) -> None:
     first = d * rules.group
     steps = domain.phase_steps
     now = domain.phase_end_ps
+    if rules.group == 1:
+        _count_phase(rules, domain, t.workers[first].prefill_tokens)
     for w in range(first, first + rules.group):
         worker = t.workers[w]
         grown = worker.decoding * steps
@@ -740,9 +1042,6 @@ def _finish(t: Tables, rules: Rules, d: int) -> None:
             worker.held -= worker.decoding
             _evict(t, rules, w)
             worker.held += worker.decoding
-        if rules.group == 1:
-            counted = min(now, rules.count_until_ps) - max(domain.now_ps, rules.count_from_ps)
-            worker.busy_ps += max(counted, 0)
     domain.step += steps
     domain.now_ps = now
     domain.planned = 0
@@ -1042,6 +1341,9 @@ def run_arrivals(
         if w < 0 or w >= rules.workers:
             return BAD_WORKER
         _advance(t, rules, step_time, w // rules.group, now)
+        if rules.max_waiting > 0 and t.workers[w].queue_length >= rules.max_waiting:
+            t.counts[REFUSED] += 1
+            continue
         _send(t, rules, view, w, r, now)
     _probe_until(t, rules, step_time, probe_ps, probe, NEVER)
     _advance_all(t, rules, step_time, NEVER)
@@ -1102,7 +1404,36 @@ def _advance_pool(
                 if in_vain > PATIENCE:
                     return STUCK
                 domain.idle = 0
-                domain.now_ps = now + max(rules.refresh_ps, 1_000_000_000)
+                domain.now_ps = now + max(rules.refresh_ps, RETRY_PS)
+
+
+@njit
+def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, until_ps: int) -> int:
+    """Take all domains to the next moment at which a request completes, at ``until_ps`` at the latest.
+
+    Returns that moment, ``retry_ps`` when no domain has anything to do, or NEVER when nothing completes until then.
+    """
+    t = _borrow(t)
+    domains = rules.workers // rules.group
+    completed = t.counts[COMPLETED]
+    while True:
+        busy = False
+        nearest = NEVER
+        for d in range(domains):
+            domain = t.domains[d]
+            busy = busy or domain.active > 0 or domain.queued > 0
+            if domain.now_ps <= until_ps:
+                # Plans what starts at its boundary; no step ends within a picosecond of its start.
+                _advance(t, rules, step_time, d, domain.now_ps + 1)
+            if domain.planned:
+                nearest = min(nearest, domain.phase_end_ps)
+        if not busy:
+            return retry_ps
+        if nearest > until_ps:
+            return NEVER
+        _advance_all(t, rules, step_time, nearest)
+        if t.counts[COMPLETED] > completed:
+            return nearest
 
 
 @njit(
@@ -1137,7 +1468,9 @@ def run_pool(
 ) -> int:
     """Run the whole trace behind a router with a pool; returns how it ended.
 
-    One domain: the router decides before every step.  Several: at every arrival and every refresh.
+    One domain: the router decides before every step.  Several: at every arrival, and while requests wait at every
+    refresh; where signals are always fresh, at every moment at which a request completes, and a millisecond after a
+    decision that left everybody idle.
     """
     t = _borrow(t)
     view = _borrow_view(view)
@@ -1145,8 +1478,7 @@ def run_pool(
     refreshed = np.zeros(1, np.int64)
     probe = 0
     n = t.requests.size
-    # Without a refresh interval the routers of several domains still need a rhythm for what waits: a millisecond.
-    tick = rules.refresh_ps if rules.refresh_ps > 0 else np.int64(1_000_000_000)
+    tick = rules.refresh_ps
     _refresh_pool(t, rules, view, active, np.int64(0))
     r = 0
     in_vain = 0
@@ -1156,7 +1488,13 @@ def run_pool(
         if r < n:
             now = t.requests[r].arrival_ps
         if domains > 1 and t.pool_ends[0] < t.pool_ends[1]:
-            now = min(now, (refreshed[0] // tick + 1) * tick)
+            if tick > 0:
+                now = min(now, (refreshed[0] // tick + 1) * tick)
+            else:
+                until = min(now - 1, probe_ps[probe]) if probe < probe_ps.size else now - 1
+                now = min(now, _next_completion(t, rules, step_time, refreshed[0] + RETRY_PS, until))
+                if now == NEVER:
+                    return LATE
         if probe < probe_ps.size and probe_ps[probe] <= now:
             now = probe_ps[probe]
             if domains == 1:
@@ -1210,7 +1548,7 @@ def run_pool(
         if not busy:
             _advance_all(t, rules, step_time, now)
             for d in range(domains):
-                busy = busy or t.domains[d].idle == 0
+                busy = busy or t.domains[d].active > 0 or t.domains[d].queued > 0
         in_vain = 0 if busy else in_vain + 1
         if in_vain > PATIENCE:
             return STUCK

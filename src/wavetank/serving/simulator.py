@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.serving import core
+from wavetank.serving.adapters import codes_of, share_with_a_slot
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.interfaces import ActiveView, ArrivalRouter, PoolRouter, PoolView, WorkersView
 from wavetank.serving.python_routers import compiled
@@ -41,27 +42,38 @@ class ServingRun:
     Attributes
     ----------
     arrival_s, first_token_s, finish_s : float64
-        When it arrived, when its first token and its last token were out.
+        When it arrived, when its first token and its last token were out; NaN for the last two where it was refused.
     prompt_tokens, output_tokens : int64
     worker : int32
-        Where it ran (its decode worker, where the phases are split).
+        Where it ran last; -1 where it was refused.  Where the phases are split, prefill workers have the first numbers
+        and decode workers the next ones, so that a request of one token has a prefill worker here and every other one a
+        decode worker.
     preemptions : int32
         How often it had to give up its KV cache.
     matched_tokens : int32
         Prompt tokens that the worker's prefix cache had at the last admission.
-    steps : int
-        Steps, summed over workers or lockstep groups.
+    steps, prefill_steps : int
+        Steps, summed over workers or lockstep groups, and those of them in which a prompt was computed.
     decisions, refreshes : int
         How often the router decided and its view was refreshed.
-    lock_s, work_s : float
-        Time of all steps times workers, and the part of it in which a worker had work of its own.
+    adapter_loads : int
+        How often a worker loaded an adapter.
+    lock_s, work_s, mixed_s : float
+        Worker time of the counted window (:attr:`window_s`): all of it, which is workers times the window's length; the
+        part in which a worker ran its own part of a step, neither without requests nor at a barrier (waiting for
+        slower workers, or ``sync_s``); the part in steps that computed a prompt somewhere in the group.
     imbalance_tokens : float
-        workers * largest - sum of the context tokens read a step, mean over the steps of a lockstep group; NaN for
-        independent replicas.
+        workers * largest - sum of the context tokens a step reads, mean over the steps of a lockstep group that start
+        in the counted window; NaN for independent replicas.
     probe_s : float64, shape (probes,)
     probe_tokens : float64, shape (probes, workers)
         Context tokens of the decoding requests at the probe times.
     probe_running : int64, shape (probes, workers)
+
+    Notes
+    -----
+    Where the phases are split, worker time, imbalance and probes are those of the decode workers, and the window is the
+    whole run's.
     """
 
     arrival_s: NDArray[np.float64]
@@ -73,10 +85,13 @@ class ServingRun:
     preemptions: NDArray[np.int32]
     matched_tokens: NDArray[np.int32]
     steps: int
+    prefill_steps: int
     decisions: int
     refreshes: int
+    adapter_loads: int
     lock_s: float
     work_s: float
+    mixed_s: float
     imbalance_tokens: float
     probe_s: NDArray[np.float64]
     probe_tokens: NDArray[np.float64]
@@ -101,7 +116,7 @@ class ServingRun:
     @property
     def makespan_s(self) -> float:
         """First arrival to last token."""
-        return float(self.finish_s.max() - self.arrival_s[0])
+        return float(np.nanmax(self.finish_s) - self.arrival_s[0])
 
     def metrics(self, *, slo_ttft_s: float = 2.0, slo_tpot_s: float = 0.1) -> dict[str, float]:
         """Return the figures that studies compare, without the filling and the draining of the cluster.
@@ -117,11 +132,12 @@ class ServingRun:
             Rates count what finished between the end of the warm-up and the last arrival, per second of it:
             ``throughput_tokens_per_s`` (output tokens), ``requests_per_s``, ``goodput_per_s`` (requests within the
             objective).  ``ttft_*``, ``tpot_*`` and ``e2e_*`` are quantiles and means, in s, of the requests that
-            arrived in that time; ``idle_share`` (worker time without work of the worker's own: waiting at the barrier
-            in a lockstep group, without requests for independent replicas) and ``imbalance_tokens`` are means over
-            it.  ``preempted_share`` and ``prefix_hit_share`` count the whole run.
+            arrived in that time; ``idle_share`` (of all worker time, the part without work of the worker's own),
+            ``mixed_share`` (the part in steps that compute a prompt) and ``imbalance_tokens`` are means over it.
+            ``preempted_share``, ``prefix_hit_share``, ``prefill_steps`` and ``refused_share`` count the whole run.
         """
         start, end = self.window_s
+        served = self.worker >= 0
         finished = (self.finish_s >= start) & (self.finish_s <= end)
         arrived = self.arrival_s >= start if end > start and self.arrival_s[-1] > start else np.ones_like(finished)
         good = finished & (self.ttft_s <= slo_ttft_s) & ~(self.tpot_s > slo_tpot_s)
@@ -130,9 +146,12 @@ class ServingRun:
             "requests_per_s": float(finished.sum()) / (end - start),
             "goodput_per_s": float(good.sum()) / (end - start),
             "idle_share": self.idle_share,
+            "mixed_share": self.mixed_share,
             "imbalance_tokens": self.imbalance_tokens,
+            "prefill_steps": float(self.prefill_steps),
             "preempted_share": float((self.preemptions > 0).mean()),
-            "prefix_hit_share": float(self.matched_tokens.sum() / self.prompt_tokens.sum()),
+            "prefix_hit_share": float(self.matched_tokens.sum() / self.prompt_tokens[served].sum()),
+            "refused_share": float(1 - served.mean()),
         }
         for name, values in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
             known = values[arrived & ~np.isnan(values)]
@@ -145,18 +164,30 @@ class ServingRun:
     def window_s(self) -> tuple[float, float]:
         """The time that figures are counted over: the end of the warm-up (a tenth of the trace) to the last arrival.
 
-        A backlog that arrives at once has no such time; then it is the whole run.
+        A backlog that arrives at once has no such time, nor has a trace of which nothing finishes in it; then it is the
+        whole run.  All figures count over the same window.
         """
         first, last = float(self.arrival_s[0]), float(self.arrival_s[-1])
-        start = first + WARM_UP * (last - first)
-        if last - start <= 0 or not ((self.finish_s >= start) & (self.finish_s <= last)).any():
-            return first, float(self.finish_s.max())
-        return start, last
+        if not _has_window(self.arrival_s, self.finish_s):
+            return first, float(np.nanmax(self.finish_s))
+        return first + WARM_UP * (last - first), last
 
     @property
     def idle_share(self) -> float:
-        """Share of worker time without work of the worker's own."""
+        """Share of all worker time in the counted window without work of the worker's own."""
         return 1.0 - self.work_s / self.lock_s if self.lock_s > 0 else math.nan
+
+    @property
+    def mixed_share(self) -> float:
+        """Share of all worker time in the counted window in steps that compute a prompt."""
+        return self.mixed_s / self.lock_s if self.lock_s > 0 else math.nan
+
+
+def _has_window(arrival_s: NDArray[np.float64], finish_s: NDArray[np.float64]) -> bool:
+    """Say whether anything finishes between the end of the warm-up and the last arrival."""
+    first, last = float(arrival_s[0]), float(arrival_s[-1])
+    start = first + WARM_UP * (last - first)
+    return last > start and bool(((finish_s >= start) & (finish_s <= last)).any())
 
 
 def simulate(
@@ -190,7 +221,8 @@ def simulate(
     Raises
     ------
     BadValueError
-        If a request cannot ever fit into a worker's KV cache, or the trace or its service takes too long.
+        If a request cannot ever fit into a worker's KV cache, the trace or its service takes too long, or
+        ``max_waiting`` is set where requests wait elsewhere than at the workers that they are sent to at arrival.
     WavetankError
         If the router names a worker that does not exist, or never places what waits.
     """
@@ -208,13 +240,37 @@ def simulate(
         raise BadValueError(
             "There must be one expected length a request.", given=expected.shape, allowed=f"({len(requests)},)"
         )
+    parts = (cluster.prefill, cluster.decode) if isinstance(cluster, DisaggregatedCluster) else (cluster,)
+    if any(part.max_waiting for part in parts) and (len(parts) > 1 or isinstance(router, PoolRouter)):
+        raise BadValueError(
+            "Workers refuse requests only where these are sent to them at arrival.",
+            given=f"max_waiting with {'split phases' if len(parts) > 1 else 'a router that keeps a pool'}",
+            allowed="max_waiting=0",
+            where="max_waiting",
+        )
     if isinstance(cluster, DisaggregatedCluster):
         return _split(requests, cluster, router, decode_router or router, expected, probes)
     arrival_ps = np.round(requests.arrival_s * PS_PER_S).astype(np.int64)
     tables = _run(
-        requests, cluster, router, arrival_ps, requests.output_tokens, expected, probes, first_ps=None, rows=None
+        requests, cluster, router, arrival_ps, requests.output_tokens, expected, probes,
+        first_ps=None, rows=None, counted_ps=_counted_ps(arrival_ps),
+    )  # fmt: skip
+    rows = tables.requests
+    return ServingRun(
+        **_request_columns(requests, rows["first_ps"], rows["finish_ps"], rows["worker"] < 0),
+        worker=rows["worker"].copy(),
+        preemptions=rows["preemptions"].copy(),
+        matched_tokens=rows["matched"].copy(),
+        **_totals(tables),
+        **_worker_time(tables, arrival_ps, rows["finish_ps"]),
+        **_probed(tables),
     )
-    return _collect(tables, requests, arrival_ps, tables.requests["first_ps"])
+
+
+def _counted_ps(arrival_ps: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the window without the filling of the cluster and without its draining after the last arrival."""
+    first, last = int(arrival_ps[0]), int(arrival_ps[-1])
+    return (first + round(WARM_UP * (last - first)), last) if last > first else (0, int(core.NEVER))
 
 
 def _split(
@@ -227,9 +283,13 @@ def _split(
 ) -> ServingRun:
     # Decode never holds prefill back, so the two pools run one after the other.
     arrival_ps = np.round(requests.arrival_s * PS_PER_S).astype(np.int64)
+    counted_ps = _counted_ps(arrival_ps)
     ones = np.ones(len(requests), np.int64)
-    before = _run(requests, cluster.prefill, router, arrival_ps, ones, expected, 0, first_ps=None, rows=None)
-    first_ps = before.requests["first_ps"].copy()
+    before = _run(
+        requests, cluster.prefill, router, arrival_ps, ones, expected, 0,
+        first_ps=None, rows=None, counted_ps=counted_ps,
+    )  # fmt: skip
+    first_ps = before.requests["first_ps"]
     transfer_ps = np.round(
         (cluster.transfer_latency_s + cluster.transfer_s_per_token * requests.prompt_tokens) * PS_PER_S
     ).astype(np.int64)
@@ -239,36 +299,40 @@ def _split(
     finish_ps = first_ps.copy()
     worker = before.requests["worker"].copy()
     preemptions = before.requests["preemptions"].copy()
-    if not rows.size:
-        return _collect(before, requests, arrival_ps, first_ps)
-    after = _run(
-        requests, cluster.decode, decode_router, ready_ps[rows], requests.output_tokens[rows], expected[rows], probes,
-        first_ps=first_ps[rows], rows=rows,
-    )  # fmt: skip
-    finish_ps[rows] = after.requests["finish_ps"]
-    worker[rows] = after.requests["worker"]
-    preemptions[rows] += after.requests["preemptions"]
-    before.requests["finish_ps"] = finish_ps
-    before.requests["worker"] = worker
-    before.requests["preemptions"] = preemptions
-    first, second = (
-        _collect(part, requests, arrival_ps, first_ps, rows=r) for part, r in ((before, None), (after, rows))
-    )
+    totals = _totals(before)
+    if rows.size:
+        after = _run(
+            requests, cluster.decode, decode_router, ready_ps[rows], requests.output_tokens[rows], expected[rows],
+            probes, first_ps=first_ps[rows], rows=rows, counted_ps=counted_ps,
+        )  # fmt: skip
+        finish_ps[rows] = after.requests["finish_ps"]
+        worker[rows] = cluster.prefill.workers + after.requests["worker"]
+        preemptions[rows] += after.requests["preemptions"]
+        totals = {name: totals[name] + more for name, more in _totals(after).items()}
+    else:
+        after = _idle(cluster.decode, arrival_ps, probes)
     return ServingRun(
-        **{
-            **{name: getattr(first, name) for name in _REQUEST_FIELDS},
-            **{name: getattr(first, name) + getattr(second, name) for name in ("steps", "decisions", "refreshes")},
-            **{name: getattr(second, name) for name in _DECODE_FIELDS},
-        }
+        **_request_columns(requests, first_ps, finish_ps),
+        worker=worker,
+        preemptions=preemptions,
+        matched_tokens=before.requests["matched"].copy(),
+        **totals,
+        **_worker_time(after, arrival_ps, finish_ps),
+        **_probed(after),
     )
 
 
-_REQUEST_FIELDS = (
-    "arrival_s", "first_token_s", "finish_s", "prompt_tokens", "output_tokens", "worker", "preemptions",
-    "matched_tokens",
-)  # fmt: skip
-# Where the phases are split these are about the decode workers.
-_DECODE_FIELDS = ("lock_s", "work_s", "imbalance_tokens", "probe_s", "probe_tokens", "probe_running")
+def _idle(cluster: Cluster, arrival_ps: NDArray[np.int64], probes: int) -> core.Tables:
+    """Return the tables of workers that nothing reaches."""
+    rules = rules_of(cluster, block_tokens=0, caching=False, probes=probes)
+    tables = core.make_tables(0, rules, cluster.step_time.table, blocks=0, router_blocks=0, max_blocks=0)
+    tables.probe_ps[:] = _probe_ps(arrival_ps, probes)
+    return tables
+
+
+def _probe_ps(arrival_ps: NDArray[np.int64], probes: int) -> NDArray[np.int64]:
+    first, last = int(arrival_ps[0]), int(arrival_ps[-1])
+    return first + (np.arange(probes, dtype=np.int64) + 1) * max((last - first) // (probes + 1), 1)
 
 
 def _run(
@@ -282,20 +346,33 @@ def _run(
     *,
     first_ps: NDArray[np.int64] | None,
     rows: NDArray[np.int64] | None,
+    counted_ps: tuple[int, int],
 ) -> core.Tables:
-    """Run one pool of workers; ``first_ps`` marks a decode pool, ``rows`` selects requests of the trace."""
+    """Run one pool of workers.
+
+    ``first_ps`` marks a decode pool, ``rows`` selects requests of the trace, ``counted_ps`` is the counted window.
+    """
     prompt_tokens = requests.prompt_tokens if rows is None else requests.prompt_tokens[rows]
     n = prompt_tokens.size
-    _check(prompt_tokens, output_tokens, arrival_ps, cluster, rows)
+    _check_sizes(prompt_tokens, output_tokens, cluster, (np.arange(n) if rows is None else rows) + 1)
+    if arrival_ps[-1] > LONGEST_TRACE_S * PS_PER_S:
+        raise BadValueError(
+            "The trace is too long.", given=f"{arrival_ps[-1] / PS_PER_S:g} s", allowed=f"up to {LONGEST_TRACE_S:g} s"
+        )
     reads_prefix = bool(getattr(router, "reads_prefix", False))
     with_blocks = requests.block_ids is not None and rows is None and (reads_prefix or cluster.prefix_caching)
     caching = with_blocks and cluster.prefix_caching
-    rules = rules_of(cluster, block_tokens=requests.block_tokens if with_blocks else 0, caching=caching, probes=probes)
-    rules = rules._replace(prefilled=int(first_ps is not None))
-    first, last = int(arrival_ps[0]), int(arrival_ps[-1])
-    if last > first:
-        # Without the filling of the cluster and without its draining after the last arrival.
-        rules = rules._replace(count_from_ps=first + round(WARM_UP * (last - first)), count_until_ps=last)
+    adapter, served = codes_of(requests) if cluster.adapters is not None else (None, 0)
+    rules = rules_of(
+        cluster,
+        block_tokens=requests.block_tokens if with_blocks else 0,
+        caching=caching,
+        probes=probes,
+        served_adapters=served,
+    )
+    rules = rules._replace(
+        prefilled=int(first_ps is not None), count_from_ps=counted_ps[0], count_until_ps=counted_ps[1]
+    )
     tables = core.make_tables(
         n,
         rules,
@@ -311,10 +388,14 @@ def _run(
     if first_ps is not None:
         table["first_ps"] = first_ps
         table["generated"] = 1
+    if cluster.adapters is not None and adapter is not None and served:
+        tables.asks["adapter"] = np.where(adapter < 0, served, adapter)[slice(None) if rows is None else rows]
+        tables.lines["load_ps"][:, :served] = cluster.adapters.loads_ps(served)
+        tables.lines["first_ps"][:, :served] = cluster.adapters.first_ps
     if with_blocks and requests.block_ids is not None and requests.block_offsets is not None:
         tables.block_ids[:] = requests.block_ids
         tables.block_offsets[:] = requests.block_offsets
-    probe_ps = first + (np.arange(probes, dtype=np.int64) + 1) * max((last - first) // (probes + 1), 1)
+    probe_ps = _probe_ps(arrival_ps, probes)
     view = _view(cluster)
     state = np.ascontiguousarray(router.initial_state(cluster.workers), np.float64).copy()
     step = cluster.step_time.function
@@ -346,7 +427,7 @@ def _run(
             given=repr(router),
             allowed=f"0 to {cluster.workers - 1}",
         )
-    if ended == core.LATE or (table["finish_ps"] < arrival_ps).any():
+    if ended == core.LATE or (table["finish_ps"] < arrival_ps)[table["worker"] >= 0].any():
         raise BadValueError(
             "The requests are not served in the longest time that can be simulated.",
             allowed=f"{LONGEST_TRACE_S:g} s",
@@ -356,9 +437,13 @@ def _run(
     return tables
 
 
-def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int) -> core.Rules:
+def rules_of(
+    cluster: Cluster, *, block_tokens: int, caching: bool, probes: int, served_adapters: int = 0
+) -> core.Rules:
     """Return the cluster's numbers in the units of the compiled core."""
     refresh_ps = round(cluster.refresh_s * PS_PER_S)
+    adapters, overhead = cluster.adapters, cluster.scheduler_overhead
+    overhead_ps = overhead.terms_ps(share_with_a_slot(adapters, served_adapters)) if overhead else (0, 0, 0)
     return core.Rules(
         workers=cluster.workers,
         group=cluster.group_size,
@@ -377,37 +462,63 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int)
         probes=probes,
         count_from_ps=0,
         count_until_ps=int(core.NEVER),
+        max_waiting=cluster.max_waiting,
+        adapters=served_adapters,
+        adapter_slots=adapters.slots if adapters else 0,
+        factor=adapters.millionths(1) - adapters.millionths_each if adapters else 0,
+        factor_each=adapters.millionths_each if adapters else 0,
+        each_ps=adapters.each_ps if adapters else 0,
+        extended=int(served_adapters > 0 or overhead is not None),
+        overhead=int(overhead is not None),
+        overhead_ps=overhead_ps[0],
+        overhead_running_ps=overhead_ps[1],
+        overhead_waiting_ps=overhead_ps[2],
     )
 
 
-def _check(
-    prompt_tokens: NDArray[np.int64],
-    output_tokens: NDArray[np.int64],
-    arrival_ps: NDArray[np.int64],
-    cluster: Cluster,
-    rows: NDArray[np.int64] | None,
+def check_that_all_fit(requests: RequestTrace, cluster: Cluster | DisaggregatedCluster, *, first_row: int = 1) -> None:
+    """Refuse requests that no empty worker could serve, before any is simulated.
+
+    Parameters
+    ----------
+    requests : RequestTrace
+    cluster : Cluster or DisaggregatedCluster
+    first_row : int
+        Row of the first request in the trace that the user knows, where this is a part of it.
+
+    Raises
+    ------
+    BadValueError
+        If a request does not fit into a worker's KV cache even alone; it names the row.
+    """
+    rows = np.arange(len(requests)) + first_row
+    if isinstance(cluster, DisaggregatedCluster):
+        _check_sizes(requests.prompt_tokens, np.ones(len(requests), np.int64), cluster.prefill, rows)
+        longer = requests.output_tokens > 1
+        if longer.any():
+            _check_sizes(requests.prompt_tokens[longer], requests.output_tokens[longer], cluster.decode, rows[longer])
+    else:
+        _check_sizes(requests.prompt_tokens, requests.output_tokens, cluster, rows)
+
+
+def _check_sizes(
+    prompt_tokens: NDArray[np.int64], output_tokens: NDArray[np.int64], cluster: Cluster, rows: NDArray[np.int64]
 ) -> None:
-    most = prompt_tokens + output_tokens
+    # The keys of the last token are never computed: no step follows it.
+    most = prompt_tokens + output_tokens - 1
     worst = int(most.argmax())
-    number = worst if rows is None else int(rows[worst])
-    if most[worst] > LONGEST_REQUEST_TOKENS:
+    asked = f"row {rows[worst]}: {prompt_tokens[worst]:,} prompt + {output_tokens[worst]:,} output tokens"
+    if most[worst] >= LONGEST_REQUEST_TOKENS:
         raise BadValueError(
-            "A request is too long to simulate.",
-            given=f"request {number}: {prompt_tokens[worst]:,} prompt + {output_tokens[worst]:,} output tokens",
-            allowed=f"up to {LONGEST_REQUEST_TOKENS:,} tokens",
+            "A request is too long to simulate.", given=asked, allowed=f"up to {LONGEST_REQUEST_TOKENS:,} tokens"
         )
     if most[worst] > cluster.kv_capacity_tokens:
         raise BadValueError(
             "A request does not fit into a worker's KV cache even alone.",
-            given=f"request {number}: {prompt_tokens[worst]:,} prompt + {output_tokens[worst]:,} output tokens, "
-            f"cache of {cluster.kv_capacity_tokens:,}",
-            allowed=f"kv_capacity_tokens >= {int(most[worst]):,}",
+            given=f"{asked}, cache of {cluster.kv_capacity_tokens:,}",
+            allowed=f"kv_capacity_tokens >= {int(most[worst]):,} (all tokens but the last, whose keys nobody reads)",
             where="kv_capacity_tokens",
             hint="give the workers more KV cache, or drop such requests from the trace",
-        )
-    if arrival_ps[-1] > LONGEST_TRACE_S * PS_PER_S:
-        raise BadValueError(
-            "The trace is too long.", given=f"{arrival_ps[-1] / PS_PER_S:g} s", allowed=f"up to {LONGEST_TRACE_S:g} s"
         )
 
 
@@ -437,42 +548,58 @@ def _pool_views(cluster: Cluster, router: PoolRouter) -> tuple[PoolView, ActiveV
     )
 
 
-def _collect(
-    tables: core.Tables,
+def _request_columns(
     requests: RequestTrace,
-    arrival_ps: NDArray[np.int64],
     first_ps: NDArray[np.int64],
-    *,
-    rows: NDArray[np.int64] | None = None,
-) -> ServingRun:
-    """Turn the tables of one pool into a run; ``rows``: the tables hold only these requests of the trace."""
-    table, domains = tables.requests, tables.domains
-    grouped = tables.workers.size > domains.size
-    if grouped:
-        lock_ps, work_ps = int(domains["lock_ps"].sum()), int(domains["work_ps"].sum())
+    finish_ps: NDArray[np.int64],
+    refused: NDArray[np.bool_] | None = None,
+) -> dict[str, Any]:
+    first_s, finish_s = first_ps / PS_PER_S, finish_ps / PS_PER_S
+    if refused is not None and refused.any():
+        first_s[refused] = finish_s[refused] = np.nan
+    return {
+        "arrival_s": requests.arrival_s,
+        "first_token_s": first_s,
+        "finish_s": finish_s,
+        "prompt_tokens": requests.prompt_tokens,
+        "output_tokens": requests.output_tokens,
+    }
+
+
+def _totals(tables: core.Tables) -> dict[str, Any]:
+    return {
+        "steps": int(tables.domains["step"].sum()),
+        "prefill_steps": int(tables.domains["prefill_steps"].sum()),
+        "decisions": int(tables.counts[core.DECISIONS]),
+        "refreshes": int(tables.counts[core.REFRESHES]),
+        "adapter_loads": int(tables.counts[core.LOADS]),
+    }
+
+
+def _worker_time(tables: core.Tables, arrival_ps: NDArray[np.int64], finish_ps: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the worker time of the counted window and the imbalance in it.
+
+    The window is that of the requests given, which may be those of the whole cluster where the tables are of a part.
+    """
+    domains = tables.domains
+    if _has_window(arrival_ps / PS_PER_S, finish_ps / PS_PER_S):
+        start, end = _counted_ps(arrival_ps)
+        part, steps = "_counted", int(domains["steps_counted"].sum())
     else:
-        arrived = table["arrival_ps"]
-        first, last, end = int(arrived[0]), int(arrived[-1]), int(table["finish_ps"].max())
-        counted_ps = last - (first + round(WARM_UP * (last - first))) if last > first else end - first
-        lock_ps = counted_ps * domains.size
-        work_ps = int(tables.workers["busy_ps"].sum())
-    counted = int(domains["imbalance_steps"].sum())
-    return ServingRun(
-        arrival_s=requests.arrival_s if rows is None else requests.arrival_s[rows],
-        first_token_s=(first_ps if rows is None else first_ps[rows]) / PS_PER_S,
-        finish_s=table["finish_ps"] / PS_PER_S,
-        prompt_tokens=requests.prompt_tokens if rows is None else requests.prompt_tokens[rows],
-        output_tokens=requests.output_tokens if rows is None else requests.output_tokens[rows],
-        worker=table["worker"].copy(),
-        preemptions=table["preemptions"].copy(),
-        matched_tokens=table["matched"].copy(),
-        steps=int(domains["step"].sum()),
-        decisions=int(tables.counts[core.DECISIONS]),
-        refreshes=int(tables.counts[core.REFRESHES]),
-        lock_s=lock_ps / PS_PER_S,
-        work_s=work_ps / PS_PER_S,
-        imbalance_tokens=float(domains["imbalance"].sum()) / counted if grouped and counted else math.nan,
-        probe_s=tables.probe_ps / PS_PER_S,
-        probe_tokens=tables.probe_tokens,
-        probe_running=tables.probe_running,
-    )
+        start, end = int(arrival_ps[0]), int(finish_ps.max())
+        part, steps = "", int(domains["step"].sum())
+    grouped = tables.workers.size > domains.size
+    return {
+        "lock_s": tables.workers.size * (end - start) / PS_PER_S,
+        "work_s": int(domains[f"work{part}_ps"].sum()) / PS_PER_S,
+        "mixed_s": int(domains[f"mixed{part}_ps"].sum()) * (tables.workers.size // domains.size) / PS_PER_S,
+        "imbalance_tokens": float(domains[f"imbalance{part}"].sum()) / steps if grouped and steps else math.nan,
+    }
+
+
+def _probed(tables: core.Tables) -> dict[str, Any]:
+    return {
+        "probe_s": tables.probe_ps / PS_PER_S,
+        "probe_tokens": tables.probe_tokens,
+        "probe_running": tables.probe_running,
+    }

@@ -56,9 +56,10 @@ class RequestTrace:
         all.
     block_tokens : int
         Tokens of a full prefix block; the last block of a prompt may be partial.
-    model, tier : ndarray of int64, shape (n,), optional
-        Codes into ``model_names`` and ``tier_names``: which model, which service level a request asks for.
-    model_names, tier_names : tuple of str
+    model, tier, adapter : ndarray of int64, shape (n,), optional
+        Codes into ``model_names``, ``tier_names`` and ``adapter_names``: which model, which service level, which LoRA
+        adapter a request asks for.  An adapter without a name (``""``) is none: the model as it is.
+    model_names, tier_names, adapter_names : tuple of str
         What the codes stand for.
     name : str
         Where the trace comes from, for people.
@@ -79,6 +80,8 @@ class RequestTrace:
     model_names: tuple[str, ...] = ()
     tier: IntArray | None = None
     tier_names: tuple[str, ...] = ()
+    adapter: IntArray | None = None
+    adapter_names: tuple[str, ...] = ()
     name: str = "requests"
     _checksum: str = field(default="", init=False)
 
@@ -102,6 +105,7 @@ class RequestTrace:
         self._store("output_tokens", _token_counts(self.output_tokens, "output_tokens", n))
         self._store_codes("model", self.model, self.model_names)
         self._store_codes("tier", self.tier, self.tier_names)
+        self._store_codes("adapter", self.adapter, self.adapter_names)
         if self.block_ids is not None or self.block_offsets is not None:
             self._store_blocks(self.block_ids, self.block_offsets)
 
@@ -211,7 +215,7 @@ class RequestTrace:
         if not self._checksum:
             digest = hashlib.sha256()
             for column, value in self._columns().items():
-                if column == "name":
+                if column == "name" or (column.startswith("adapter") and self.adapter is None):
                     continue
                 if isinstance(value, np.ndarray):
                     digest.update(f"{column}:{value.dtype.str}:{value.size}\n".encode())
@@ -379,7 +383,7 @@ class RequestTrace:
         """Return the requests ``rows`` (None: all of them) with new arrival times."""
         columns = {**self._columns(), "arrival_s": arrival_s}
         if rows is not None:
-            for column in ("prompt_tokens", "output_tokens", "model", "tier"):
+            for column in ("prompt_tokens", "output_tokens", "model", "tier", "adapter"):
                 if columns[column] is not None:
                     columns[column] = columns[column][rows]
             if self.block_ids is not None and self.block_offsets is not None:

@@ -63,6 +63,9 @@ class TestWhatIsMeasured:
         assert {record.system for record in result.records} == set(LLMRouting.systems)
         for system in LLMRouting.systems:
             metrics = {record.metric for record in result.records if record.system == system and not record.at}
+            assert value(result, system, "prefill_steps", load=1.3) > 0
+            # A decode group computes prompts only again, after preemption.
+            assert (value(result, system, "mixed_share", load=1.3) > 0) == (layout != "decode-group")
             assert metrics == {metric.name for metric in LLMRouting.metrics} - {"ttft_s"}
         assert all(math.isfinite(record.value) for record in result.records)
         # Replicas may all be busy from the warm-up to the end.
@@ -181,6 +184,27 @@ class TestSaturation:
         assert "at or above saturation" in said
         assert "at or above saturation" not in " ".join(LLMRouting(requests=400, workers=4, load=0.9).notes())
 
+    def test_prefixes_that_workers_keep_count_in_it(self):
+        # A prefill-bound cluster, whose prompts share most of their tokens.
+        common = {"requests": 400, "workers": 2, "lengths": "code", "shared_prefix": 1.0, "layout": "replicas"}
+        with_cache, without = (saturation_per_s(LLMRouting(**common, prefix_caching=on)) for on in (True, False))
+        assert with_cache > 1.1 * without
+
+    def test_a_prompt_is_not_found_whole_because_the_backlog_repeats_the_trace(self, write, monkeypatch):
+        study = LLMRouting(requests=100, workers=4, shared_prefix=0.5, prefix_caching=True, layout="replicas")
+        served = []
+
+        def serve(self, system, requests, refresh_s=None):
+            served.append(requests)
+            return whole(self, system, requests, refresh_s)
+
+        whole = LLMRouting.serve
+        monkeypatch.setattr(LLMRouting, "serve", serve)
+        saturation_per_s.__wrapped__(study)
+        trace, backlog = study.split(0)[1], served[0]
+        assert len(backlog) == 11 * len(trace)
+        assert backlog.n_blocks == 11 * trace.n_blocks
+
     def test_a_backlog_that_grows_is_recorded(self, compare):
         common = {"systems": ("fewest-kv-tokens",), "workers": 2, "max_running": 8, "requests": 1500}
         assert value(compare(**common, load=0.5), "fewest-kv-tokens", "saturated") == 0
@@ -247,6 +271,18 @@ class TestTraces:
 
 
 class TestRefusals:
+    def test_a_request_that_fits_no_worker_is_named_by_its_row_in_the_users_trace(self, write):
+        path = write([(i, 9000 if i == 77 else 100, 10) for i in range(100)])
+        study = LLMRouting(trace=path, columns=COLUMNS, kv_capacity_tokens=5000, workers=64)
+        with pytest.raises(BadValueError, match="row 78: 9,000 prompt"):
+            study.check()
+        generated = LLMRouting(requests=100, kv_capacity_tokens=500)
+        with pytest.raises(BadValueError) as error:
+            generated.check()
+        row = int(str(error.value).split("row ")[1].split(":")[0])
+        prompt = int(generated.split(0)[1].prompt_tokens[row - 1])
+        assert f"row {row}: {prompt:,} prompt" in str(error.value)
+
     @pytest.mark.parametrize(
         ("settings", "error", "said"),
         [

@@ -67,7 +67,8 @@ class LLMRouting(Study):
         ),
         Metric(
             "idle_share", "", "lower",
-            of="share of worker time without work of its own: at the barrier in a group, without requests else",
+            of="share of all worker time between the warm-up and the last arrival without work of the worker's own: "
+            "without requests, or at a barrier",
         ),
         Metric("ttft_p50_s", "s", "lower", of="time to first token: first token out - arrival; median"),
         Metric("ttft_p99_s", "s", "lower", of="time to first token, 99th percentile"),
@@ -89,6 +90,12 @@ class LLMRouting(Study):
             of="prompt tokens found in a prefix cache / prompt tokens",
             table=False,
         ),
+        Metric(
+            "mixed_share", "",
+            of="share of all worker time, in the same span, in steps that compute a prompt somewhere in the group",
+            table=False,
+        ),
+        Metric("prefill_steps", "steps", of="steps that compute a prompt, over the whole run", table=False),
         Metric("offered_per_s", "requests/s", of="arrival rate of the trace as served", table=False),
         Metric("saturation_per_s", "requests/s", of="completions of a backlog while every worker is full", table=False),
         Metric("saturated", "", of="1 when the backlog still grew at the end of the trace", table=False),
@@ -153,7 +160,9 @@ class LLMRouting(Study):
 
     def check(self) -> None:
         """Read the trace and build the cluster once, so that mistakes show before any trial."""
-        self.cluster()
+        from wavetank.serving.simulator import check_that_all_fit
+
+        cluster = self.cluster()
         served = self.split(0)[1]
         if len(served) < 20:
             raise BadValueError(
@@ -162,6 +171,9 @@ class LLMRouting(Study):
                 allowed="20 or more",
                 where="requests, history",
             )
+        # By the row of the user's trace: what comes later is resampled, repeated and cut.
+        known = len(served) if self.trace == "generated" else min(len(_read(self.trace, self.columns)), self.requests)
+        check_that_all_fit(served, cluster, first_row=1 + known - len(served))
         # Compiles in this process, once: trials in other processes then find the code on disk.
         saturation_per_s(self)
 
@@ -267,6 +279,9 @@ class LLMRouting(Study):
                 found.put(metric.name, figures[metric.name])
         overloaded = self.figures(self.serve(system, self.served(seed, OVERLOAD)))
         found.put("capacity_tokens_per_s", overloaded["throughput_tokens_per_s"])
+        # Where capacity is measured: does a router lead because it batches prompts into fewer steps?
+        for name in ("mixed_share", "prefill_steps"):
+            found.put(name, overloaded[name], load=OVERLOAD)
         found.put("offered_per_s", requests.rate_per_s)
         found.put("saturation_per_s", saturation_per_s(self))
         found.put("saturated", float(_backlog_grows(run)))
@@ -328,14 +343,16 @@ def _read(trace: str, columns: tuple[str, ...]) -> RequestTrace:
 def saturation_per_s(study: LLMRouting) -> float:
     """Return the completions per second of the study's cluster while a backlog keeps every worker full."""
     from wavetank.serving.routing.baselines import FewestKVTokens
-    from wavetank.workloads.requests import RequestTrace
 
     trace = study.split(0)[1]
     # Enough to fill every slot several times over.
-    backlog = trace.replayed(max(1, math.ceil(4 * study.workers * study.max_running / len(trace))))
-    at_once = RequestTrace(
-        arrival_s=np.zeros(len(backlog)), prompt_tokens=backlog.prompt_tokens, output_tokens=backlog.output_tokens
-    )
+    passes = max(1, math.ceil(4 * study.workers * study.max_running / len(trace)))
+    backlog = trace.replayed(passes)
+    block_ids = trace.block_ids
+    if block_ids is not None:
+        # A pass shares prefixes within itself, as the trace does: no prompt is found whole because it came before.
+        block_ids = (np.arange(passes)[:, None] * trace.n_blocks + block_ids).ravel()
+    at_once = dataclasses.replace(backlog, arrival_s=np.zeros(len(backlog)), block_ids=block_ids)
     done = np.sort(study.serve(FewestKVTokens(), at_once).finish_s)
     first, last = int(FULL_FROM * done.size), int(FULL_TO * done.size)
     return float((last - first) / (done[last] - done[first]))

@@ -468,8 +468,13 @@ class Proxy:
         if status in _TRY_ANOTHER:
             raise _UnavailableError(response)
         usage = read_usage(whole) if status == 200 else None
-        if usage is None and connection.ends_with_connection and not _is_json(whole):
-            raise BackendError("died", "The backend closed the connection in the middle of its answer.")
+        if usage is None and not _is_json(whole):
+            if connection.ends_with_connection:
+                raise BackendError("died", "The backend closed the connection in the middle of its answer.")
+            told = headers.get("Content-Type", "").startswith("application/json")
+            if status == 200 and told and "Content-Encoding" not in headers:
+                # Cut by a length that was too short, or never whole: better told, or tried elsewhere, than passed on.
+                raise BackendError("protocol", "The backend's answer is not the JSON it says it is.")
         if status >= 500:
             self._failed(backend, f"status-{status}")
         else:
@@ -655,7 +660,8 @@ def _decoded(value: bytes) -> str:
 
 def _is_json(text: bytes) -> bool:
     try:
-        json.loads(text)
+        # Bytes that are no UTF-8 within a text are the client's to see.
+        json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return False
     return True

@@ -91,7 +91,8 @@ def test_the_whole_ledger_is_everybodys(command: Call) -> None:
     done = command("claims")
     assert (done.returncode, done.stderr) == (0, "")
     assert "toy-shifted\n" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    # Only a path may be too long to wrap, wherever the checkout lies.
+    assert all(len(line) <= 80 or "/" in line.split()[0] for line in done.stdout.splitlines())
 
 
 def test_a_fresh_run_is_judged_under_the_claims_conditions(call: Call, here: Path) -> None:

@@ -253,7 +253,7 @@ def test_requests_sent_at_once_are_answered_in_order(site, meanwhile, wire):
 
 def test_headers_of_one_connection_do_not_travel_further(site, wire):
     ask = wire.request(
-        wire.chat("no-json please"), b"Connection: close, X-Secret", b"X-Secret: 1", b"X-Kept: 2", b"TE: trailers",
+        wire.chat("no-utf-8 please"), b"Connection: close, X-Secret", b"X-Secret: 1", b"X-Kept: 2", b"TE: trailers",
         b"Proxy-Authorization: Basic x", b"Keep-Alive: 5", b"Upgrade: websocket",
     )  # fmt: skip
     before = len(site.bad.seen)

@@ -14,7 +14,7 @@ from wavetank import claims as ledger
 from wavetank.catalog import Claim
 from wavetank.claims import Finding
 from wavetank.cli.exits import DEFECT, INTERRUPTED
-from wavetank.cli.terminal import say, say_heading, say_json, style
+from wavetank.cli.terminal import say, say_heading, say_json, style, wrapped
 from wavetank.cli.verdicts import exit_code, say_findings, tally
 from wavetank.execute import check_place
 
@@ -47,7 +47,7 @@ def command(
         if len({finding.claim.system for finding in findings}) == 1:
             say(style(findings[0].claim.system, bold=True))
         say_findings(findings, where=True)
-        say_heading(tally(findings))
+        say_heading(wrapped(tally(findings), rest="  "))
     else:
         say("No claim is registered" + (f" for {', '.join(systems)}." if systems else "."), err=True)
     if failed:

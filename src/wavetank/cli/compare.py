@@ -13,7 +13,7 @@ import click
 from wavetank import catalog, comparison, runfolder
 from wavetank.cli.exits import DEFECT, INTERRUPTED
 from wavetank.cli.progress import last_line, progress_for, say_table
-from wavetank.cli.terminal import say, say_error, say_heading, say_json, say_wrapped, style
+from wavetank.cli.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
 from wavetank.cli.verdicts import exit_code, say_findings, tally
 from wavetank.comparison import Comparison
 from wavetank.errors import BadValueError, WavetankError, unknown_name
@@ -209,7 +209,7 @@ def _say_result(result: Comparison, *, plain: bool) -> None:
     for note in notes:
         say_wrapped(f"note: {note}", rest="      ")
     if result.findings:
-        say_heading(tally(result.findings))
+        say_heading(wrapped(tally(result.findings), rest="  "))
         say_findings(result.findings, where=False)
     say()
     if result.records:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wavetank.serving.lora_fidelity import FITTED, Configuration, Costs, predict, twin_figures
+from wavetank.serving.lora_fidelity import FITTED, Configuration, Costs, feasible, predict, twin_figures
 from wavetank.settings import setting
 
 # The authors' constants for Llama-3.1-8B: a step is 10.54 ms and 43.8 us a request, times 2 and 1.93 % an adapter.
@@ -41,6 +41,10 @@ class FittedCosts:
     def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
         """Return the figures of :data:`wavetank.serving.lora_fidelity.METRICS`."""
         return predict(configuration, seed, costs=FITTED)
+
+    def starts(self, configuration: Configuration) -> bool:
+        """Say whether the engine has memory enough to start."""
+        return feasible(configuration.slots, configuration.max_rank)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,10 +93,22 @@ def test_who_says_what_was_measured_has_no_error_and_who_says_twice_as_much_two_
             assert value(double, f"{metric}_error", runs=case) == pytest.approx(1.0)
 
 
-def test_memory_errors_are_predicted_from_slots_and_ranks(small_set):
-    found = AdapterFidelity().measure(Says(1.0), 0)
+def test_memory_errors_are_predicted_from_slots_and_ranks_by_those_who_say_so(small_set):
+    found = AdapterFidelity().measure(catalog.system("adapters-fitted").build(), 0)
     assert value(found, "memory_errors_missed", runs=ALL) == 0.0
     assert value(found, "memory_errors_invented", runs=ALL) == 0.0
+    silent = AdapterFidelity().measure(catalog.system("adapter-twin").build(), 0)
+    assert not [name for name, _, _ in silent.rows if name.startswith("memory_errors")]
+
+
+def test_who_is_wrong_about_every_start_misses_all_memory_errors_and_invents_as_many(small_set):
+    class Contrary(Says):
+        def starts(self, configuration):
+            return configuration.outcome != "ok"
+
+    found = AdapterFidelity().measure(Contrary(1.0), 0)
+    assert value(found, "memory_errors_missed", runs=ALL) == 1.0
+    assert value(found, "memory_errors_invented", runs=ALL) == 1.0
 
 
 def test_the_published_twin_is_judged_on_its_own_runs_alone(small_set):

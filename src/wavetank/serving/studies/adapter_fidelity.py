@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -147,7 +147,7 @@ class AdapterFidelity(Study):
         self._put_points(found, told)
         if getattr(system, "simulates", False):
             found.put("hours_per_s", _hours_per_s(system, judged, seed))
-        _put_memory(found)
+        _put_memory(found, getattr(system, "starts", None))
         return found
 
     def _put_points(self, found: Measurements, told: Sequence[tuple[Configuration, dict[str, float]]]) -> None:
@@ -184,15 +184,17 @@ def _put_errors(found: Measurements, case: str, pairs: Sequence[tuple[Configurat
             found.put(f"{short}_error", float(np.median(np.abs(predicted / measured - 1))), runs=case)
 
 
-def _put_memory(found: Measurements) -> None:
-    from wavetank.serving.lora_fidelity import JUDGED_SET, configurations, feasible
+def _put_memory(found: Measurements, starts: Callable[[Configuration], bool] | None) -> None:
+    """Put how often a contender that says so is wrong about what vLLM starts."""
+    from wavetank.serving.lora_fidelity import JUDGED_SET, configurations
 
+    if starts is None:
+        return
     every = configurations(subset=JUDGED_SET)
-    failed = [feasible(each.slots, each.max_rank) for each in every if each.outcome == "memory_error"]
-    started = [feasible(each.slots, each.max_rank) for each in every if each.outcome == "ok"]
-    if failed:
-        found.put("memory_errors_missed", failed.count(True) / len(failed), runs=ALL)
-    found.put("memory_errors_invented", started.count(False) / len(started), runs=ALL)
+    for metric, outcome, wrong in (("missed", "memory_error", True), ("invented", "ok", False)):
+        said = [starts(each) for each in every if each.outcome == outcome]
+        if said:
+            found.put(f"memory_errors_{metric}", said.count(wrong) / len(said), runs=ALL)
 
 
 def _measured(configuration: Configuration) -> dict[str, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wavetank.serving.studies.proxy_programs import ProxyPrograms
 from wavetank.settings import setting
 from wavetank.study import Chart, Measurements, Metric, Study
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProxyChaos(Study):
+class ProxyChaos(ProxyPrograms, Study):
     """Does a proxy lose, double or cross answers while its backends are killed and restarted at random?
 
     Plain requests and streams go through the proxy; every token names its request and its place.  A request is right,
@@ -71,9 +72,6 @@ class ProxyChaos(Study):
     delay_s: float = setting(0.005, unit="s", says="mean time a backend takes to begin", low=0, high=60)
     gap_s: float = setting(0.001, unit="s", says="between the tokens of a stream", low=0, high=60)
     timeout_s: float = setting(20.0, unit="s", says="a request without an answer after this is lost", low=1, high=600)
-    litellm: str = setting("", says="program of litellm; empty: .venv-peers/bin, then the search path")
-    vllm_router: str = setting("", says="program of vllm-router; empty: .venv-peers/bin, then the search path")
-    haproxy: str = setting("", says="program of haproxy; empty: .venv-peers/bin, then the search path")
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
@@ -88,13 +86,12 @@ class ProxyChaos(Study):
         from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, LOST, Load
         from wavetank.serving.live.proxies import launched
 
-        given = {"litellm": self.litellm, "vllm-router": self.vllm_router, "haproxy": self.haproxy}
 
         @contextlib.contextmanager
         def start(ports: Sequence[int], cores: frozenset[int]) -> Iterator[tuple[int, ChildProcess]]:
             with (
                 tempfile.TemporaryDirectory(prefix="proxy-chaos-") as folder,
-                launched(system, ports, Path(folder), cores=cores, program=given.get(system.program, "")) as proxy,
+                launched(system, ports, Path(folder), cores=cores, program=self.program_of(system)) as proxy,
             ):
                 yield proxy
 

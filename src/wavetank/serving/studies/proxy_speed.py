@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wavetank.records import Record
+from wavetank.serving.studies.proxy_programs import ProxyPrograms
 from wavetank.settings import setting
 from wavetank.study import Chart, Measurements, Metric, Study, Trial
 
@@ -49,7 +50,7 @@ class _Seen(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProxySpeed(Study):
+class ProxySpeed(ProxyPrograms, Study):
     """What does a proxy in front of model servers cost: how many requests a second, and how much later?
 
     Every contender runs on one core, load generator and null backends share the others, and all take turns in every
@@ -120,9 +121,6 @@ class ProxySpeed(Study):
     gap_s: float = setting(0.005, unit="s", says="between the tokens of a paced stream", low=0.0001, high=10)
     prompt_bytes: int = setting(1000, unit="bytes", says="of a prompt", low=0, high=1_000_000)
     cases: tuple[str, ...] = setting(CASES, says="what is offered", choices=CASES)
-    litellm: str = setting("", says="program of litellm; empty: .venv-peers/bin, then the search path")
-    vllm_router: str = setting("", says="program of vllm-router; empty: .venv-peers/bin, then the search path")
-    haproxy: str = setting("", says="program of haproxy; empty: .venv-peers/bin, then the search path")
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
@@ -191,10 +189,9 @@ class ProxySpeed(Study):
         from wavetank.serving.live.processes import ChildProcess
         from wavetank.serving.live.proxies import DirectConnection, find_program, launched
 
-        given = {"litellm": self.litellm, "vllm-router": self.vllm_router, "haproxy": self.haproxy}
         # Before anything is started: whatever is not installed is said at once.
         programs = {
-            name: find_program(proxy.program, given.get(proxy.program, "")) if proxy.program else ""
+            name: find_program(proxy.program, self.program_of(proxy)) if proxy.program else ""
             for name, proxy in built.items()
         }
         null = [sys.executable, "-m", "wavetank.serving.live.null_backend", "--listeners", str(self.backends)]

@@ -105,9 +105,7 @@ def test_where_there_is_nothing_to_start_that_is_told(tmp_path):
 
 
 def test_the_versions_of_the_peers_are_those_that_the_catalog_names():
-    pins = dict(
-        line.split("==") for line in (ROOT / "constraints-peers.txt").read_text().splitlines() if "==" in line
-    )
+    pins = dict(line.split("==") for line in (ROOT / "constraints-peers.txt").read_text().splitlines() if "==" in line)
     entries = tomllib.loads((ROOT / "src" / "wavetank" / "serving" / "catalog.toml").read_text())
     for name in ("litellm", "vllm-router"):
         assert pins[name] in entries[name]["source"]["title"]

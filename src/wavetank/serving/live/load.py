@@ -108,7 +108,7 @@ class Load:
             raise BadValueError(
                 "The load has no end.", given="requests=0, duration_s=0", allowed="one of them above 0", where="Load"
             )
-        if set(self.name) & set(" :;\"\\"):
+        if set(self.name) & set(' :;"\\'):
             raise BadValueError("The name holds signs that separate tokens.", given=self.name, where="Load")
 
 

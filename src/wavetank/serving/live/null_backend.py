@@ -61,9 +61,12 @@ def prompt(request: str, delay_s: float = 0.0, gap_s: float = 0.0, prompt_bytes:
         Least length of the text.
     """
     text = f"{request} {delay_s:.6f} {gap_s:.6f} "
-    return text + ("what is the depth of a tank " * (max(prompt_bytes - len(text), 0) // 28 + 1))[
-        : max(prompt_bytes - len(text), 0)
-    ]
+    return (
+        text
+        + ("what is the depth of a tank " * (max(prompt_bytes - len(text), 0) // 28 + 1))[
+            : max(prompt_bytes - len(text), 0)
+        ]
+    )
 
 
 def token(request: str, number: int, sent_ns: int = 0) -> str:

@@ -86,7 +86,6 @@ class ProxyChaos(ProxyPrograms, Study):
         from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, LOST, Load
         from wavetank.serving.live.proxies import launched
 
-
         @contextlib.contextmanager
         def start(ports: Sequence[int], cores: frozenset[int]) -> Iterator[tuple[int, ChildProcess]]:
             with (

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavetank.rng import stream, stream_key
+from wavetank.rng import Draws, stream, stream_key
 
 PATHS = st.lists(st.one_of(st.integers(0, 9), st.text("abc", max_size=3)), max_size=4)
 
@@ -32,3 +32,43 @@ def test_a_new_consumer_does_not_shift_the_draws_of_another() -> None:
     alone = stream(5, "arrivals").random(4)
     stream(5, "faults").random(100)
     assert np.array_equal(stream(5, "arrivals").random(4), alone)
+
+
+def test_single_draws_are_the_same_on_every_machine_and_in_every_version() -> None:
+    draws = Draws(stream_key(1, "node", 2))
+    assert [draws.below(1000) for _ in range(4)] == [767, 938, 405, 229]
+    assert draws.count == 4
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 50))
+def test_single_draws_stay_in_their_range(key: int, bound: int) -> None:
+    draws = Draws(key)
+    for _ in range(5):
+        assert 0 <= draws.below(bound) < bound
+        assert 0.0 <= draws.random() < 1.0
+        assert 3 <= draws.between(3, 3 + bound) <= 3 + bound
+        assert draws.exponential(2.0) >= 0.0
+    assert sorted(draws.shuffled(range(bound))) == list(range(bound))
+    assert len(set(draws.sample(range(bound), min(3, bound)))) == min(3, bound)
+    assert draws.choice([7]) == 7
+
+
+def test_single_draws_are_spread_evenly() -> None:
+    draws = Draws(stream_key(0, "spread"))
+    found = np.bincount([draws.below(10) for _ in range(20000)])
+    assert found.min() > 1800
+    assert found.max() < 2200
+    assert 0.27 < sum(draws.chance(0.3) for _ in range(10000)) / 10000 < 0.33
+    assert 1.9 < sum(draws.exponential(2.0) for _ in range(10000)) / 10000 < 2.1
+
+
+def test_a_copy_of_a_stream_goes_on_from_the_same_place() -> None:
+    draws = Draws(5)
+    draws.bits()
+    other = draws.copy()
+    assert other == draws
+    assert hash(other) == hash(draws)
+    assert other.bits() == draws.bits()
+    other.bits()
+    assert other != draws
+    assert repr(other) == "Draws(5, 3)"

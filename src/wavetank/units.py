@@ -23,6 +23,7 @@ _UNITS: dict[str, tuple[str, float]] = {
     "tokens": ("tokens", 1.0), "ktokens": ("tokens", 1e3),
     "tokens/s": ("token rate", 1.0),
     "requests": ("requests", 1.0), "workers": ("workers", 1.0), "steps": ("steps", 1.0),
+    "rounds": ("rounds", 1.0), "messages": ("messages", 1.0), "nodes": ("nodes", 1.0),
     "joules": ("energy", 1.0), "J": ("energy", 1.0), "kWh": ("energy", 3.6e6),
     "W": ("power", 1.0), "kW": ("power", 1e3), "usd": ("money", 1.0),
 }  # fmt: skip

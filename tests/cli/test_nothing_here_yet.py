@@ -1,4 +1,4 @@
-"""The verbs that hold nothing in this version: check, diagnose."""
+"""The verb that holds nothing in this version: diagnose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 ARGUMENTS = {
-    "check": ["protocol.ta"],
     "diagnose": ["job.darshan", "-v", "--deep"],
 }
 

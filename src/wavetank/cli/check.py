@@ -1,20 +1,187 @@
-"""``wavetank check``: verifies a model, a history or a protocol; holds nothing in this version and says so."""
+"""``wavetank check``: verify a model, a history, a session protocol, or a small instance of a protocol."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import click
 
-from wavetank.errors import NothingHereYetError
+from wavetank import settings, units
+from wavetank.cli.exits import DOES_NOT_HOLD, UNDECIDED
+from wavetank.cli.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
+from wavetank.errors import BadFileError, BadValueError, WavetankError
+from wavetank.protocols.checking import KINDS, Budget, CheckReport, Verdict, kind_of
+from wavetank.runfolder import write_atomic
+
+_COLOURS = {"holds": "green", "violated": "red", "undecided": "cyan"}
+_WIDTH = max(map(len, _COLOURS))
 
 
-# Any arguments are taken, so that what is said is not hidden behind a usage error.
-@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(arguments: tuple[str, ...]) -> None:
-    """Verify a model, a history or a protocol.  Nothing here yet."""
-    raise NothingHereYetError(
-        "`wavetank check` holds nothing in this version. The protocols area is coming: an explorer of all "
-        "interleavings and an engine that judges histories. Today `wavetank claims --check` holds the published claims "
-        "against the evidence.",
-        hint="wavetank claims --check",
+@click.command()
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option(
+    "--kind", metavar="KIND", default="", help=f"What the files are: {', '.join(KINDS)}; told by their names."
+)
+@click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of the checker; repeatable.")
+@click.option("--settings", "show", is_flag=True, help="Print the settings of the checker of KIND, or of all, and end.")
+@click.option("--seconds", default="60s", show_default=True, metavar="TIME", help="Budget of each file.")
+@click.option("--memory", default="2GiB", show_default=True, metavar="SIZE", help="Memory the check may grow to.")
+@click.option("--page", metavar="FILE.html", help="Write what was found as an HTML page with pictures.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    files: tuple[str, ...],
+    kind: str,
+    pairs: tuple[str, ...],
+    show: bool,
+    seconds: str,
+    memory: str,
+    page: str | None,
+    as_json: bool,
+) -> int:
+    """Verify each FILE: a threshold automaton, a recorded history, a session protocol, an instance to explore.
+
+    Exit code 0: all holds; 1: something is violated; 2: something stayed undecided within the budget.
+    """
+    if show:
+        _say_settings(kind)
+        return 0
+    if not files:
+        raise BadValueError(
+            "There is no file to check.",
+            allowed=[f"{name}: {facts.says} ({' '.join(facts.endings)})" for name, facts in KINDS.items()],
+            hint="wavetank check --help",
+        )
+    if page is not None and len(files) > 1:
+        raise BadValueError("A page shows one file.", given=f"{len(files)} files", where="--page")
+    budget = Budget(
+        seconds=_quantity(seconds, "s", "--seconds"), memory_bytes=int(_quantity(memory, "bytes", "--memory"))
     )
+    given = _pairs(pairs)
+    reports: list[CheckReport] = []
+    failed: WavetankError | None = None
+    for name in files:
+        try:
+            report = _checked(Path(name), kind, given, budget)
+        except WavetankError as error:
+            if len(files) == 1:
+                raise
+            # The other files are checked all the same.
+            say_error(error)
+            failed = error
+            continue
+        reports.append(report)
+        if not as_json:
+            _say_report(report, name, of_many=len(files) > 1)
+        if page is not None:
+            _write_page(Path(page), report)
+    if as_json:
+        say_json([_as_json(report) for report in reports])
+    elif len(files) > 1:
+        say()
+        say_wrapped(_tally(reports, len(files)))
+    return failed.exit_code if failed is not None else _exit_code(reports)
+
+
+def _checked(path: Path, kind: str, given: dict[str, str], budget: Budget) -> CheckReport:
+    found = kind_of(path, kind)
+    if not path.is_file():
+        raise BadFileError("There is no such file." if not path.exists() else "This is no file.", given=str(path))
+    maker: Any = KINDS[found].load()
+    checker = maker(**settings.check_parameters(maker, given, where=f"check --kind {found}", what="setting"))
+    report: CheckReport = checker.check(path, budget)
+    return report
+
+
+def _say_settings(kind: str) -> None:
+    names = [kind_of(Path(), kind)] if kind else list(KINDS)
+    for name in names:
+        say_heading(f"{name}: {KINDS[name].says}")
+        say(f"  files: {' '.join(KINDS[name].endings)}")
+        for field in dataclasses.fields(KINDS[name].load()):  # type: ignore[arg-type]
+            allowed = field.metadata.get("choices") or ()
+            unit = field.metadata.get("unit", "")
+            default = field.default if field.default not in ("", ()) else "none"
+            text = f"{field.name} ({', '.join(filter(None, (unit, f'by default {default}')))}): "
+            text += field.metadata.get("says", "") + (f"; one of {', '.join(allowed)}" if allowed else "")
+            say_wrapped(text, first="  ", rest="      ")
+
+
+def _pairs(pairs: Sequence[str]) -> dict[str, str]:
+    given = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise BadValueError("A setting is given as KEY=VALUE.", given=pair, where="--set")
+        given[key.strip().replace("-", "_")] = value.strip()
+    return given
+
+
+def _quantity(text: str, unit: str, where: str) -> float:
+    number = units.parse_quantity(text, unit, where=where)
+    if not number > 0 or math.isinf(number):
+        raise BadValueError("A budget is a positive quantity.", given=text, where=where)
+    return number
+
+
+def _say_report(report: CheckReport, name: str, *, of_many: bool) -> None:
+    if of_many:
+        say()
+    say(style(f"{report.subject}", bold=True) + (f"  ({name})" if Path(name).stem != report.subject else ""))
+    for label, text in report.facts:
+        say_wrapped(f"{label}: {text}", first="  ", rest="      ")
+    for verdict in report.verdicts:
+        _say_verdict(verdict)
+
+
+def _say_verdict(verdict: Verdict) -> None:
+    indent = " " * (_WIDTH + 4)
+    took = "" if math.isnan(verdict.seconds) else f" in {units.show(verdict.seconds, 's')}"
+    by = f" ({verdict.by}{took})" if verdict.by else ""
+    text = wrapped(f"{verdict.name}{f': {verdict.says}' if verdict.says else ''}{by}", first=indent)
+    word = verdict.outcome.ljust(_WIDTH)
+    say("  " + style(word, fg=_COLOURS[verdict.outcome]) + text[_WIDTH + 2 :])
+    for line in verdict.evidence.splitlines():
+        # Counterexamples are drawn: their lines are not for wrapping.
+        say(f"{indent}{line}".rstrip())
+
+
+def _write_page(path: Path, report: CheckReport) -> None:
+    if not report.page:
+        say_wrapped(f"There is nothing to draw: no page was written to {path}.", err=True)
+        return
+    try:
+        write_atomic(path, report.page)
+    except OSError as error:
+        raise BadFileError("The page cannot be written.", given=str(error), where=str(path)) from error
+    say(f"  page: {path}", err=True)
+
+
+def _as_json(report: CheckReport) -> dict[str, Any]:
+    return {
+        "subject": report.subject,
+        "kind": report.kind,
+        "facts": dict(report.facts),
+        "verdicts": [
+            {**dataclasses.asdict(verdict), "seconds": None if math.isnan(verdict.seconds) else verdict.seconds}
+            for verdict in report.verdicts
+        ],
+    }
+
+
+def _tally(reports: Sequence[CheckReport], files: int) -> str:
+    outcomes = Counter(verdict.outcome for report in reports for verdict in report.verdicts)
+    parts = [f"{outcomes[outcome]} {outcome}" for outcome in _COLOURS if outcomes[outcome]]
+    unread = files - len(reports)
+    return f"{files} files: {', '.join(parts) or 'no verdicts'}" + (
+        f"; {unread} could not be checked" if unread else ""
+    )
+
+
+def _exit_code(reports: Sequence[CheckReport]) -> int:
+    outcomes = {verdict.outcome for report in reports for verdict in report.verdicts}
+    return DOES_NOT_HOLD if "violated" in outcomes else UNDECIDED if "undecided" in outcomes else 0

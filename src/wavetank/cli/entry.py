@@ -25,7 +25,7 @@ VERBS = {
     "claims": ("what the sources claim, what was measured, whether it held", "wavetank.cli.claims"),
     "data": ("real data sets: list, fetch, path, verify", "wavetank.cli.data"),
     "launch": ("put a system in front of real traffic: router, engine, replay", "wavetank.cli.launch"),
-    "check": ("verify a model, a history, a protocol (nothing here yet)", "wavetank.cli.check"),
+    "check": ("verify a model, a history, a protocol, an instance of one", "wavetank.cli.check"),
     "diagnose": ("explain a log or a trace (nothing here yet)", "wavetank.cli.diagnose"),
 }
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
 
 
-class Value(Message):
+class Value(Message, frozen=True):
     """A number that spreads."""
 
     value: int

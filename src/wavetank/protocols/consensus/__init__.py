@@ -1,0 +1,1 @@
+"""Consensus: one log, or one value, that all nodes agree on."""

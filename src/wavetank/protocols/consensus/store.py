@@ -1,0 +1,76 @@
+"""What a replicated log is applied to here: named registers, each request at most once.
+
+The commands are those of the histories that the consistency checker reads: ``("read", key)``,
+``("write", key, value)``, ``("cas", key, (old, new))``, ``("append", key, value)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wavetank.errors import BadValueError
+
+ACTIONS = ("read", "write", "cas", "append")
+
+
+class Registers:
+    """Named registers that remember which requests they have seen.
+
+    Attributes
+    ----------
+    values : dict
+        Name to value; a register that was never written holds None.
+    results : dict
+        Number of a request to what it gave, so that a request that comes twice takes effect once.
+    """
+
+    __slots__ = ("results", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.results: dict[int, Any] = {}
+
+    def apply(self, number: int, command: Any) -> Any:
+        """Apply a request, or return what it gave when it was applied before."""
+        if number in self.results:
+            return self.results[number]
+        result = self.results[number] = self._apply(command)
+        return result
+
+    def _apply(self, command: Any) -> Any:
+        action, key = command[0], command[1]
+        if action == "read":
+            return self.values.get(key)
+        if action == "write":
+            self.values[key] = command[2]
+            return None
+        if action == "append":
+            self.values[key] = (*(self.values.get(key) or ()), command[2])
+            return None
+        old, new = command[2]
+        if self.values.get(key) != old:
+            return False
+        self.values[key] = new
+        return True
+
+
+def check_command(command: Any) -> None:
+    """Raise when a request is none of the commands of the registers.
+
+    Raises
+    ------
+    BadValueError
+    """
+    wrong = (
+        not isinstance(command, tuple | list)
+        or len(command) < 2
+        or command[0] not in ACTIONS
+        or len(command) != (2 if command[0] == "read" else 3)
+        or (command[0] == "cas" and (not isinstance(command[2], tuple | list) or len(command[2]) != 2))
+    )
+    if wrong:
+        raise BadValueError(
+            "The registers do not know this command.",
+            given=command,
+            allowed='("read", key), ("write", key, value), ("append", key, value), ("cas", key, (old, new))',
+        )

@@ -35,7 +35,12 @@ def test_a_request_takes_effect_once_and_gives_the_same_again() -> None:
     assert registers.values == {"x": 5, "y": (1,)}
 
 
-@pytest.mark.parametrize("command", [None, "read x", ("read",), ("read", "x", 1), ("erase", "x"), ("cas", "x", 1)])
-def test_other_commands_are_refused(command: Any) -> None:
+@pytest.mark.parametrize(
+    "command", [None, "read x", ("read",), ("read", "x", 1), ("erase", "x"), ("cas", "x", 1), ("read", 5)]
+)
+def test_other_commands_are_refused_and_harmless(command: Any) -> None:
     with pytest.raises(BadValueError):
         check_command(command)
+    registers = Registers()
+    assert registers.apply(0, command) is None
+    assert registers.values == {}

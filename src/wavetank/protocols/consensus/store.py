@@ -38,6 +38,9 @@ class Registers:
         return result
 
     def _apply(self, command: Any) -> Any:
+        if not is_command(command):
+            # A faulty server may bring anything into the log; it must mean the same to all, and harm none.
+            return None
         action, key = command[0], command[1]
         if action == "read":
             return self.values.get(key)
@@ -54,6 +57,18 @@ class Registers:
         return True
 
 
+def is_command(command: Any) -> bool:
+    """Return whether the registers know this command."""
+    return (
+        isinstance(command, tuple | list)
+        and len(command) >= 2
+        and command[0] in ACTIONS
+        and isinstance(command[1], str)
+        and len(command) == (2 if command[0] == "read" else 3)
+        and (command[0] != "cas" or (isinstance(command[2], tuple | list) and len(command[2]) == 2))
+    )
+
+
 def check_command(command: Any) -> None:
     """Raise when a request is none of the commands of the registers.
 
@@ -61,14 +76,7 @@ def check_command(command: Any) -> None:
     ------
     BadValueError
     """
-    wrong = (
-        not isinstance(command, tuple | list)
-        or len(command) < 2
-        or command[0] not in ACTIONS
-        or len(command) != (2 if command[0] == "read" else 3)
-        or (command[0] == "cas" and (not isinstance(command[2], tuple | list) or len(command[2]) != 2))
-    )
-    if wrong:
+    if not is_command(command):
         raise BadValueError(
             "The registers do not know this command.",
             given=command,

@@ -297,3 +297,18 @@ def test_recorded_figures_are_kept_with_time_and_node() -> None:
 def test_what_cannot_be_run_is_refused(call: Any) -> None:
     with pytest.raises(BadValueError):
         call()
+
+
+def test_a_run_tells_its_history() -> None:
+    requests = [
+        Request(at=5, node=1, command=("write", "x", 1), client="b"),
+        Request(at=3, node=0, command=("read", "x"), client="a"),
+        Request(at=90, node=0, command=("read", "x")),
+    ]
+    run = simulate(Counter(), size=2, until=50, requests=requests)
+    first, second, third = run.history().operations
+    assert (first.process, first.action, first.key, first.invoked, first.returned) == ("a", "read", "x", 3, 3)
+    assert (second.process, second.value, second.returned) == ("b", 1, 5)
+    assert (third.process, third.returned) == ("request 2", None)
+    with pytest.raises(BadValueError):
+        simulate(Counter(), size=2, until=50, requests=[Request(at=1, node=0, command="x")]).history()

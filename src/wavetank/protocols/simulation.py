@@ -17,6 +17,7 @@ from typing import Any
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.protocols.faults import Fault, attached, byzantine_members
+from wavetank.protocols.history import History, Operation
 from wavetank.protocols.interfaces import Algorithm, Message, Node, Snapshot
 from wavetank.protocols.network import Links, Network
 from wavetank.rng import Draws, stream, stream_key
@@ -42,13 +43,13 @@ class Request:
     command : object
         What it asks for; for a history a tuple ``(action, key, value)``.
     client : str
-        Who asks.
+        Who asks, one thing at a time; empty for a client that asks nothing else.
     """
 
     at: float
     node: int
     command: Any
-    client: str = "client"
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,35 @@ class Run:
             self.decisions,
             {number: answer.result for number, answer in self.replies.items()},
         )
+
+    def history(self) -> History:
+        """Return what the clients saw, for the consistency checker.
+
+        Raises
+        ------
+        BadValueError
+            If a command is no tuple ``(action, key, value)``, or a client asks before it was answered.
+        """
+        operations = []
+        for number, request in enumerate(self.requests):
+            command = request.command
+            if not isinstance(command, tuple) or not 2 <= len(command) <= 3:
+                raise BadValueError(
+                    "A history is made of commands (action, key, value).", given=command, where=f"request {number}"
+                )
+            answer = self.replies.get(number)
+            operations.append(
+                Operation(
+                    process=request.client or f"request {number}",
+                    action=command[0],
+                    key=command[1],
+                    value=command[2] if len(command) == 3 else None,
+                    result=None if answer is None else answer.result,
+                    invoked=request.at,
+                    returned=None if answer is None else answer.at,
+                )
+            )
+        return History(operations=tuple(sorted(operations, key=lambda each: each.invoked)))
 
     def digest(self) -> str:
         """Return a checksum of log, decisions and replies: equal for equal runs, on any machine."""

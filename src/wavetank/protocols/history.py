@@ -1,0 +1,294 @@
+"""Histories: what clients asked of a store, what they were told, and when.
+
+A history is a list of operations with the times of their invocation and return, seen from outside; it says nothing of
+how the store works.  Every protocol of this area can emit one, and :mod:`wavetank.protocols.consistency` judges it.
+On disk a history is JSON Lines: a header with a version, then one operation a line.
+
+Source: M. Herlihy, J. Wing, "Linearizability: A Correctness Condition for Concurrent Objects", TOPLAS 12(3), 1990.
+
+Conventions
+-----------
+``read``
+    ``result`` is what was read; a register or key never written holds the history's ``initial``.
+``write``
+    ``value`` is what was written.
+``cas``
+    ``value`` is ``[old, new]``; ``result`` is true, false, or None where nobody knows.
+``append``
+    ``value`` is appended to a string or a list; a ``read`` then returns all of it.
+``transaction``
+    ``value`` is a list of ``["read" | "write" | "append", key, value]``, ``result`` the same list with the reads
+    filled in; ``result`` false says that it was aborted.
+``acquire``, ``release``
+    Of a mutex.
+``enqueue``, ``dequeue``; ``push``, ``pop``
+    Of a queue, of a stack; ``result`` is what came out, None when it was empty.
+``add``, ``remove``; ``increment``
+    Of a set; of a counter (``value`` is by how much).  A ``read`` returns the elements, or the count.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from wavetank.errors import BadFileError, BadValueError
+
+FORMAT = "wavetank-history"
+VERSION = 1
+# A history is read into memory whole; beyond this it is no history that any checker could judge.
+LARGEST_BYTES = 2**30
+_LONGEST_LINE_BYTES = 2**24
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One operation of one client.
+
+    Parameters
+    ----------
+    process : str
+        The client; it does one operation at a time.
+    action : str
+        ``read``, ``write``, ``cas``, ``append``, ``transaction`` ...: see the module's conventions.
+    key : str
+        What it touches; empty for a store of a single object, and for transactions.
+    value : object
+        What the client gave.
+    result : object
+        What it was told.
+    invoked : float
+        Time of the call, in the history's clock.
+    returned : float or None
+        Time of the return; None when it never came back, so that it may or may not have happened, even later.
+    """
+
+    process: str
+    action: str
+    key: str = ""
+    value: Any = None
+    result: Any = None
+    invoked: float
+    returned: float | None = None
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations in the order of their invocation, and what is known beside them.
+
+    Parameters
+    ----------
+    operations : tuple of Operation
+    messages : tuple of (int, int)
+        Pairs of operation numbers (from 0): a message sent after the first had returned reached the second's client
+        before it was invoked, so that the first happened before the second.
+    store : str
+        Data type that the operations are of; empty to find out from the actions.
+    initial : object
+        What a register or key holds before the first write.
+    clock : str
+        ``seconds``, or ``events`` when only the order of events is known and times count events.
+
+    Raises
+    ------
+    BadValueError
+        If times are not finite or run backwards, a process does two things at once, or a message has no ends.
+    """
+
+    operations: tuple[Operation, ...]
+    messages: tuple[tuple[int, int], ...] = ()
+    store: str = ""
+    initial: Any = None
+    clock: Literal["seconds", "events"] = "seconds"
+
+    def __post_init__(self) -> None:
+        problem = _problem(self.operations)
+        if problem is not None:
+            number, says = problem
+            raise BadValueError(says, given=_short(self.operations[number]), where=f"operation {number}")
+        for sender, receiver in self.messages:
+            if not (0 <= sender < len(self.operations) and 0 <= receiver < len(self.operations)):
+                raise BadValueError(
+                    "A message joins operations that are not there.",
+                    given=(sender, receiver),
+                    allowed=f"0 to {len(self.operations) - 1}",
+                    where="messages",
+                )
+            returned = self.operations[sender].returned
+            if returned is None or returned > self.operations[receiver].invoked:
+                raise BadValueError(
+                    "A message was received before it was sent.", given=(sender, receiver), where="messages"
+                )
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    format: str
+    version: int
+    store: str = ""
+    initial: Any = None
+    clock: Literal["seconds", "events"] = "seconds"
+    messages: tuple[tuple[int, int], ...] = ()
+
+
+def _short(operation: Operation) -> str:
+    text = msgspec.json.encode(operation).decode()
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _problem(operations: Iterable[Operation]) -> tuple[int, str] | None:
+    """Return the first operation that cannot be, and why."""
+    busy_until: dict[str, float] = {}
+    before = -math.inf
+    for number, operation in enumerate(operations):
+        invoked, returned = operation.invoked, operation.returned
+        if not math.isfinite(invoked) or (returned is not None and not math.isfinite(returned)):
+            return number, "A time of an operation is not a finite number."
+        if returned is not None and returned < invoked:
+            return number, "An operation returned before it was invoked."
+        if invoked < before:
+            return number, "Operations are not in the order of their invocation."
+        if invoked < busy_until.get(operation.process, -math.inf):
+            return number, f"The process {operation.process!r} began this operation while another was under way."
+        before = invoked
+        # One that never came back holds nobody up: a client may have given up on it.
+        if returned is not None:
+            busy_until[operation.process] = returned
+    return None
+
+
+def read_history(path: Path | str) -> History:
+    """Read a history from a file, gzip-compressed or not.
+
+    Recognised by content, not by name: JSON Lines of this module, Jepsen's etcd logs, Clojure maps one after another
+    (Porcupine's key-value tests), EDN vectors or lists of maps (Knossos).
+
+    Parameters
+    ----------
+    path : Path or str
+
+    Raises
+    ------
+    BadFileError
+        If the file is missing, too large, in none of these formats or damaged; with line and column.
+    """
+    path = Path(path)
+    text = _text_of(path)
+    first = text.lstrip("\ufeff \t\r\n")
+    if not first:
+        raise BadFileError("The file is empty.", where=str(path))
+    if first.startswith('{"'):
+        return _parse_lines(text, str(path))
+    from wavetank.protocols.consistency.recordings import parse_recording
+
+    return parse_recording(text, str(path))
+
+
+def write_history(path: Path | str, history: History) -> None:
+    """Write a history as JSON Lines; compressed where the name ends in ``.gz``.
+
+    Raises
+    ------
+    BadFileError
+        If the file cannot be written, or a value has no JSON form.
+    """
+    path = Path(path)
+    header = _Header(
+        FORMAT, VERSION, store=history.store, initial=history.initial, clock=history.clock, messages=history.messages
+    )
+    encoder = msgspec.json.Encoder()
+    try:
+        lines = [encoder.encode(header), *(encoder.encode(operation) for operation in history.operations), b""]
+        content = b"\n".join(lines)
+        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise BadFileError("A value of the history has no JSON form.", given=str(error), where=str(path)) from error
+    except OSError as error:
+        raise BadFileError("The history cannot be written.", given=str(error), where=str(path)) from error
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise BadFileError("The file is too large.", allowed=f"up to {LARGEST_BYTES} bytes", where=str(path))
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        # A bomb unpacks to far more than its size, so the limit holds for what comes out.
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadFileError("The file cannot be read.", given=str(error), where=str(path)) from error
+    if len(content) > LARGEST_BYTES:
+        raise BadFileError("The file is too large.", allowed=f"up to {LARGEST_BYTES} bytes unpacked", where=str(path))
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - (content.rfind(b"\n", 0, error.start) + 1) + 1
+        raise BadFileError("The file is not UTF-8 text.", where=f"{path}, line {line}, column {column}") from error
+
+
+def _parse_lines(text: str, where: str) -> History:
+    lines = text.lstrip("\ufeff").split("\n")
+    header = _decoded(lines[0], 1, msgspec.json.Decoder(_Header), where)
+    if header.format != FORMAT:
+        raise BadFileError("The file is no history.", given=header.format, allowed=FORMAT, where=f"{where}, line 1")
+    if header.version != VERSION:
+        raise BadFileError(
+            "The history is of a version that this Wavetank does not read.",
+            given=header.version,
+            allowed=str(VERSION),
+            where=f"{where}, line 1",
+            hint="update Wavetank, or write the history again",
+        )
+    decoder = msgspec.json.Decoder(Operation)
+    at = [number for number, line in enumerate(lines[1:], start=2) if line.strip()]
+    operations = tuple(_decoded(lines[number - 1], number, decoder, where) for number in at)
+    problem = _problem(operations)
+    if problem is not None:
+        number, says = problem
+        raise BadFileError(says, given=_short(operations[number]), where=f"{where}, line {at[number]}, column 1")
+    try:
+        return History(
+            operations=operations,
+            messages=header.messages,
+            store=header.store,
+            initial=header.initial,
+            clock=header.clock,
+        )
+    except BadValueError as error:
+        raise BadFileError(error.problem, given=error.given, allowed=error.allowed, where=f"{where}, line 1") from error
+
+
+def _decoded(line: str, number: int, decoder: msgspec.json.Decoder[Any], where: str) -> Any:
+    if len(line) > _LONGEST_LINE_BYTES:
+        raise BadFileError(
+            "The line is too long.", allowed=f"up to {_LONGEST_LINE_BYTES} bytes", where=f"{where}, line {number}"
+        )
+    try:
+        return decoder.decode(line)
+    except RecursionError as error:
+        raise BadFileError("The line is nested too deeply.", where=f"{where}, line {number}, column 1") from error
+    except msgspec.DecodeError as error:
+        raise BadFileError(
+            "The line is not what a history's line must be.",
+            given=str(error),
+            where=f"{where}, line {number}, column {_column(line, str(error))}",
+            hint='an operation looks like {"process":"1","action":"write","value":3,"invoked":0.1,"returned":0.2}',
+        ) from error
+
+
+def _column(line: str, problem: str) -> int:
+    """Return the column that msgspec's message is about: a byte it names, or the field at which its path points."""
+    head, _, byte = problem.rpartition("(byte ")
+    if head:
+        return int(byte.rstrip(")")) + 1
+    _, _, dotted = problem.rpartition("`$.")
+    field = dotted.rstrip("`").split("[")[0].split(".")[0]
+    return max(line.find(f'"{field}"'), 0) + 1 if field else 1

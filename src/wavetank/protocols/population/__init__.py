@@ -1,0 +1,1 @@
+"""Population protocols: anonymous agents of few states that meet in random pairs."""

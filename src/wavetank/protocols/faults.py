@@ -207,6 +207,11 @@ class FaultyNode(Node):
         place = next(place for place, each in enumerate(self.behaviours) if each is behaviour)
         self.context.set_timer(f"{_MARK}{place}:{name}", after)
 
+    def cancel_fault_timer(self, behaviour: Behaviour, name: str) -> None:
+        """Forget a timer of :meth:`set_fault_timer`."""
+        place = next(place for place, each in enumerate(self.behaviours) if each is behaviour)
+        self.context.cancel_timer(f"{_MARK}{place}:{name}")
+
     def transmit(self, to: int, message: Message) -> None:
         """Send what the faults make of a message."""
         if self.down:

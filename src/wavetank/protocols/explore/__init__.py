@@ -1,0 +1,35 @@
+"""The explorer: every interleaving of a small instance, with counterexamples.
+
+The same node class that is simulated and launched is run here on every order of deliveries, timers, losses and crashes
+that its environment allows.  :func:`explore` visits every state once, judges invariants in each and what must happen
+sooner or later on all of them, and shows what is wrong as a message sequence chart that can be replayed.
+
+>>> from wavetank.protocols.explore import Environment, explore                  # doctest: +SKIP
+>>> print(explore(MyAlgorithm(), 3, environment=Environment(crashes=1)).outcome)  # doctest: +SKIP
+"""
+
+from wavetank.protocols.explore.environment import AnyOf, Environment, Symmetry
+from wavetank.protocols.explore.explorer import (
+    Counterexample,
+    Exploration,
+    Judgement,
+    SearchBudget,
+    explore,
+    replay,
+    violation_of,
+)
+from wavetank.protocols.explore.system import Action
+
+__all__ = [
+    "Action",
+    "AnyOf",
+    "Counterexample",
+    "Environment",
+    "Exploration",
+    "Judgement",
+    "SearchBudget",
+    "Symmetry",
+    "explore",
+    "replay",
+    "violation_of",
+]

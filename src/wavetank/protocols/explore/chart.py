@@ -1,0 +1,265 @@
+"""Message sequence charts of a run: one line a node, time runs down, an arrow for every message that arrives.
+
+In text an arrow is drawn where its message arrives; in SVG it slants from where it was sent.  Both say what was
+decided, answered, lost and broken.
+
+Source: ITU-T Z.120, Message Sequence Chart (lifelines and arrows).
+
+Differs from the source:
+1. Only the basic chart: no inline expressions; what repeats for ever is marked by a bracket.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from wavetank.protocols.explore.counterexample import Path, Step
+from wavetank.protocols.explore.environment import CHOICE
+
+_MESSAGES = ("deliver", "drop", "duplicate")
+
+
+def message_in_words(message: Any) -> str:
+    """Return a message as its name and its fields.
+
+    Examples
+    --------
+    >>> message_in_words("go")
+    "'go'"
+    """
+    if not isinstance(message, msgspec.Struct):
+        return repr(message)
+    fields = [f"{name}={_value(getattr(message, name))}" for name in message.__struct_fields__]
+    return type(message).__name__ + (f"({', '.join(fields)})" if fields else "")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, msgspec.Struct):
+        return message_in_words(value)
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_value(item) for item in value) + ("," if len(value) == 1 else "") + ")"
+    return repr(value)
+
+
+def step_in_words(step: Step, path: Path) -> str:
+    """Return what happened in a step, in one line."""
+    action = step.action
+    kind, node = action.kind, action.node
+    if kind in _MESSAGES:
+        found = f"{action.sender}->{node} {message_in_words(action.what)}"
+        found += {"drop": " is lost", "duplicate": " will come twice"}.get(kind, "")
+        found += " (node is down)" if step.lost else ""
+    elif kind == "choose":
+        found = f"{node} sends what it likes" if CHOICE in str(action.what) else f"{node} chooses {action.what}"
+    elif kind == "request":
+        found = f"{node} is asked #{action.what}: {path.system.requests[action.what].command!r}"
+    else:
+        found = f"{node} " + {"timer": f"timer {action.what!r}", "crash": "crashes", "recover": "recovers"}[kind]
+    for instance, value in step.decided:
+        found += f"; decides {value!r}" + (f" in {instance!r}" if instance != 0 else "")
+    for number, result in step.replied:
+        found += f"; answers #{number}: {result!r}"
+    return found + (f"; {step.broken}" if step.broken else "")
+
+
+def as_text(path: Path, *, says: str = "", cycle: int = 0, width: int = 80) -> str:
+    """Return a chart in text.
+
+    Parameters
+    ----------
+    path : Path
+    says : str
+        What is wrong at its end.
+    cycle : int
+        How many of the last steps repeat for ever.
+    width : int
+        Columns.
+    """
+    size = path.system.size
+    numbers = len(str(len(path.steps)))
+    gap = max(2, min(8, (width // 2 - numbers - 4) // max(size, 1)))
+    columns = [numbers + 3 + gap * node for node in range(size)]
+    edge = columns[-1] + 3
+    up = [True] * size
+    lines = [_placed([(columns[node], str(node)) for node in range(size)], edge).rstrip()]
+    for at, step in enumerate(path.steps, 1):
+        repeats = cycle and at > len(path.steps) - cycle
+        drawn = _lifelines(columns, up, edge)
+        _draw(drawn, columns, step)
+        head = f"{at:>{numbers}} {'~' if repeats else ' '}"
+        drawn[: len(head)] = head
+        words = textwrap.wrap(step_in_words(step, path), max(width - edge, 12)) or [""]
+        lines.append(("".join(drawn) + words[0]).rstrip())
+        up[step.action.node] = {"crash": False, "recover": True}.get(step.action.kind, up[step.action.node])
+        for more in words[1:]:
+            lines.append(("".join(_lifelines(columns, up, edge)) + more).rstrip())
+    if cycle:
+        lines.append(f"The steps marked ~ repeat for ever ({cycle} of them).")
+    if says:
+        lines += textwrap.wrap(says[0].upper() + says[1:] + ".", width)
+    return "\n".join(lines)
+
+
+def _placed(marks: list[tuple[int, str]], width: int) -> str:
+    row = [" "] * width
+    for column, text in marks:
+        row[column : column + len(text)] = text
+    return "".join(row)
+
+
+def _lifelines(columns: list[int], up: list[bool], width: int) -> list[str]:
+    row = [" "] * width
+    for node, column in enumerate(columns):
+        row[column] = "|" if up[node] else ":"
+    return row
+
+
+def _draw(row: list[str], columns: list[int], step: Step) -> None:
+    action = step.action
+    if action.kind not in _MESSAGES:
+        marks = {"timer": "*", "request": "?", "crash": "X", "recover": "^", "choose": "!"}
+        row[columns[action.node]] = marks[action.kind]
+        return
+    start, end = columns[action.sender], columns[action.node]
+    toward = 1 if end > start else -1
+    for column in range(start + toward, end, toward):
+        row[column] = "-" if row[column] == " " else "+"
+    row[start] = "o"
+    tip = end - toward
+    if action.kind == "drop" or step.lost:
+        row[tip] = "x"
+    elif action.kind == "duplicate":
+        row[tip] = "2"
+    else:
+        row[tip] = ">" if toward > 0 else "<"
+
+
+_LINE, _TOP, _MARGIN = 34, 64, 56
+
+_STYLE = (
+    "text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1d2730}"
+    ".n{font-weight:600;text-anchor:middle;font-size:13px}.q{fill:#5b6b78}.w{fill:#a3221b;font-weight:600}"
+    ".l{stroke:#b6c2cc;stroke-width:1.5}.d{stroke-dasharray:2 5}.m{stroke:#1f6fb2;stroke-width:1.6;fill:none}"
+    ".x{stroke:#a3221b}.g{stroke:#e6ebef}.b{fill:#1f6fb2}.t{fill:#fff;stroke:#1f6fb2;stroke-width:1.6}"
+    ".h{font-size:14px;font-weight:600}"
+)
+
+
+def as_svg(path: Path, *, says: str = "", cycle: int = 0) -> str:
+    """Return a chart as an SVG document that needs nothing else.
+
+    Parameters
+    ----------
+    path : Path
+    says : str
+        What is wrong at its end.
+    cycle : int
+        How many of the last steps repeat for ever.
+    """
+    size, steps = path.system.size, path.steps
+    gap = 110 if size <= 6 else 70
+    columns = [_MARGIN + gap * node for node in range(size)]
+    left = columns[-1] + 40
+    words = [textwrap.wrap(step_in_words(step, path), 84)[:2] for step in steps]
+    longest = max([len(line) for lines in words for line in lines] + [len(says) - 30, 20])
+    width, bottom = round(left + longest * 7.3 + 24), _TOP + _LINE * (len(steps) + 1)
+    height = bottom + 44
+    body: list[str] = []
+    for node, column in enumerate(columns):
+        name = f"node {node}" + ("" if node in path.system.correct else " (faulty)")
+        body.append(f'<text class="n" x="{column}" y="{_TOP - 30}">{name}</text>')
+    body += _lifelines_svg(path, columns, bottom)
+    sent = _Sent(path)
+    marks: list[str] = []
+    for at, step in enumerate(steps):
+        y = _TOP + _LINE * (at + 1)
+        body.append(f'<text class="q" x="8" y="{y + 4}">{at + 1}</text>')
+        for place, line in enumerate(words[at]):
+            offset = 4 + 14 * place - 7 * (len(words[at]) - 1)
+            kind = ' class="w"' if step.broken else ""
+            body.append(f'<text{kind} x="{left}" y="{y + offset}">{escape(line)}</text>')
+        mark = _mark_svg(step, columns, y, _TOP + _LINE * sent.row(at, step))
+        (body if step.action.kind in _MESSAGES else marks).append(mark)
+    # Above the arrows that begin there.
+    body += marks
+    if cycle:
+        first = _TOP + _LINE * (len(steps) - cycle + 1) - 12
+        body.append(f'<path class="m x" d="M{left - 12} {first}h-6V{bottom - 22}h6"/>')
+        body.append(f'<text class="w" x="{left}" y="{bottom - 4}">these {cycle} steps repeat for ever</text>')
+    title = escape(says or "a run")
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="{escape(title, {chr(34): "&quot;"})}"><style>{_STYLE}</style>'
+        '<defs><marker id="a" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path class="b" d="M0 0 8 4 0 8z"/></marker></defs>'
+        f'<rect width="{width}" height="{height}" fill="#fff"/>'
+    )
+    foot = f'<text class="w h" x="8" y="{height - 14}">{title}</text></svg>'
+    return head + "".join(body) + foot
+
+
+def _lifelines_svg(path: Path, columns: list[int], bottom: int) -> list[str]:
+    found = []
+    for node, column in enumerate(columns):
+        start, up = _TOP - 18, True
+        turns = [(at, step.action.kind) for at, step in enumerate(path.steps) if step.action.node == node]
+        for at, kind in [*turns, (len(path.steps), "end")]:
+            if kind in ("crash", "recover", "end"):
+                end = bottom if kind == "end" else _TOP + _LINE * (at + 1)
+                style = "l" if up else "l d"
+                found.append(f'<line class="{style}" x1="{column}" y1="{start}" x2="{column}" y2="{end}"/>')
+                start, up = end, kind == "recover"
+    return found
+
+
+def _mark_svg(step: Step, columns: list[int], y: int, sent_y: int) -> str:
+    action = step.action
+    x = columns[action.node]
+    if action.kind == "crash":
+        return f'<path class="m x" d="M{x - 6} {y - 6}l12 12m0-12l-12 12"/>'
+    if action.kind not in _MESSAGES:
+        letter = {"timer": "t", "request": "?", "recover": "+", "choose": "!"}[action.kind]
+        return (
+            f'<circle class="t" cx="{x}" cy="{y}" r="8"/>'
+            f'<text x="{x}" y="{y + 4}" style="text-anchor:middle">{letter}</text>'
+        )
+    start = columns[action.sender]
+    if action.kind == "deliver" and not step.lost:
+        return f'<line class="m" x1="{start}" y1="{sent_y}" x2="{x}" y2="{y}" marker-end="url(#a)"/>'
+    # A message that does not get there ends two thirds of the way.
+    end_x, end_y = start + (x - start) * 2 / 3, sent_y + (y - sent_y) * 2 / 3
+    if action.kind == "duplicate":
+        return f'<text x="{end_x:.0f}" y="{y + 4}" style="text-anchor:middle">x2</text>'
+    return (
+        f'<line class="m x" x1="{start}" y1="{sent_y}" x2="{end_x:.0f}" y2="{end_y:.0f}"/>'
+        f'<path class="m x" d="M{end_x - 5:.0f} {end_y - 5:.0f}l10 10m0-10l-10 10"/>'
+    )
+
+
+class _Sent:
+    """When each message in transit was sent: the oldest of equal ones arrives first."""
+
+    def __init__(self, path: Path) -> None:
+        self._waiting: dict[tuple[int, int, Any], list[int]] = {}
+        self._for_ever = path.system.environment.channels == "set"
+        for sender, to, message in path.started:
+            self._waiting.setdefault((sender, to, message), []).append(0)
+
+    def row(self, at: int, step: Step) -> int:
+        """Return the row (0 is the start) in which the message of a step was sent, and note what the step sends."""
+        action = step.action
+        row = at + 1
+        if action.kind in _MESSAGES:
+            waiting = self._waiting.get((action.sender, action.node, action.what), [])
+            if waiting:
+                keep = self._for_ever or action.kind == "duplicate"
+                row = waiting[0] if keep else waiting.pop(0)
+                if action.kind == "duplicate" and not self._for_ever:
+                    waiting.insert(0, row)
+        for to, message in step.sent:
+            self._waiting.setdefault((action.node, to, message), []).append(at + 1)
+        return row

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wavetank.errors import BadFileError
+from wavetank.protocols.checking import KINDS, Budget
+from wavetank.protocols.explore.check import InstanceCheck
+
+GOOD = """\
+[instance]
+protocol = "two-phase-commit"
+size = 4
+
+[parameters]
+missing = 0
+
+[environment]
+channels = "set"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "commit.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_instance_that_is_right_holds_with_the_known_number_of_states(tmp_path: Path) -> None:
+    report = InstanceCheck().check(written(tmp_path, GOOD), Budget())
+    assert KINDS["instance"].load() is InstanceCheck
+    assert [(each.name, each.outcome) for each in report.verdicts] == [("invariant", "holds")]
+    assert "288 (all)" in dict(report.facts)["states"]
+    assert (report.subject, report.kind, report.page) == ("commit", "instance", "")
+
+
+def test_an_instance_that_is_wrong_is_shown(tmp_path: Path) -> None:
+    report = InstanceCheck(order="depth-first").check(written(tmp_path, GOOD.replace("= 0", "= 1")), Budget())
+    (verdict,) = report.verdicts
+    assert (verdict.outcome, verdict.by) == ("violated", "depth-first")
+    assert max(map(len, verdict.evidence.splitlines())) <= 66
+    assert "<svg" in report.page
+    assert "http" not in report.page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_state_explosion_stays_undecided(tmp_path: Path) -> None:
+    text = GOOD.replace("size = 4", "size = 12") + "\n[budget]\nstates = 5000\n"
+    report = InstanceCheck().check(written(tmp_path, text), Budget())
+    assert report.verdicts[0].outcome == "undecided"
+    assert "5,000 states" in dict(report.facts)["states"]
+    fewer = InstanceCheck(states=50).check(written(tmp_path, GOOD), Budget())
+    assert fewer.verdicts[0].outcome == "undecided"
+    nothing = InstanceCheck().check(written(tmp_path, GOOD), Budget(seconds=1e-9))
+    assert nothing.verdicts[0].outcome == "undecided"
+
+
+def test_requests_faults_and_what_must_happen_are_read(tmp_path: Path) -> None:
+    text = """\
+[instance]
+protocol = "raft"
+size = 3
+eventually = ["answered"]
+requests = [{ node = 0, command = ["write", "x", 1] }, { node = 1, command = ["read", "x"], at = 1 }]
+[environment]
+draws = "fresh"
+timeouts = 2
+crashes = 2
+[[faults]]
+kind = "crash"
+members = [2]
+at = 3.0
+[budget]
+states = 20000
+"""
+    report = InstanceCheck().check(written(tmp_path, text), Budget())
+    assert [each.name for each in report.verdicts] == ["invariant", "answered"]
+    assert "the protocol bears 1 of 3" in dict(report.facts)["beyond its promise"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "nearest"),
+    [
+        ('protocol = "two-phase-commit"', 'protocol = "two-phase-comit"', 2, "two-phase-commit"),
+        ("size = 4", "sise = 4", 3, "size"),
+        ("size = 4", 'size = "many"', 3, None),
+        ("missing = 0", "mising = 0", 6, "missing"),
+        ("missing = 0", "missing = -1", 6, None),
+        ("[environment]", "[enviroment]", 8, "environment"),
+        ('channels = "set"', 'chanels = "set"', 9, "channels"),
+        ('channels = "set"', 'channels = "sets"', 9, None),
+        ('channels = "set"', 'channels = "set"\nduplicates = 1', 10, None),
+        ('channels = "set"', 'channels = "set"\n[[faults]]\nkind = "crush"', 11, "crash"),
+        ('channels = "set"', 'channels = "set"\n[[faults]]\nkind = "crash"\nmembers = [9]', 12, None),
+        ("size = 4", "size = 4\nrequests = [{ nod = 1 }]", 4, "node"),
+        ("size = 4", "size = 4\nrequests = [{ node = 7 }]", 4, None),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_line(
+    tmp_path: Path, old: str, new: str, line: int, nearest: str | None
+) -> None:
+    with pytest.raises(BadFileError) as caught:
+        InstanceCheck().check(written(tmp_path, GOOD.replace(old, new)), Budget())
+    assert caught.value.where == f"{tmp_path / 'commit.toml'}, line {line}"
+    if nearest:
+        assert caught.value.nearest == nearest
+
+
+def test_a_file_that_is_no_instance_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadFileError) as caught:
+        InstanceCheck().check(written(tmp_path, "[instance\n"), Budget())
+    assert "line 1" in str(caught.value)
+    with pytest.raises(BadFileError):
+        InstanceCheck().check(written(tmp_path, "[budget]\nstates = 4\n"), Budget())
+    (tmp_path / "commit.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadFileError):
+        InstanceCheck().check(tmp_path / "commit.toml", Budget())
+    with pytest.raises(BadFileError):
+        InstanceCheck().check(tmp_path / "nowhere.toml", Budget())
+    with pytest.raises(BadFileError):
+        InstanceCheck().check(
+            written(tmp_path, GOOD.replace("size = 4", "size = 4\nsymmetry = true\nexact = true")), Budget()
+        )

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from wavetank.errors import BadValueError
+from wavetank.protocols.explore.environment import Environment, Symmetry
+from wavetank.protocols.explore.search import Column, OutOfBudget, Search, resident_bytes
+from wavetank.protocols.explore.system import System
+from wavetank.protocols.explore.two_phase_commit import TransactionManager, TwoPhaseCommit
+from wavetank.protocols.explore.views import Views
+
+
+def search_of(algorithm: TwoPhaseCommit, size: int, *, symmetry: bool = False, **keywords: bool) -> Search:
+    system = System(algorithm, size, environment=Environment(channels="set"), symmetry=symmetry)
+    return Search(system, Views(system, (), algorithm.violation), **keywords)
+
+
+def run(search: Search, **limits: int) -> Search:
+    search.run(states=limits.get("states", 10**7), seconds=60.0, depth=limits.get("depth"), stop=lambda search: False)
+    return search
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_way_to_every_state_leads_there(exact: bool) -> None:
+    search = run(search_of(TwoPhaseCommit(), 4, exact=exact))
+    assert search.states == 288
+    reached = set()
+    for state in range(search.states):
+        row = search.system.initial
+        steps = search.steps_to(state)
+        assert len(steps) == search.depth_of(state)
+        for step in steps:
+            assert step in search.system.actions(row)
+            row = search.system.after(row, step)
+        reached.add(row)
+        if exact:
+            assert search.row(state) == row
+    assert len(reached) == 288
+
+
+def test_edges_are_all_steps_and_lead_where_they_lead() -> None:
+    search = run(search_of(TwoPhaseCommit(), 3, edges=True, exact=True))
+    system = search.system
+    rows = [search.row(state) for state in range(search.states)]
+    wanted = {
+        (rows.index(row), rows.index(system.after(row, step)), step[1] * 3 + step[0])
+        for row in rows
+        for step in system.actions(row)
+    }
+    assert {tuple(edge) for edge in search.edges.tolist()} == wanted
+    assert len(search.edges) == len(wanted)
+
+
+def test_a_budget_ends_a_search() -> None:
+    with pytest.raises(OutOfBudget, match="1,000 states"):
+        run(search_of(TwoPhaseCommit(), 6), states=1000)
+    with pytest.raises(OutOfBudget, match="depth of 3"):
+        run(search_of(TwoPhaseCommit(), 6), depth=3)
+
+
+class _Wrong(TwoPhaseCommit):
+    symmetry = Symmetry(ids={TransactionManager: {}}, fixed=(0,))
+
+
+def test_a_wrong_declaration_of_symmetry_is_found_while_searching() -> None:
+    with pytest.raises(BadValueError, match="not interchangeable"):
+        run(search_of(_Wrong(), 4, symmetry=True))
+
+
+def test_a_column_grows_and_keeps_what_it_holds() -> None:
+    column = Column(np.int32)
+    for start in range(0, 1000, 50):
+        column.extend(range(start, start + 50))
+    assert column.array[: column.size].tolist() == list(range(1000))
+
+
+def test_the_memory_of_this_process_is_known_or_zero() -> None:
+    assert resident_bytes() == 0 or resident_bytes() > 2**20

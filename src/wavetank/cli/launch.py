@@ -13,6 +13,7 @@ LAUNCHES = {
     "router": ("a routing policy, as an OpenAI-compatible proxy", "wavetank.cli.launch_router"),
     "engine": ("a stand-in model server, paced by a step-time model", "wavetank.cli.launch_engine"),
     "replay": ("a request trace, sent to a server", "wavetank.cli.launch_replay"),
+    "cluster": ("a protocol, as real processes over sockets", "wavetank.cli.launch_cluster"),
 }
 
 

@@ -1,0 +1,410 @@
+"""``wavetank launch cluster``: the nodes of a protocol as real processes that talk over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wavetank import catalog
+from wavetank.cli.exits import DOES_NOT_HOLD, INTERRUPTED
+from wavetank.cli.terminal import is_terminal, say, say_heading, say_json, say_wrapped, style
+from wavetank.errors import BadValueError, UnknownNameError, unknown_name
+from wavetank.rng import Draws, stream_key
+from wavetank.units import parse_quantity, show
+
+if TYPE_CHECKING:
+    from wavetank.protocols.faults import Fault
+    from wavetank.protocols.interfaces import Algorithm
+    from wavetank.protocols.live.cluster import Cluster, ClusterRun, ClusterSettings, Outage
+    from wavetank.protocols.live.credentials import Certificate
+    from wavetank.protocols.simulation import Request
+
+_OUTAGE = re.compile(r"(\d+)@([^:]+)(?::(.+))?")
+_CLIENTS = 4
+_KEYS = 4
+# A client that was not answered for so long asks the next node.
+_RETRY_ROUNDS = 20.0
+# Requests come in the first part of a run, so that the last ones can still be answered.
+_ASKING = 0.8
+
+
+@click.command()
+@click.option("--protocol", metavar="NAME", help="A system of shape node (wavetank list protocols).")
+@click.option("--nodes", type=click.IntRange(1, 4096), default=4, show_default=True, help="How many nodes.")
+@click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A parameter of the protocol; repeatable.")
+@click.option("--duration", metavar="SECONDS", default="10", show_default=True, help="How long it runs.")
+@click.option("--round-s", metavar="SECONDS", default="0.05", show_default=True, help="How long a round is.")
+@click.option("--requests", type=click.IntRange(0), default=0, help="How many requests clients make.")
+@click.option("--kill", "kills", metavar="N@T[:FOR]", multiple=True, help="Kill -9 node N at T s, back after FOR [1].")
+@click.option("--stop", "stops", metavar="N@T[:FOR]", multiple=True, help="SIGSTOP node N at T s, for FOR [1].")
+@click.option("--fault", "faults", metavar="KIND@N,N", multiple=True, help="A fault of these nodes: equivocation@3.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the nodes' random streams.")
+@click.option("--transport", type=click.Choice(["tcp", "udp"]), default="tcp", show_default=True, help="The links.")
+@click.option("--sign", is_flag=True, help="Sign frames with Ed25519, one key a node.")
+@click.option("--tls", is_flag=True, help="Encrypt links; certificates are made for this run.")
+@click.option("--tls-files", metavar="CERT,KEY,CA", help="Encrypt links with these PEM files.")
+@click.option("--processes", type=click.IntRange(1), help="Spread the nodes over so many; by default one each.")
+@click.option("--base-port", type=click.IntRange(0, 65535), default=0, help="First port of the nodes; any by default.")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="Where the launcher listens.")
+@click.option("--hosts", metavar="A,B,...", help="Wait for these hosts to join, and run the nodes there.")
+@click.option("--join-timeout", metavar="SECONDS", default="120", show_default=True, help="How long to wait for them.")
+@click.option("--join", metavar="HOST:PORT", help="Be one of a launcher's hosts, until it has finished.")
+@click.option("--token", envvar="WAVETANK_TOKEN", help="With --join: what the launcher printed.")
+@click.option("--name", help="With --join: this host's name in --hosts; its host name by default.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep what nodes save and log here.")
+@click.option("--history", type=click.Path(dir_okay=False, path_type=Path), help="Write the requests as a history.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(**given: Any) -> int:
+    """Run a protocol as real processes over sockets: the same nodes that are simulated and explored.
+
+    Kills and stops processes on the way, starts them again, and tells at the end what was decided, whether the
+    protocol's invariants hold, and how long requests took.  Everything stays on this machine unless --listen and
+    --hosts say otherwise.  Ctrl-C ends it in order and prints what there is.
+    """
+    if given["join"] is not None:
+        return _join(given["join"], given["token"], given["name"], given["out"])
+    if given["protocol"] is None:
+        raise BadValueError("Which protocol?", allowed=_protocols(), where="--protocol", hint="wavetank list protocols")
+    return _launch(given)
+
+
+def _protocols() -> list[str]:
+    return sorted(entry.name for entry in catalog.everything() if entry.shape == "node")
+
+
+def _algorithm(name: str, pairs: tuple[str, ...]) -> Algorithm:
+    if name not in _protocols():
+        if name in catalog.everything().systems:
+            raise UnknownNameError(
+                f"The system {name!r} has no nodes that could be launched.", allowed=_protocols(), where="--protocol"
+            )
+        raise unknown_name("protocol", name, _protocols(), where="--protocol", hint="wavetank list protocols")
+    algorithm: Algorithm = catalog.system(name).build(**dict(map(_pair, pairs)))
+    return algorithm
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise BadValueError("This sets nothing.", given=text, allowed="KEY=VALUE", where="--set")
+    return key.strip(), value
+
+
+def _seconds(text: str, where: str) -> float:
+    value = parse_quantity(text, "s", where=where)
+    if not value >= 0 or math.isinf(value):
+        raise BadValueError("This is no duration.", given=text, allowed="0 s or more", where=where)
+    return value
+
+
+def _outages(kills: tuple[str, ...], stops: tuple[str, ...], nodes: int) -> list[Outage]:
+    from wavetank.protocols.live.cluster import Outage
+
+    found = []
+    for option, kind, texts in (("--kill", "kill", kills), ("--stop", "stop", stops)):
+        for text in texts:
+            match = _OUTAGE.fullmatch(text.strip())
+            if match is None or int(match[1]) >= nodes:
+                raise BadValueError(
+                    "This is no outage.",
+                    given=text,
+                    allowed=f"NODE@SECONDS or NODE@SECONDS:FOR, nodes 0 to {nodes - 1}; FOR may be `never`",
+                    where=option,
+                )
+            away = match[3] or "1"
+            for_s = None if away == "never" else _seconds(away, option)
+            found.append(Outage(node=int(match[1]), at_s=_seconds(match[2], option), kind=kind, for_s=for_s))
+    return found
+
+
+def _faults(texts: tuple[str, ...], nodes: int) -> list[Fault]:
+    from wavetank.protocols.faults import FAULTS
+
+    found = []
+    for text in texts:
+        kind, _, members = text.partition("@")
+        if kind not in FAULTS:
+            raise unknown_name("fault", kind, FAULTS, where="--fault")
+        numbers = [part.strip() for part in members.split(",")]
+        if not all(part.isdecimal() and int(part) < nodes for part in numbers):
+            raise BadValueError(
+                "A fault belongs to nodes that exist.",
+                given=text,
+                allowed=f"{kind}@N or {kind}@N,N with nodes 0 to {nodes - 1}",
+                where="--fault",
+            )
+        try:
+            found.append(FAULTS[kind](members=tuple(map(int, numbers))))
+        except TypeError as error:
+            raise BadValueError("This fault needs more than its members.", given=str(error), where="--fault") from None
+    return found
+
+
+def _requests(algorithm: Algorithm, count: int, nodes: int, rounds: float, seed: int) -> list[Request]:
+    """Return requests spread evenly; the algorithm says what is asked of it, or a store's reads and writes are."""
+    from wavetank.protocols.simulation import Request
+
+    example = getattr(algorithm, "example_command", None)
+    draws = Draws(stream_key(seed, "requests"))
+    found = []
+    for number in range(count):
+        key = f"key-{draws.below(_KEYS)}"
+        usual = ("write", key, number) if draws.chance(0.5) else ("read", key)
+        found.append(
+            Request(
+                at=1.0 + number * rounds * _ASKING / count,
+                node=number % nodes,
+                command=usual if example is None else example(number),
+                client=f"client-{number % _CLIENTS}",
+            )
+        )
+    return found
+
+
+def _certificate(files: str | None) -> Certificate | None:
+    if files is None:
+        return None
+    from wavetank.protocols.live.credentials import Certificate
+
+    parts = [Path(part.strip()) for part in files.split(",")]
+    if len(parts) != 3:
+        raise BadValueError("TLS takes three files.", given=files, allowed="CERT,KEY,CA", where="--tls-files")
+    return Certificate.read(*parts)
+
+
+def _settings(given: dict[str, Any]) -> ClusterSettings:
+    from wavetank.protocols.live.cluster import ClusterSettings
+
+    return ClusterSettings(
+        round_s=_seconds(given["round_s"], "--round-s"),
+        seed=given["seed"],
+        transport=given["transport"],
+        sign=given["sign"],
+        tls=given["tls"] or given["tls_files"] is not None,
+        base_port=given["base_port"],
+        retry_rounds=_RETRY_ROUNDS,
+        sticky=True,
+    )
+
+
+def _launch(given: dict[str, Any]) -> int:
+    from wavetank.protocols.history import write_history
+    from wavetank.protocols.live.cluster import excess_faults
+    from wavetank.protocols.live.launcher import ProcessCluster
+    from wavetank.protocols.live.loops import fastest_loop
+    from wavetank.protocols.live.node_process import parse_address
+
+    nodes: int = given["nodes"]
+    algorithm = _algorithm(given["protocol"], given["pairs"])
+    settings = _settings(given)
+    duration_s = _seconds(given["duration"], "--duration")
+    outages = _outages(given["kills"], given["stops"], nodes)
+    faults = _faults(given["faults"], nodes)
+    for path in (given["history"], given["out"]):
+        if path is not None and not path.parent.is_dir():
+            raise BadValueError("There is no such folder.", given=str(path.parent), where=str(path))
+    hosts = [host.strip() for host in (given["hosts"] or "").split(",") if host.strip()]
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    faulty = [outage.node for outage in outages] + [member for fault in faults for member in fault.members]
+    warning = excess_faults(algorithm, nodes, faulty)
+    if warning:
+        say_wrapped(f"Note: {warning}", rest="  ", err=True)
+    requests = _requests(algorithm, given["requests"], nodes, duration_s / settings.round_s, settings.seed)
+
+    def told(address: str, token: Any) -> None:
+        for host in hosts:
+            say(
+                f"on {host}: wavetank launch cluster --join {address} --token {token.text} --name {host}",
+                err=given["as_json"],
+            )
+
+    cluster = ProcessCluster(
+        algorithm,
+        nodes,
+        processes=given["processes"] or nodes,
+        hosts=hosts,
+        control_address=parse_address(given["listen"], "--listen"),
+        join_timeout_s=_seconds(given["join_timeout"], "--join-timeout"),
+        told=told,
+        settings=settings,
+        faults=faults,
+        folder=given["out"],
+        certificate=_certificate(given["tls_files"]),
+    )
+    with asyncio.Runner(loop_factory=fastest_loop) as runner:
+        run, interrupted = runner.run(_played(cluster, requests, duration_s, outages, quiet=given["as_json"]))
+    if given["history"] is not None:
+        write_history(given["history"], run.history())
+    if given["as_json"]:
+        say_json(_as_json(run, given["protocol"], warning))
+    else:
+        _say(run, given["protocol"], algorithm)
+        for label, path in (("history", given["history"]), ("folder", given["out"])):
+            if path is not None:
+                say(f"{label:<16} {path}")
+    if interrupted:
+        return INTERRUPTED
+    return DOES_NOT_HOLD if run.violation or run.failures else 0
+
+
+async def _played(
+    cluster: Cluster, requests: list[Request], duration_s: float, outages: list[Outage], *, quiet: bool
+) -> tuple[ClusterRun, bool]:
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    showing = None
+    begin = asyncio.ensure_future(cluster.__aenter__())
+    try:
+        # Waiting for hosts may take long: Ctrl-C ends that, too.
+        asked = asyncio.ensure_future(interrupted.wait())
+        await asyncio.wait((begin, asked), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if not begin.done():
+            begin.cancel()
+            await asyncio.gather(begin, return_exceptions=True)
+            raise KeyboardInterrupt
+        await begin
+        if is_terminal(sys.stderr) and not quiet:
+            showing = asyncio.ensure_future(_show(cluster))
+        await cluster.play(
+            requests=requests, duration_s=duration_s, outages=outages, stop=lambda run: interrupted.is_set()
+        )
+        run = await cluster.finish()
+    finally:
+        if showing is not None:
+            showing.cancel()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        if begin.done() and not begin.cancelled() and begin.exception() is None:
+            await cluster.__aexit__(None, None, None)
+    return run, interrupted.is_set()
+
+
+async def _show(cluster: Cluster) -> None:
+    """Write one line a second."""
+    before, then_s = 0, time.monotonic()
+    while True:
+        await asyncio.sleep(1.0)
+        cluster.count()
+        run, now_s = cluster.run, time.monotonic()
+        per_s = (run.delivered - before) / (now_s - then_s)
+        before, then_s = run.delivered, now_s
+        parts = [
+            f"{run.duration_s:4.0f} s",
+            f"{per_s:,.0f} messages/s",
+            f"{len(run.decisions):,} decisions",
+            f"{len(run.replies):,} of {len(run.invoked_s):,} answered",
+        ]
+        parts += [f"{run.restarts} restarts"] * bool(run.restarts)
+        parts += [f"{sum(run.hostile.values())} hostile"] * bool(run.hostile)
+        say("  ".join(parts), err=True)
+
+
+def _instances(run: ClusterRun) -> int:
+    return len({repr(instance) for _, instance in run.decisions})
+
+
+def _say(run: ClusterRun, name: str, algorithm: Algorithm) -> None:
+    seconds = max(run.duration_s, 1e-9)
+    say_heading(f"{name}, {run.size} {'node' if run.size == 1 else 'nodes'}, {show(run.duration_s, 's')}")
+    verdict = run.violation or "none broken"
+    rows = [
+        ("messages", f"{run.delivered:,} delivered, {run.delivered / seconds:,.0f} a second"),
+        ("dropped", f"{run.dropped:,}"),
+        ("decisions", f"{len(run.decisions):,} in {_instances(run):,} instances"),
+        ("invariants", style(verdict, fg="red" if run.violation else "green")),
+        ("restarts", f"{run.restarts:,}"),
+        ("hostile frames", _hostile(run)),
+    ]
+    if run.invoked_s:
+        rows.append(
+            ("requests", f"{len(run.invoked_s):,} made, {len(run.replies):,} answered, {run.retries:,} retries")
+        )
+        times = f"p50 {show(run.latency_s(0.5), 's')}, p99 {show(run.latency_s(0.99), 's')}"
+        rows.append(("latency", times if run.latencies_s else "-"))
+    for label, text in rows:
+        say(f"{label:<16} {text}")
+    for node, trace in sorted(run.failures.items()):
+        say_wrapped(f"node {node} ended with an exception: {trace.strip().splitlines()[-1]}", rest="  ", err=True)
+
+
+def _hostile(run: ClusterRun) -> str:
+    if not run.hostile:
+        return "0"
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(run.hostile.items()))
+    return f"{sum(run.hostile.values()):,} ({reasons})"
+
+
+def _as_json(run: ClusterRun, name: str, warning: str) -> dict[str, Any]:
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "protocol": name,
+        "nodes": run.size,
+        "duration_s": run.duration_s,
+        "messages_delivered": run.delivered,
+        "messages_per_s": run.delivered / max(run.duration_s, 1e-9),
+        "messages_dropped": run.dropped,
+        "decisions": len(run.decisions),
+        "instances": _instances(run),
+        "violation": run.violation,
+        "restarts": run.restarts,
+        "hostile": run.hostile,
+        "requests": len(run.invoked_s),
+        "answered": len(run.replies),
+        "retries": run.retries,
+        "latency_p50_s": finite(run.latency_s(0.5)),
+        "latency_p99_s": finite(run.latency_s(0.99)),
+        "counters": run.counters,
+        "failures": {str(node): trace for node, trace in run.failures.items()},
+        "note": warning,
+    }
+
+
+def _join(address: str, token: str | None, name: str | None, out: Path | None) -> int:
+    """Run processes for a launcher until it has finished; one that is killed is started again."""
+    from wavetank.protocols.live import control, node_process
+
+    node_process.parse_address(address, "--join")
+    if token is None:
+        raise BadValueError("A host joins with the token that the launcher printed.", where="--token")
+    environment = {
+        **os.environ,
+        node_process.ADDRESS_VARIABLE: address,
+        node_process.TOKEN_VARIABLE: control.Token(token).text,
+        node_process.NAME_VARIABLE: name or socket.gethostname(),
+    }
+    with tempfile.TemporaryDirectory(prefix="wavetank-joined-") as scratch:
+        environment[node_process.FOLDER_VARIABLE] = str(out or scratch)
+        while True:
+            with subprocess.Popen(
+                [sys.executable, "-m", "wavetank.protocols.live.node_process"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            ) as child:
+                try:
+                    code = child.wait()
+                except KeyboardInterrupt:
+                    child.kill()
+                    raise
+            if code != -signal.SIGKILL:
+                break
+    if code == 0:
+        say("The launcher has finished.")
+    return code if code >= 0 else INTERRUPTED

@@ -1,0 +1,298 @@
+"""Which directed networks allow consensus, as predicates on graphs.
+
+A set X of nodes is taken out of the graph; what remains has source components: strongly connected components that no
+edge enters.  A node's knowledge comes from source components at last, so every condition is a statement about them.
+
+Source: L. Tseng, N. Vaidya, "Byzantine Consensus in Directed Graphs with Message Authentication", arXiv 2605.11309,
+2026; the reach conditions: D. Sakavalas, L. Tseng, N. Vaidya, "Asynchronous Byzantine Approximate Consensus in Directed
+Networks", PODC 2020; their partition forms: L. Tseng, N. Vaidya, "Fault-Tolerant Consensus in Directed Graphs", PODC
+2015.
+
+Differs from the source:
+1. The text of the 2026 conditions was not at hand: the signed condition was derived, with a proof of both directions.
+2. The reach conditions are computed on source components alone: two nodes' reach sets are disjoint exactly when some
+   two source components that reach them are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+import numpy as np
+from numba import int64, njit
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError
+from wavetank.protocols.network import Topology
+
+LARGEST = 20
+CONDITIONS = ("signed", "reach-1", "reach-2", "reach-3")
+
+
+def in_masks(graph: Topology) -> NDArray[np.int64]:
+    """Return for each node the set of nodes that have an edge to it, as bits.
+
+    Raises
+    ------
+    BadValueError
+        For more than 20 nodes: the number of fault sets grows too fast.
+    """
+    if graph.size > LARGEST:
+        raise BadValueError("The conditions are decided for small graphs.", given=graph.size, allowed=f"<= {LARGEST}")
+    masks = np.zeros(graph.size, dtype=np.int64)
+    for node in range(graph.size):
+        for to in graph.peers(node):
+            masks[to] |= 1 << node
+    return masks
+
+
+def subsets(size: int, most: int) -> NDArray[np.int64]:
+    """Return all sets of at most ``most`` of ``size`` nodes as bits, smaller ones first."""
+    found = [
+        sum(1 << node for node in chosen) for count in range(most + 1) for chosen in combinations(range(size), count)
+    ]
+    return np.array(found, dtype=np.int64)
+
+
+@njit(int64(int64), cache=True)
+def bit_count(bits: int) -> int:
+    """Count the nodes of a set."""
+    count = 0
+    while bits:
+        bits &= bits - 1
+        count += 1
+    return count
+
+
+@njit(int64(int64[::1], int64, int64), cache=True)
+def reach(inward: NDArray[np.int64], node: int, removed: int) -> int:
+    """Return the nodes that have a path to ``node`` once ``removed`` is gone; itself is among them."""
+    found = np.int64(1) << node
+    fresh = found
+    while fresh:
+        low = fresh & -fresh
+        fresh ^= low
+        place = 0
+        while low > 1:
+            low >>= 1
+            place += 1
+        more = inward[place] & ~removed & ~found
+        found |= more
+        fresh |= more
+    return int(found)
+
+
+@njit(int64(int64[::1], int64, int64[::1]), cache=True)
+def sources(inward: NDArray[np.int64], removed: int, out: NDArray[np.int64]) -> int:
+    """Write the source components of the graph without ``removed`` to ``out``; return how many there are."""
+    size = inward.size
+    left = ((np.int64(1) << size) - 1) & ~removed
+    count = 0
+    while left:
+        low = left & -left
+        node = 0
+        while low > 1:
+            low >>= 1
+            node += 1
+        # Walk up until nothing above reaches less: that is a source component.
+        below = reach(inward, node, removed)
+        smallest = below
+        rest = below
+        while rest:
+            bit = rest & -rest
+            rest ^= bit
+            place = 0
+            while bit > 1:
+                bit >>= 1
+                place += 1
+            above = reach(inward, place, removed)
+            if bit_count(above) < bit_count(smallest):
+                smallest = above
+                rest = above
+        known = False
+        for other in range(count):
+            if out[other] == smallest:
+                known = True
+        if not known:
+            out[count] = smallest
+            count += 1
+        # What the source reaches has no other source unless another node says so.
+        left &= ~smallest & ~(np.int64(1) << node)
+    return count
+
+
+@njit(int64(int64[::1], int64, int64[::1]), cache=True)
+def signed_witness(inward: NDArray[np.int64], faults: int, sets: NDArray[np.int64]) -> int:
+    """Return a fault set that breaks the signed condition, or -1."""
+    out = np.empty(inward.size, dtype=np.int64)
+    for removed in sets:
+        count = sources(inward, removed, out)
+        if count != 1 or bit_count(out[0]) <= faults:
+            return removed
+    return -1
+
+
+@njit(int64(int64[::1], int64[::1]), cache=True)
+def reach_1_witness(inward: NDArray[np.int64], sets: NDArray[np.int64]) -> int:
+    """Return a fault set that leaves two sources, or -1."""
+    out = np.empty(inward.size, dtype=np.int64)
+    for removed in sets:
+        if sources(inward, removed, out) > 1:
+            return removed
+    return -1
+
+
+@njit(int64(int64[::1], int64, int64[::1]), cache=True)
+def _disjoint(inward: NDArray[np.int64], common: int, sets: NDArray[np.int64]) -> int:
+    """Return whether two sources are disjoint, each left by ``common`` and a set of its own."""
+    out = np.empty(inward.size, dtype=np.int64)
+    known = np.empty(sets.size * inward.size, dtype=np.int64)
+    count = 0
+    for own in sets:
+        for place in range(sources(inward, common | own, out)):
+            found = out[place]
+            new = True
+            for other in range(count):
+                if not known[other] & found:
+                    return 1
+                if known[other] == found:
+                    new = False
+            if new:
+                known[count] = found
+                count += 1
+    return 0
+
+
+@njit(int64(int64[::1], int64[::1]), cache=True)
+def reach_3_witness(inward: NDArray[np.int64], sets: NDArray[np.int64]) -> int:
+    """Return a fault set that, with slow nodes of two observers' own, leaves disjoint sources; -1 for none."""
+    for common in sets:
+        if _disjoint(inward, common, sets):
+            return common
+    return -1
+
+
+def holds(condition: str, graph: Topology, faults: int) -> bool:
+    """Return whether a graph meets one of :data:`CONDITIONS` for up to ``faults`` faulty nodes.
+
+    Parameters
+    ----------
+    condition : str
+        ``signed``: synchronous exact consensus with Byzantine nodes and signatures.  ``reach-1``: synchronous,
+        crashes.  ``reach-2``: asynchronous and approximate, crashes.  ``reach-3``: asynchronous and approximate with
+        Byzantine nodes, signed or not, and synchronous exact consensus with Byzantine nodes without signatures.
+    graph : Topology
+    faults : int
+
+    Raises
+    ------
+    BadValueError
+    """
+    if condition not in CONDITIONS:
+        raise BadValueError("There is no such condition.", given=condition, allowed=CONDITIONS)
+    inward = in_masks(graph)
+    sets = _fault_sets(graph.size, faults)
+    if condition == "signed":
+        return signed_witness(inward, faults, sets) < 0
+    if condition == "reach-1":
+        return reach_1_witness(inward, sets) < 0
+    if condition == "reach-2":
+        return not _disjoint(inward, 0, sets)
+    return reach_3_witness(inward, sets) < 0
+
+
+def _fault_sets(size: int, faults: int) -> NDArray[np.int64]:
+    if not 0 <= faults < size:
+        raise BadValueError("Some nodes may be faulty, not all.", given=faults, allowed=f"0 to {size - 1}")
+    return subsets(size, faults)
+
+
+def broken_by(graph: Topology, faults: int) -> tuple[frozenset[int], tuple[frozenset[int], ...]] | None:
+    """Return a fault set that breaks the signed condition and the source components it leaves; None when it holds."""
+    inward = in_masks(graph)
+    removed = signed_witness(inward, faults, _fault_sets(graph.size, faults))
+    if removed < 0:
+        return None
+    out = np.empty(graph.size, dtype=np.int64)
+    count = sources(inward, removed, out)
+    return _nodes(removed), tuple(_nodes(int(mask)) for mask in out[:count])
+
+
+def _nodes(mask: int) -> frozenset[int]:
+    return frozenset(node for node in range(LARGEST) if mask >> node & 1)
+
+
+def partition_holds(condition: str, graph: Topology, faults: int) -> bool:
+    """Return whether a graph meets the partition form of a reach condition: slower, and an independent check.
+
+    For every partition of the nodes into F (faulty), L, C, R with L and R not empty, enough of what lies outside R has
+    an edge into R, or enough of what lies outside L has one into L: one node (``reach-1``), f+1 nodes with F empty
+    (``reach-2``), f+1 nodes (``reach-3``).
+    """
+    needed = {"reach-1": 1, "reach-2": faults + 1, "reach-3": faults + 1}[condition]
+    inward = [int(mask) for mask in in_masks(graph)]
+    everyone = (1 << graph.size) - 1
+    for removed in [0] if condition == "reach-2" else map(int, _fault_sets(graph.size, faults)):
+        rest = everyone & ~removed
+        for left in _parts(rest):
+            for right in _parts(rest & ~left):
+                if (
+                    left
+                    and right
+                    and not (
+                        _entering(inward, right, rest & ~right) >= needed
+                        or _entering(inward, left, rest & ~left) >= needed
+                    )
+                ):
+                    return False
+    return True
+
+
+def _parts(mask: int) -> Iterable[int]:
+    part = mask
+    while part:
+        yield part
+        part = (part - 1) & mask
+
+
+def _entering(inward: Sequence[int], target: int, origins: int) -> int:
+    found = 0
+    for node in range(len(inward)):
+        if target >> node & 1:
+            found |= inward[node] & origins
+    return found.bit_count()
+
+
+@njit(cache=True)
+def _count_all(size: int, faults: int, sets: NDArray[np.int64]) -> NDArray[np.int64]:
+    edges = size * (size - 1)
+    totals = np.zeros(4, dtype=np.int64)
+    inward = np.zeros(size, dtype=np.int64)
+    for code in range(np.int64(1) << edges):
+        for node in range(size):
+            bits = (code >> (node * (size - 1))) & ((np.int64(1) << (size - 1)) - 1)
+            low = bits & ((np.int64(1) << node) - 1)
+            inward[node] = low | ((bits >> node) << (node + 1))
+        if reach_1_witness(inward, sets) >= 0:
+            continue
+        totals[1] += 1
+        totals[0] += signed_witness(inward, faults, sets) < 0
+        totals[2] += _disjoint(inward, 0, sets) == 0
+        totals[3] += reach_3_witness(inward, sets) < 0
+    return totals
+
+
+def count_all(size: int, faults: int) -> dict[str, int]:
+    """Return how many of all labelled digraphs of ``size`` nodes meet each condition.
+
+    Parameters
+    ----------
+    size : int
+        At most 5: there are 2**20 digraphs of five nodes.
+    faults : int
+    """
+    if not 1 <= size <= 5:
+        raise BadValueError("All digraphs are counted up to five nodes.", given=size, allowed="1 to 5")
+    totals = _count_all(size, faults, _fault_sets(size, faults))
+    return {condition: int(total) for condition, total in zip(CONDITIONS, totals, strict=True)}

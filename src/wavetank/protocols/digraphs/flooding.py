@@ -1,0 +1,139 @@
+"""Two baselines of consensus in directed networks: signed chains on a complete graph, and flooding that bears crashes.
+
+Source: D. Dolev, H. Strong, "Authenticated Algorithms for Byzantine Agreement", SIAM J. Computing 12(4), 1983; N.
+Lynch, "Distributed Algorithms", 1996, chapter 6, for flooding.
+
+Differs from the source:
+1. Every node is the origin of one broadcast of Dolev and Strong; the majority of what was accepted is decided.
+2. Flooding goes on for n rounds and decides the majority, so that it lives on any network whose conditions allow it;
+   its nodes relay what they hear at once.  A node that is down never started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from wavetank.protocols.digraphs.signed_consensus import Chain, SignedConsensus, SignedNode
+from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
+from wavetank.settings import check_parameters, setting
+
+
+class _DolevStrongNode(SignedNode):
+    """As in a directed network, with blocks of one round, f+1 of them, and nothing to deny."""
+
+    def __init__(self, parameters: SignedConsensus, index: int, size: int) -> None:
+        super().__init__(parameters, index, size)
+        self.blocks = parameters.faults + 1
+        self.block_rounds = parameters.step_rounds
+
+    def _relay(self, chain: Chain) -> None:
+        """Keep a chain for the next block: everyone hears its sender directly."""
+
+    def timer(self, name: str) -> None:
+        """Go on to the next round, or decide."""
+        if self.block < self.blocks:
+            self.block += 1
+            self.extend()
+            self.context.set_timer("block", self.block_rounds)
+        else:
+            self.context.decide(self._decision())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DolevStrong(SignedConsensus):
+    """Consensus by signed broadcasts in f+1 rounds; needs a link from everyone to everyone.
+
+    Parameters
+    ----------
+    faults, inputs, step_rounds, signatures, key_seed
+        As in :class:`~wavetank.protocols.digraphs.signed_consensus.SignedConsensus`.
+    """
+
+    condition: ClassVar[str] = "complete"
+
+    def node(self, index: int, size: int) -> Node:
+        """Return a new participant."""
+        return _DolevStrongNode(self, index, size)
+
+    def rounds(self, size: int) -> float:
+        """Return how many rounds it takes."""
+        return (self.faults + 1) * self.step_rounds
+
+
+class Input(Message, frozen=True):
+    """A node's input, as others pass it on."""
+
+    origin: int
+    value: int
+
+
+class FloodingNode(Node):
+    """A participant that believes everything it hears."""
+
+    def __init__(self, parameters: CrashFlooding, index: int, size: int) -> None:
+        self.parameters = parameters
+        self.rounds = parameters.rounds(size)
+        self.known = {index: parameters.input_of(index)}
+
+    def start(self) -> None:
+        """Send the input."""
+        me = self.context.id
+        self.context.broadcast(Input(me, self.known[me]))
+        self.context.set_timer("end", self.rounds)
+
+    def receive(self, sender: int, message: Any) -> None:
+        """Keep the first value of an origin and pass it on."""
+        if message.origin not in self.known:
+            self.known[message.origin] = message.value
+            self.context.broadcast(message)
+
+    def timer(self, name: str) -> None:
+        """Decide the majority."""
+        ones = sum(self.known.values())
+        self.context.decide(1 if 2 * ones > len(self.known) else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrashFlooding:
+    """Consensus where nodes may be silent from the start, but never lie.
+
+    Parameters
+    ----------
+    faults : int
+        How many nodes may be down.
+    inputs : tuple of int
+        0 or 1 for each node; repeated when there are more nodes.
+    step_rounds : float
+        The longest time a message takes from a node to its neighbour.
+    """
+
+    messages: ClassVar[tuple[type[Message], ...]] = (Input,)
+    condition: ClassVar[str] = "reach-1"
+
+    faults: int = setting(1, low=0, high=20, says="nodes that may be down")
+    inputs: tuple[int, ...] = setting((0, 1), low=0, high=1, says="input of each node, repeated as needed")
+    step_rounds: float = setting(1.0, unit="rounds", low=0.1, says="longest time from node to neighbour")
+
+    def __post_init__(self) -> None:
+        check_parameters(type(self), vars(self), where="system crash-flooding")
+
+    def input_of(self, index: int) -> int:
+        """Return the input of a node."""
+        return self.inputs[index % len(self.inputs)] if self.inputs else 0
+
+    def node(self, index: int, size: int) -> Node:
+        """Return a new participant."""
+        return FloodingNode(self, index, size)
+
+    def rounds(self, size: int) -> float:
+        """Return how many rounds it takes."""
+        return size * self.step_rounds
+
+    def bears(self, size: int) -> int:
+        """Return how many silent nodes are borne, if the network allows it."""
+        return self.faults
+
+    def violation(self, snapshot: Snapshot) -> str:
+        """Return which two nodes disagree, or ""."""
+        return disagreement(snapshot)

@@ -1,0 +1,754 @@
+"""A cluster of real nodes: started, asked, killed, stopped, restarted, and what came out of it.
+
+The same algorithm, network, faults and requests that a simulation takes go in, and what comes out has the same shape.
+:class:`InProcessCluster` runs all nodes in this process, on the loop that calls it, over real sockets of the loopback
+interface; :class:`wavetank.protocols.live.launcher.ProcessCluster` runs them in processes of their own.
+
+Differs from the simulation:
+1. Time is wall time; a figure in rounds is seconds divided by ``round_s``.
+2. Links are those of the machine.  A :class:`~wavetank.protocols.network.Network` whose links are not plain is put on
+   top of them: its delays come before the socket, its losses take the place of it.
+3. A client may ask again: after ``retry_rounds`` without an answer it asks the next node, with the same number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.protocols.faults import Fault, attach, byzantine_members
+from wavetank.protocols.history import History, Operation
+from wavetank.protocols.interfaces import Algorithm, Node, Snapshot
+from wavetank.protocols.live.credentials import Certificate, make_certificates, signing_key
+from wavetank.protocols.live.endpoint import TRANSPORTS, Endpoint, EndpointPlan, Output
+from wavetank.protocols.live.loops import fastest_loop
+from wavetank.protocols.live.node_process import CONNECT_TIMEOUT_S, tally
+from wavetank.protocols.live.values import codec_of
+from wavetank.protocols.live.wire import LARGEST_FRAME_BYTES, RunIdentity
+from wavetank.protocols.network import Network
+from wavetank.protocols.simulation import Answer, Request
+from wavetank.settings import check_parameters, setting
+
+ENDPOINTS = ("process", "node")
+OUTAGES = ("kill", "stop")
+_WATCH_S = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """How a cluster is run.
+
+    Parameters
+    ----------
+    round_s : float
+        Seconds a round.
+    seed : int
+        Of the nodes' random streams and of what is done to links on purpose; wall time stays what it is.
+    transport : str
+        ``tcp``, or ``udp``: datagrams without order or retransmission.
+    endpoints : str
+        One socket for each ``process`` or for each ``node``; empty for a process with TCP and a node with UDP.
+    sign : bool
+        Whether frames carry an Ed25519 signature of the node that sent them.
+    tls : bool
+        Whether links are encrypted (TCP only), by certificates made for this run if none is given.
+    queue_messages : int
+        Messages a link keeps while its socket takes none; the oldest are dropped.
+    frame_bytes : int
+        Greatest frame, and so the greatest message.
+    host : str
+        Where this machine's sockets listen.
+    base_port : int
+        Endpoint k listens on ``base_port + k``; 0 for any free port.
+    retry_rounds : float or None
+        After how long a client asks the next node; None for never.
+    sticky : bool
+        Whether clients ask the node that answered last, rather than the one their request names.
+    """
+
+    round_s: float = setting(0.05, unit="s", low=1e-4, high=3600.0, says="seconds a round")
+    seed: int = setting(0, low=0, says="seed of the nodes' random streams")
+    transport: str = setting("tcp", choices=TRANSPORTS, says="tcp, or datagrams without retransmission")
+    endpoints: str = setting("", choices=("", *ENDPOINTS), says="a socket for each process or node")
+    sign: bool = setting(False, says="Ed25519 signatures on frames")
+    tls: bool = setting(False, says="encrypted links")
+    queue_messages: int = setting(65_536, low=1, says="messages a link keeps")
+    frame_bytes: int = setting(LARGEST_FRAME_BYTES, unit="bytes", low=512, high=2**28, says="greatest frame")
+    host: str = setting("127.0.0.1", says="address to listen on")
+    base_port: int = setting(0, low=0, high=65_535, says="first port; 0 for any")
+    retry_rounds: float | None = setting(None, unit="rounds", low=0.0, says="when a client asks the next node")
+    sticky: bool = setting(False, says="clients ask the node that answered last")
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        check_parameters(type(self), given, where="cluster")
+        if self.tls and self.transport == "udp":
+            raise BadValueError("Datagrams are not encrypted.", given="--tls", allowed="--transport tcp, or --sign")
+
+    def homes(self, size: int, processes: int) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+        """Return the nodes of each endpoint, and the endpoints of each process."""
+        if not 1 <= processes <= size:
+            raise BadValueError("Every process has a node.", given=processes, allowed=f"1 to {size}", where="processes")
+        if (self.endpoints or ("process" if self.transport == "tcp" else "node")) == "process":
+            nodes = tuple(tuple(range(place, size, processes)) for place in range(processes))
+            return nodes, tuple((place,) for place in range(processes))
+        places = tuple(tuple(range(place, size, processes)) for place in range(processes))
+        return tuple((node,) for node in range(size)), places
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outage:
+    """A time during which a node is away.
+
+    Parameters
+    ----------
+    node : int
+    at_s : float
+        Seconds after the start.
+    kind : str
+        ``kill`` (as -9) or ``stop`` (as SIGSTOP); all nodes of a process share its fate.
+    for_s : float or None
+        Seconds until it is restarted or goes on; None for never.
+    """
+
+    node: int
+    at_s: float
+    kind: str = "kill"
+    for_s: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in OUTAGES:
+            raise BadValueError("A node is killed or stopped.", given=self.kind, allowed=OUTAGES)
+        if not self.at_s >= 0 or (self.for_s is not None and not self.for_s >= 0):
+            raise BadValueError("An outage begins and lasts some time.", given=(self.at_s, self.for_s))
+
+
+@dataclass(kw_only=True)
+class ClusterRun:
+    """What came out of a cluster; the names are those of :class:`wavetank.protocols.simulation.Run`.
+
+    Attributes
+    ----------
+    size : int
+        Nodes.
+    time : float
+        Rounds that passed.
+    duration_s : float
+        Seconds that passed.
+    nodes : list of Node
+        As they ended, those that were up and whose state is plain; the others are new.
+    correct : frozenset of int
+        Nodes without a Byzantine fault.
+    decisions, decided_at, contradictions, requests, replies, recorded
+        As in a simulation.
+    sent, duplicated, delivered, dropped : int
+        Messages; what a killed process had not yet told is missing.
+    counters : dict
+        All counters by name: ``overflowed`` from full queues, ``lost`` on purpose, ``undelivered`` to nodes that were
+        down, ``connections`` made, ``synchronised`` writes to disk, ...
+    hostile : dict
+        Reason to the number of frames and connections refused for it.
+    latencies_s : dict
+        Number of a request to the seconds from asking to the first answer, at the client.
+    invoked_s, returned_s : dict
+        Number of a request to its times.
+    retries, restarts : int
+    failures : dict
+        Node to the trace of the exception that ended it.
+    violation : str
+        Which invariant is broken and how; empty when all hold.
+    """
+
+    size: int
+    time: float = 0.0
+    duration_s: float = 0.0
+    nodes: list[Node] = field(default_factory=list)
+    correct: frozenset[int] = frozenset()
+    decisions: dict[tuple[int, Any], Any] = field(default_factory=dict)
+    decided_at: dict[tuple[int, Any], float] = field(default_factory=dict)
+    contradictions: list[str] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    replies: dict[int, Answer] = field(default_factory=dict)
+    recorded: dict[str, list[tuple[float, int, float]]] = field(default_factory=dict)
+    sent: int = 0
+    duplicated: int = 0
+    delivered: int = 0
+    dropped: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+    hostile: dict[str, int] = field(default_factory=dict)
+    latencies_s: dict[int, float] = field(default_factory=dict)
+    invoked_s: dict[int, float] = field(default_factory=dict)
+    returned_s: dict[int, float] = field(default_factory=dict)
+    retries: int = 0
+    restarts: int = 0
+    failures: dict[int, str] = field(default_factory=dict)
+    violation: str = ""
+
+    def total(self, metric: str) -> float:
+        """Return the sum of what the nodes recorded under ``metric``."""
+        return sum(value for _, _, value in self.recorded.get(metric, ()))
+
+    def snapshot(self) -> Snapshot:
+        """Return the end of the run, for invariants."""
+        replies = {number: answer.result for number, answer in self.replies.items()}
+        return Snapshot(self.nodes, self.correct, self.decisions, replies)
+
+    def latency_s(self, quantile: float) -> float:
+        """Return a quantile of the requests' latencies; NaN when none was answered."""
+        if not self.latencies_s:
+            return float("nan")
+        ordered = sorted(self.latencies_s.values())
+        return ordered[min(int(quantile * len(ordered)), len(ordered) - 1)]
+
+    def history(self) -> History:
+        """Return the requests as operations of clients.
+
+        A command ``(action, key, value)`` becomes that operation, any other the value of a ``command``.  A client that
+        asks before it was answered counts as several.
+        """
+        free: dict[str, list[tuple[float, str]]] = {}
+        operations = []
+        for number in sorted(self.invoked_s, key=lambda each: (self.invoked_s[each], each)):
+            invoked, returned = self.invoked_s[number], self.returned_s.get(number)
+            request = self.requests[number]
+            lanes = free.setdefault(request.client, [])
+            lane = next((place for place, (until, _) in enumerate(lanes) if until <= invoked), len(lanes))
+            name = request.client if lane == 0 else f"{request.client}/{lane}"
+            # Whoever never got an answer may still be under way and asks nothing more.
+            lanes[lane : lane + 1] = [(float("inf") if returned is None else returned, name)]
+            action, key, value = _as_operation(request.command)
+            answer = self.replies.get(number)
+            operations.append(
+                Operation(
+                    process=name,
+                    action=action,
+                    key=key,
+                    value=value,
+                    result=None if answer is None else answer.result,
+                    invoked=invoked,
+                    returned=returned,
+                )
+            )
+        return History(operations=tuple(operations))
+
+    def check(self) -> None:
+        """Raise WavetankError if the code of a node raised."""
+        for node, trace in sorted(self.failures.items()):
+            says = trace.strip().splitlines()[-1]
+            raise WavetankError(f"Node {node} ended with an exception: {says}", given=trace, where="the algorithm")
+
+
+def _as_operation(command: Any) -> tuple[str, str, Any]:
+    if isinstance(command, tuple | list) and command and isinstance(command[0], str):
+        key = command[1] if len(command) > 1 and isinstance(command[1], str) else ""
+        rest = command[2:] if key else command[1:]
+        return command[0], key, rest[0] if len(rest) == 1 else (list(rest) or None)
+    return "command", "", command
+
+
+class Cluster:
+    """What all clusters share: clients, their clocks, and the collection of what nodes do.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    size : int
+        Nodes.
+    settings : ClusterSettings, optional
+    network : Network, optional
+        Complete and unimpaired by default.
+    faults : sequence of Fault
+        See :mod:`wavetank.protocols.faults`.
+    processes : int
+        Over how many processes the nodes are spread.
+    folder : Path, optional
+        Where nodes keep what they save; a temporary one by default.
+    certificate : Certificate, optional
+        For TLS; made for this run by default.
+
+    Attributes
+    ----------
+    run : ClusterRun
+        What is known so far.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        size: int,
+        *,
+        settings: ClusterSettings | None = None,
+        network: Network | None = None,
+        faults: Sequence[Fault] = (),
+        processes: int = 1,
+        folder: Path | None = None,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.settings = settings or ClusterSettings()
+        self.network = network or Network.complete(size)
+        if self.network.topology.size != size:
+            raise BadValueError("The network has another size.", given=size, allowed=str(self.network.topology.size))
+        for fault in faults:
+            for member in fault.members:
+                if not 0 <= member < size:
+                    raise BadValueError(
+                        "A fault belongs to nodes that exist.", given=member, allowed=f"0 to {size - 1}"
+                    )
+        self.faults = tuple(faults)
+        self.homes, self.places = self.settings.homes(size, processes)
+        self.home_of = {node: place for place, nodes in enumerate(self.homes) for node in nodes}
+        self.process_of = {place: process for process, places in enumerate(self.places) for place in places}
+        self.codec = codec_of(algorithm)
+        self.run_name = secrets.token_hex(8)
+        self.run = ClusterRun(size=size, correct=frozenset(range(size)) - byzantine_members(faults))
+        self._folder = folder
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._certificate = certificate
+        self._epoch_s = 0.0
+        self._ended = False
+        self._asked: dict[int, int] = {}
+        self._retry_handles: dict[int, asyncio.TimerHandle] = {}
+        self._last_answered: int | None = None
+        self._changed = asyncio.Event()
+
+    # -- what a cluster of one kind does in its own way ----------------------------------------------------------------
+
+    async def _launch(self) -> None:
+        raise NotImplementedError
+
+    def _pass_on(self, node: int, number: int, command: Any) -> None:
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        raise NotImplementedError
+
+    async def _collect(self) -> dict[int, Node]:
+        """Return the nodes as they ended, by id."""
+        raise NotImplementedError
+
+    def _tallied(self) -> tuple[dict[str, int], dict[str, int]]:
+        raise NotImplementedError
+
+    async def kill(self, node: int) -> None:
+        """End a node as kill -9 does; with it end those that share its process."""
+        raise NotImplementedError
+
+    async def restart(self, node: int) -> None:
+        """Start what :meth:`kill` ended again, with what was saved."""
+        raise NotImplementedError
+
+    async def stop(self, node: int, for_s: float | None = None) -> None:
+        """Stop a node as SIGSTOP does, until :meth:`resume` or for a time; with it those that share its process."""
+        raise NotImplementedError
+
+    async def resume(self, node: int) -> None:
+        """Let what :meth:`stop` stopped go on."""
+        raise NotImplementedError
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        """Where nodes keep what they save."""
+        if self._folder is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="wavetank-cluster-")
+            self._folder = Path(self._scratch.name)
+        return self._folder
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._launch()
+        except BaseException:
+            await self._shut()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._shut()
+
+    async def _shut(self) -> None:
+        for handle in self._retry_handles.values():
+            handle.cancel()
+        try:
+            await self._close()
+        finally:
+            if self._scratch is not None:
+                self._scratch.cleanup()
+                self._scratch, self._folder = None, None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the nodes started."""
+        return time.monotonic() - self._epoch_s
+
+    def ask(self, node: int, command: Any, client: str = "client") -> int:
+        """Ask a node for something; returns the number of the request.
+
+        Raises
+        ------
+        BadValueError
+            If there is no such node.
+        """
+        if not 0 <= node < self.run.size:
+            raise BadValueError("There is no such node.", given=node, allowed=f"0 to {self.run.size - 1}")
+        number = len(self.run.requests)
+        self.run.requests.append(
+            Request(at=self.elapsed_s / self.settings.round_s, node=node, command=command, client=client)
+        )
+        self._ask(number, node)
+        return number
+
+    def _ask(self, number: int, node: int) -> None:
+        run = self.run
+        run.invoked_s[number] = self.elapsed_s
+        if self.settings.sticky and self._last_answered is not None:
+            node = self._last_answered
+        self._send_request(number, node)
+
+    def _send_request(self, number: int, node: int) -> None:
+        self._asked[number] = node
+        self._pass_on(node, number, self.run.requests[number].command)
+        if self.settings.retry_rounds is not None:
+            wait_s = self.settings.retry_rounds * self.settings.round_s
+            self._retry_handles[number] = asyncio.get_running_loop().call_later(wait_s, self._retry, number)
+
+    def _retry(self, number: int) -> None:
+        if number in self.run.replies or self._ended:
+            return
+        self.run.retries += 1
+        if self._asked[number] == self._last_answered:
+            self._last_answered = None
+        self._send_request(number, (self._asked[number] + 1) % self.run.size)
+
+    def take(self, outputs: Sequence[Output]) -> None:
+        """Take in what nodes told."""
+        run = self.run
+        for output in outputs:
+            if output.kind == "decide":
+                place = (output.node, output.name)
+                known = run.decisions.setdefault(place, output.value)
+                run.decided_at.setdefault(place, output.at)
+                if known is not output.value and known != output.value:
+                    run.contradictions.append(
+                        f"node {output.node} decided {known!r}, then {output.value!r} in instance {output.name!r}"
+                    )
+            elif output.kind == "reply":
+                if output.name in run.invoked_s and output.name not in run.replies:
+                    now_s = self.elapsed_s
+                    run.replies[output.name] = Answer(output.at, output.node, output.value)
+                    run.returned_s[output.name] = now_s
+                    run.latencies_s[output.name] = now_s - run.invoked_s[output.name]
+                    self._last_answered = output.node
+                    handle = self._retry_handles.pop(output.name, None)
+                    if handle is not None:
+                        handle.cancel()
+            else:
+                run.recorded.setdefault(output.name, []).append((output.at, output.node, output.value))
+        self._changed.set()
+
+    def failed(self, node: int, trace: str) -> None:
+        """Take in that the code of a node raised."""
+        self.run.failures.setdefault(node, trace)
+        self._changed.set()
+
+    def count(self) -> None:
+        """Bring the counters of :attr:`run` up to date."""
+        run = self.run
+        run.counters, run.hostile = self._tallied()
+        run.sent, run.duplicated = run.counters.get("sent", 0), run.counters.get("duplicated", 0)
+        run.delivered = run.counters.get("delivered", 0)
+        run.dropped = sum(run.counters.get(name, 0) for name in ("overflowed", "lost", "undelivered"))
+        run.duration_s = self.elapsed_s
+        run.time = run.duration_s / self.settings.round_s
+
+    async def until(self, true: Callable[[ClusterRun], bool], timeout_s: float) -> bool:
+        """Wait until something holds of the run; returns whether it did in time."""
+        deadline = time.monotonic() + timeout_s
+        while not true(self.run):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self.run.failures:
+                return False
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(left_s, _WATCH_S * 5))
+            self.count()
+        return True
+
+    async def play(
+        self,
+        *,
+        requests: Sequence[Request] = (),
+        duration_s: float,
+        outages: Sequence[Outage] = (),
+        stop: Callable[[ClusterRun], bool] | None = None,
+    ) -> None:
+        """Let the cluster run for some time, ask what is to be asked, and break what is to be broken.
+
+        Parameters
+        ----------
+        requests : sequence of Request
+            ``at`` in rounds after the start.
+        duration_s : float
+            Seconds after the start at which it ends.
+        outages : sequence of Outage
+        stop : callable, optional
+            Ends it earlier when it returns True of the run so far.
+        """
+        base = len(self.run.requests)
+        self.run.requests.extend(requests)
+        tasks = [asyncio.ensure_future(self._ask_all(base, requests))]
+        tasks += [asyncio.ensure_future(self._break(outage)) for outage in outages]
+        try:
+            await self.until(
+                lambda run: (
+                    any(task.done() and task.exception() is not None for task in tasks)
+                    or (stop is not None and stop(run))
+                ),
+                max(duration_s - self.elapsed_s, 0.0),
+            )
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask_all(self, base: int, requests: Sequence[Request]) -> None:
+        for number, request in sorted(enumerate(requests, base), key=lambda pair: (pair[1].at, pair[0])):
+            wait_s = request.at * self.settings.round_s - self.elapsed_s
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            self._ask(number, request.node)
+
+    async def _break(self, outage: Outage) -> None:
+        await asyncio.sleep(max(outage.at_s - self.elapsed_s, 0.0))
+        kill = outage.kind == "kill"
+        await (self.kill(outage.node) if kill else self.stop(outage.node, outage.for_s))
+        if outage.for_s is not None:
+            await asyncio.sleep(outage.for_s)
+            await (self.restart(outage.node) if kill else self.resume(outage.node))
+
+    async def finish(self) -> ClusterRun:
+        """Stop the clients, collect what there is, judge it, and return it."""
+        self._ended = True
+        for handle in self._retry_handles.values():
+            handle.cancel()
+        self.count()
+        found = await self._collect()
+        duration_s, rounds = self.run.duration_s, self.run.time
+        self.count()
+        run = self.run
+        run.duration_s, run.time = duration_s, rounds
+        run.nodes = [found.get(node) or attach(self.algorithm, node, run.size, self.faults) for node in range(run.size)]
+        run.violation = self._verdict()
+        return run
+
+    def _verdict(self) -> str:
+        for each in self.run.contradictions:
+            if int(each.split()[1]) in self.run.correct:
+                return each
+        return self.algorithm.violation(self.run.snapshot())
+
+
+class InProcessCluster(Cluster):
+    """All nodes in this process, over real sockets; an asynchronous context.
+
+    Examples
+    --------
+    >>> async def agreed(algorithm):
+    ...     async with InProcessCluster(algorithm, 4) as cluster:
+    ...         await cluster.until(lambda run: len(run.decisions) == 4, timeout_s=10)
+    ...         return await cluster.finish()
+    """
+
+    def __init__(self, algorithm: Algorithm, size: int, **options: Any) -> None:
+        super().__init__(algorithm, size, **options)
+        self.endpoints: list[Endpoint] = []
+
+    async def _launch(self) -> None:
+        settings, run = self.settings, self.run
+        identity = RunIdentity(run=self.run_name, secret=secrets.token_bytes(32), size=run.size)
+        plan = EndpointPlan(
+            identity=identity,
+            homes=self.homes,
+            network=self.network,
+            signed=settings.sign,
+            **endpoint_options(settings),
+        )
+        certificate = self._certificate
+        if settings.tls and certificate is None:
+            [certificate] = make_certificates(1)
+        folder = self.folder
+        keys = {node: signing_key(folder / f"node-{node}.key") for node in range(run.size)} if settings.sign else {}
+        pools: list[dict[str, Any]] = [{} for _ in self.faults]
+        addresses = {}
+        for number, nodes in enumerate(self.homes):
+            endpoint = Endpoint(
+                number,
+                plan,
+                self.algorithm,
+                make_node=lambda node: attach(self.algorithm, node, run.size, self.faults, pools=pools),
+                values=self.codec,
+                folder=folder,
+                outputs=self.take,
+                failed=self.failed,
+                private_keys={node: keys[node][0] for node in nodes} if settings.sign else None,
+                certificate=certificate if settings.tls else None,
+            )
+            self.endpoints.append(endpoint)
+            endpoint.know_keys({node: pair[1] for node, pair in keys.items()})
+            port = settings.base_port + number if settings.base_port else 0
+            addresses[number] = await endpoint.listen(settings.host, port)
+        for endpoint in self.endpoints:
+            endpoint.connect(addresses)
+        await asyncio.gather(*(endpoint.connected(CONNECT_TIMEOUT_S) for endpoint in self.endpoints))
+        self._epoch_s = time.monotonic()
+        for endpoint in self.endpoints:
+            endpoint.begin()
+
+    def _home(self, node: int) -> Endpoint:
+        return self.endpoints[self.home_of[node]]
+
+    def _pass_on(self, node: int, number: int, command: Any) -> None:
+        self._home(node).request(node, number, command)
+
+    async def _close(self) -> None:
+        for endpoint in self.endpoints:
+            await endpoint.close()
+
+    async def _collect(self) -> dict[int, Node]:
+        for endpoint in self.endpoints:
+            endpoint.flush()
+        return {number: node for endpoint in self.endpoints for number, node in endpoint.nodes().items()}
+
+    def _tallied(self) -> tuple[dict[str, int], dict[str, int]]:
+        return tally(self.endpoints)
+
+    async def kill(self, node: int) -> None:
+        """End a node between two reactions; what it saved stays."""
+        self._home(node).crash(node)
+
+    async def restart(self, node: int) -> None:
+        """Start a node that was killed, with what it saved."""
+        self._home(node).restart(node)
+        self.run.restarts += 1
+
+    async def stop(self, node: int, for_s: float | None = None) -> None:
+        """Have everything for a node wait, until :meth:`resume`."""
+        self._home(node).hold(node)
+
+    async def resume(self, node: int) -> None:
+        """Let a stopped node go on."""
+        self._home(node).release(node)
+
+
+def endpoint_options(settings: ClusterSettings) -> dict[str, Any]:
+    """Return what an endpoint's plan takes from the settings of a cluster."""
+    names = ("round_s", "seed", "transport", "queue_messages", "frame_bytes")
+    return {name: getattr(settings, name) for name in names}
+
+
+def new_cluster(algorithm: Algorithm, size: int, *, processes: int = 1, **options: Any) -> Cluster:
+    """Return a cluster in this process for one process, of child processes for more; options are Cluster's."""
+    if processes == 1:
+        return InProcessCluster(algorithm, size, **options)
+    from wavetank.protocols.live.launcher import ProcessCluster
+
+    return ProcessCluster(algorithm, size, processes=processes, **options)
+
+
+def run_cluster(
+    algorithm: Algorithm,
+    size: int,
+    *,
+    requests: Sequence[Request] = (),
+    duration_s: float = 10.0,
+    round_s: float = 0.05,
+    processes: int = 1,
+    seed: int = 0,
+    faults: Sequence[Fault] = (),
+    transport: str = "tcp",
+    network: Network | None = None,
+    outages: Sequence[Outage] = (),
+    stop: Callable[[ClusterRun], bool] | None = None,
+    folder: Path | None = None,
+    **settings: Any,
+) -> ClusterRun:
+    """Run an algorithm over sockets and return what came out.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    size : int
+        Nodes.
+    requests : sequence of Request
+        As for :func:`wavetank.protocols.simulation.simulate`; ``at`` in rounds.
+    duration_s : float
+        Seconds it runs, at most.
+    round_s : float
+        Seconds a round.
+    processes : int
+        1 runs all nodes in this process; more spread them over child processes, node i to process ``i % processes``.
+    seed : int
+    faults : sequence of Fault
+    transport : str
+        ``tcp`` or ``udp``.
+    network : Network, optional
+        Complete and unimpaired by default.
+    outages : sequence of Outage
+        Nodes that are killed or stopped, and when.
+    stop : callable, optional
+        Ends the run when it returns True of the ClusterRun so far.
+    folder : Path, optional
+        Where nodes keep what they save; temporary by default.
+    **settings
+        Further fields of :class:`ClusterSettings`.
+
+    Raises
+    ------
+    WavetankError
+        If something asked for makes no sense, a process is lost, or the code of a node raised.
+
+    Examples
+    --------
+    >>> from wavetank.protocols.live.cluster import run_cluster
+    >>> run = run_cluster(algorithm, 4, duration_s=5, stop=lambda run: len(run.decisions) == 4)  # doctest: +SKIP
+    >>> run.violation  # doctest: +SKIP
+    ''
+    """
+    chosen = ClusterSettings(round_s=round_s, seed=seed, transport=transport, **settings)
+
+    async def whole() -> ClusterRun:
+        cluster = new_cluster(
+            algorithm, size, processes=processes, settings=chosen, network=network, faults=faults, folder=folder
+        )
+        async with cluster:
+            await cluster.play(requests=requests, duration_s=duration_s, outages=outages, stop=stop)
+            return await cluster.finish()
+
+    with asyncio.Runner(loop_factory=fastest_loop) as runner:
+        run = runner.run(whole())
+    run.check()
+    return run
+
+
+def excess_faults(algorithm: Algorithm, size: int, faulty: Sequence[int]) -> str:
+    """Return a sentence about more faulty nodes than the algorithm bears, or "" when it bears them."""
+    borne = algorithm.bears(size)
+    count = len(set(faulty))
+    if count <= borne:
+        return ""
+    return f"{count} faulty nodes of {size} are more than the {borne} that the algorithm bears: it may fail."

@@ -1,0 +1,401 @@
+"""What the launcher and its processes tell each other.
+
+A process connects to the launcher, both prove that they know the token, and from then on every frame carries a counter
+and a keyed checksum.  The token itself, and the secret that the endpoints use among themselves, never cross the
+network: both ends derive keys from it.  Only a run with TLS is also hidden from who can read the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import secrets
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.protocols.live.credentials import fingerprint, pinned_context
+from wavetank.protocols.live.wire import VERSION, FrameSplitter, HostileFrameError, Stamp, framed, fresh_nonce
+
+LARGEST_CONTROL_BYTES = 2**28
+_GREETING_BYTES = 4096
+_GREETING_TIMEOUT_S = 10.0
+_COUNTER_BYTES, _TAG_BYTES = 8, 16
+
+
+class Challenge(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The launcher's first words."""
+
+    version: int
+    nonce: bytes
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A process's first words."""
+
+    version: int
+    name: str
+    nonce: bytes
+    proof: bytes
+
+
+class Admitted(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The launcher's proof."""
+
+    proof: bytes
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A process's first words under the keys that both derived."""
+
+
+class Assign(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What a process is to run.
+
+    Parameters
+    ----------
+    module : str
+        Where the algorithm is defined.
+    algorithm, network, faults : bytes
+        Values, encoded with the classes of that module.
+    run : str
+    size : int
+    homes : list of list of int
+        Nodes of all endpoints.
+    endpoints : list of int
+        Those of this process.
+    incarnation : int
+        How often they were started before.
+    options : dict
+        Transport, seconds a round, limits.
+    folder : str
+        Where nodes keep what they save; a joined host has its own.
+    ports : dict
+        Endpoint to the port it listens on; 0 for any.
+    sign : bool
+    certificate : list of str
+        Certificate, key and authority in PEM; empty for none.
+    """
+
+    module: str
+    algorithm: bytes
+    network: bytes
+    faults: bytes
+    run: str
+    size: int
+    homes: list[list[int]]
+    endpoints: list[int]
+    incarnation: int
+    options: dict[str, int | float | str]
+    folder: str
+    ports: dict[int, int]
+    sign: bool
+    certificate: list[str]
+
+
+class Listening(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Addresses of a process's endpoints, and its nodes' public keys."""
+
+    addresses: dict[int, tuple[str, int]]
+    public_keys: dict[int, bytes]
+
+
+class Book(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Addresses and incarnations of all endpoints, public keys of all nodes.
+
+    ``settled`` is true when the run has begun and an endpoint has moved, so that nobody needs to say it is connected.
+    """
+
+    addresses: dict[int, tuple[str, int]]
+    incarnations: dict[int, int]
+    public_keys: dict[int, bytes]
+    settled: bool
+
+
+class Connected(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """All links of a process are up, or were waited for long enough."""
+
+    complete: bool
+
+
+class Begin(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Start the nodes; so many seconds of the run have passed."""
+
+    elapsed_s: float
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A request for a node."""
+
+    node: int
+    number: int
+    command: bytes
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What nodes decided, replied and recorded: kind, node, round, name, value."""
+
+    outputs: list[tuple[str, int, float, bytes, bytes]]
+
+
+class Tally(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Counters so far."""
+
+    counters: dict[str, int]
+    hostile: dict[str, int]
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The code of a node raised."""
+
+    node: int
+    trace: str
+
+
+class Trouble(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A process cannot do what it was asked: an error's parts."""
+
+    problem: str
+    given: str
+    hint: str
+
+
+class Die(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """End as kill -9 does."""
+
+
+class Freeze(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Stand still for so many seconds."""
+
+    for_s: float
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Stop, and tell how it ended."""
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The end of a process: its nodes' states, those that could be told."""
+
+    states: dict[int, bytes]
+
+
+Words = (
+    Challenge | Join | Admitted | Ready | Assign | Listening | Book | Connected | Begin | Ask | Told | Tally
+    | Failed | Trouble | Die | Freeze | Finish | Ended
+)  # fmt: skip
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Words)
+
+
+class Token:
+    """What lets a host join: a secret, and with TLS the fingerprint of the launcher's certificate.
+
+    Parameters
+    ----------
+    text : str
+        As the launcher prints it.
+
+    Raises
+    ------
+    BadValueError
+        If the text is no token.
+    """
+
+    def __init__(self, text: str) -> None:
+        secret, _, self.fingerprint = text.strip().partition(".")
+        try:
+            self._secret = bytes.fromhex(secret)
+        except ValueError:
+            self._secret = b""
+        if len(self._secret) < 16 or len(self.fingerprint) not in (0, 64):
+            raise BadValueError(
+                "This is no token.",
+                given=f"{len(text)} characters",
+                allowed="what the launcher printed",
+                where="--token",
+            )
+        self.text = text.strip()
+
+    @classmethod
+    def new(cls, certificate_fingerprint: str = "") -> Token:
+        """Return a token that nobody knows yet."""
+        return cls(secrets.token_hex(16) + (f".{certificate_fingerprint}" if certificate_fingerprint else ""))
+
+    def derived(self, *purpose: str | bytes) -> bytes:
+        """Return a key of 32 bytes for a purpose."""
+        text = b"\0".join(part.encode() if isinstance(part, str) else part for part in purpose)
+        return hmac.digest(self._secret, text, hashlib.sha256)
+
+
+class ControlConnection(asyncio.Protocol):
+    """One end of the connection between the launcher and a process, after which words come out of :meth:`heard`."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.words: asyncio.Queue[Words | None] = asyncio.Queue()
+        self.closed = False
+        self.problem = ""
+        self._splitter = FrameSplitter(_GREETING_BYTES)
+        self._send_stamp: Stamp | None = None
+        self._receive_stamp: Stamp | None = None
+        self._sent = self._received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; called by the event loop."""
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; called by the event loop."""
+        if self.closed:
+            return
+        try:
+            for frame in self._splitter.feed(data):
+                self.words.put_nowait(self._opened(frame))
+        except HostileFrameError as error:
+            self.problem = str(error)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End; called by the event loop."""
+        self.closed = True
+        self.words.put_nowait(None)
+
+    def secure(self, key: bytes, *, launcher: bool) -> None:
+        """Stamp everything from now on."""
+        ours, theirs = (b"launcher", b"process") if launcher else (b"process", b"launcher")
+        self._send_stamp = Stamp(hmac.digest(key, ours, hashlib.sha256))
+        self._receive_stamp = Stamp(hmac.digest(key, theirs, hashlib.sha256))
+        self._splitter.limit = LARGEST_CONTROL_BYTES
+
+    def say(self, words: Words) -> None:
+        """Send words; nothing happens when the connection is gone."""
+        if self.closed:
+            return
+        body = _encoder.encode(words)
+        if self._send_stamp is not None:
+            counter = self._sent.to_bytes(_COUNTER_BYTES, "big")
+            self._sent += 1
+            body = counter + self._send_stamp(counter, body) + body
+        self.transport.write(framed(body))
+
+    async def heard(self, timeout_s: float | None = None) -> Words | None:
+        """Return the next words; None when the connection is gone; raises TimeoutError."""
+        return await asyncio.wait_for(self.words.get(), timeout_s)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.closed = True
+        if not self.transport.is_closing():
+            self.transport.close()
+        self.words.put_nowait(None)
+
+    def _opened(self, frame: bytes) -> Words:
+        body = frame
+        if self._receive_stamp is not None:
+            counter, tag = frame[:_COUNTER_BYTES], frame[_COUNTER_BYTES : _COUNTER_BYTES + _TAG_BYTES]
+            body = frame[_COUNTER_BYTES + _TAG_BYTES :]
+            if not hmac.compare_digest(self._receive_stamp(counter, body), tag):
+                raise HostileFrameError("forged", "control frame")
+            if int.from_bytes(counter, "big") != self._received:
+                raise HostileFrameError("replayed", "control frame")
+            self._received += 1
+        try:
+            words: Words = _decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise HostileFrameError("garbage", str(error)[:200]) from error
+        return words
+
+
+async def admit(connection: ControlConnection, token: Token) -> str | None:
+    """Have a process prove that it knows the token; return its name, or None after closing the connection."""
+    nonce = fresh_nonce()
+    connection.say(Challenge(VERSION, nonce))
+    try:
+        join = await connection.heard(_GREETING_TIMEOUT_S)
+    except TimeoutError:
+        join = None
+    if isinstance(join, Join) and join.version == VERSION:
+        material = (join.name.encode(), nonce, join.nonce)
+        if hmac.compare_digest(join.proof, token.derived("join", *material)):
+            connection.say(Admitted(token.derived("admitted", *material)))
+            connection.secure(token.derived("control", *material), launcher=True)
+            with contextlib.suppress(TimeoutError):
+                if isinstance(await connection.heard(_GREETING_TIMEOUT_S), Ready):
+                    return join.name
+            connection.close()
+            return None
+        connection.say(Trouble("The token is wrong.", "", "copy it from the launcher's first lines"))
+    elif isinstance(join, Join):
+        connection.say(Trouble("The launcher is of another version.", str(VERSION), "install the same Wavetank"))
+    connection.close()
+    return None
+
+
+async def join(address: tuple[str, int], token: Token, name: str, timeout_s: float = 10.0) -> ControlConnection:
+    """Connect to a launcher and prove that one knows the token.
+
+    Raises
+    ------
+    WavetankError
+        If nobody is there, the token is wrong, or it is not the launcher that the token came from.
+    """
+    where = f"{address[0]}:{address[1]}"
+    context = pinned_context() if token.fingerprint else None
+    loop = asyncio.get_running_loop()
+    try:
+        _, connection = await asyncio.wait_for(
+            loop.create_connection(ControlConnection, *address, ssl=context), timeout_s
+        )
+    except (OSError, TimeoutError) as error:
+        raise WavetankError(
+            "The launcher cannot be reached.",
+            given=where,
+            where=str(error) or "no answer",
+            hint="is it running, and does a firewall let this port through?",
+        ) from None
+    try:
+        await _introduce(connection, token, name, timeout_s)
+    except BaseException:
+        with contextlib.suppress(AttributeError):
+            connection.close()
+        raise
+    return connection
+
+
+async def _introduce(connection: ControlConnection, token: Token, name: str, timeout_s: float) -> None:
+    if token.fingerprint:
+        tls: ssl.SSLObject = connection.transport.get_extra_info("ssl_object")
+        if not hmac.compare_digest(fingerprint(tls.getpeercert(binary_form=True)), token.fingerprint):
+            raise WavetankError("Whoever listens there is not the launcher that this token came from.")
+    try:
+        challenge = await connection.heard(timeout_s)
+        if not isinstance(challenge, Challenge) or challenge.version != VERSION:
+            raise WavetankError("Whoever listens there is no launcher of this version.", hint="check --join")
+        nonce = fresh_nonce()
+        material = (name.encode(), challenge.nonce, nonce)
+        connection.say(Join(VERSION, name, nonce, token.derived("join", *material)))
+        answer = await connection.heard(timeout_s)
+    except TimeoutError:
+        raise WavetankError("Whoever listens there does not answer.", hint="check --join") from None
+    if isinstance(answer, Trouble):
+        raise WavetankError(answer.problem, given=answer.given or None, hint=answer.hint or None, where="--token")
+    if not isinstance(answer, Admitted) or not hmac.compare_digest(answer.proof, token.derived("admitted", *material)):
+        raise WavetankError("Whoever listens there does not know the token.", where="--token")
+    connection.secure(token.derived("control", *material), launcher=False)
+    # Only now may the launcher go on: what it said earlier would have been read without the keys.
+    connection.say(Ready())
+
+
+def trouble_of(error: WavetankError) -> Trouble:
+    """Return an error in a form that travels."""
+    parts: Mapping[str, str] = dict(error.lines())
+    where = f", {error.where}" if error.where else ""
+    return Trouble(error.problem, parts.get("given", "") + where, error.hint or "")

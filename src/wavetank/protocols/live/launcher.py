@@ -1,0 +1,534 @@
+"""A cluster of processes: started here as children, or on other hosts that join.
+
+The launcher listens on one address.  Whoever proves the token becomes one of its processes: children get it through
+their environment, hosts from whoever starts ``wavetank launch cluster --join`` there.  From then on both are the same:
+they are assigned endpoints, told each other's addresses, watched, and asked how it went.  A process that is killed, by
+the launcher or by anybody, is started again under the next incarnation, with what its nodes had saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from wavetank.errors import BadFileError, BadValueError, WavetankError
+from wavetank.protocols.faults import attach
+from wavetank.protocols.interfaces import Algorithm, Node
+from wavetank.protocols.live import control
+from wavetank.protocols.live.cluster import Cluster, endpoint_options
+from wavetank.protocols.live.credentials import Certificate, make_certificates
+from wavetank.protocols.live.endpoint import Output, cannot_listen
+from wavetank.protocols.live.node_process import (
+    ADDRESS_VARIABLE,
+    CONNECT_TIMEOUT_S,
+    NAME_VARIABLE,
+    TOKEN_VARIABLE,
+    inner,
+)
+from wavetank.protocols.live.values import with_state
+
+JOIN_TIMEOUT_S = 120.0
+_CHILD_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 5.0
+_MOST_REVIVALS = 10
+_ENDED_EARLY = "A process of the cluster ended."
+
+log = logging.getLogger("wavetank.cluster")
+
+
+class _Process:
+    """One process as the launcher sees it, through all its lives."""
+
+    def __init__(self, number: int, name: str, *, local: bool) -> None:
+        self.number = number
+        self.name = name
+        self.local = local
+        self.child: subprocess.Popen[bytes] | None = None
+        self.log_path: Path | None = None
+        self.connection: control.ControlConnection | None = None
+        # "away" before it joins and after it was killed, "up", "stopped", or "done".
+        self.status = "away"
+        self.incarnation = 0
+        self.revivals = 0
+        # Whether it begins as soon as it joins again.
+        self.expected = False
+        self.past_counters: Counter[str] = Counter()
+        self.past_hostile: Counter[str] = Counter()
+        self.counters: dict[str, int] = {}
+        self.hostile: dict[str, int] = {}
+        self.states: dict[int, bytes] = {}
+        self.joined = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.listening: asyncio.Future[control.Listening] = asyncio.get_running_loop().create_future()
+        self.connected: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.reader: asyncio.Task[None] | None = None
+
+    def renew(self) -> None:
+        """Forget what the last life said, except for its counters."""
+        self.past_counters.update(self.counters)
+        self.past_hostile.update(self.hostile)
+        self.counters, self.hostile = {}, {}
+        self.joined.clear()
+        loop = asyncio.get_running_loop()
+        self.listening, self.connected = loop.create_future(), loop.create_future()
+        self.status = "away"
+
+    def say(self, words: control.Words) -> None:
+        """Tell it something, if it is there."""
+        if self.connection is not None:
+            self.connection.say(words)
+
+    def last_words(self) -> str:
+        """Return the end of what it wrote."""
+        if self.log_path is None:
+            return ""
+        with contextlib.suppress(OSError):
+            return self.log_path.read_text(errors="replace")[-2000:].strip()
+        return ""
+
+
+class _Arriving(control.ControlConnection):
+    """A connection to the launcher that has yet to prove the token."""
+
+    def __init__(self, arrived: Callable[[control.ControlConnection], None]) -> None:
+        super().__init__()
+        self._arrived = arrived
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; called by the event loop."""
+        super().connection_made(transport)
+        self._arrived(self)
+
+
+class ProcessCluster(Cluster):
+    """Nodes in processes of their own; an asynchronous context.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        Its class lives in a module that the processes can import.
+    size : int
+    processes : int
+        Child processes, when there are no ``hosts``.
+    hosts : sequence of str
+        Names under which hosts join; one process each.
+    control_address : (str, int)
+        Where the launcher listens.
+    join_timeout_s : float
+        How long to wait for the hosts.
+    told : callable
+        Given the address once processes may join.
+    **options
+        Those of :class:`~wavetank.protocols.live.cluster.Cluster`.
+
+    Raises
+    ------
+    BadValueError
+        If the algorithm cannot be imported elsewhere, or two hosts have one name.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        size: int,
+        *,
+        processes: int = 1,
+        hosts: Sequence[str] = (),
+        control_address: tuple[str, int] = ("127.0.0.1", 0),
+        join_timeout_s: float = JOIN_TIMEOUT_S,
+        told: Callable[[str, control.Token], None] = lambda address, token: None,
+        **options: Any,
+    ) -> None:
+        super().__init__(algorithm, size, processes=len(hosts) or processes, **options)
+        if type(algorithm).__module__ == "__main__":
+            raise BadValueError(
+                "Other processes cannot import an algorithm that is defined in the program that was started.",
+                given=type(algorithm).__qualname__,
+                hint="put it into a module of its own",
+            )
+        if len(set(hosts)) != len(hosts):
+            raise BadValueError("Every host joins under a name of its own.", given=", ".join(hosts), where="--hosts")
+        self._hosts = tuple(hosts)
+        self._control_address = control_address
+        self._join_timeout_s = join_timeout_s
+        self._announce = told
+        self._server: asyncio.Server | None = None
+        self._token = control.Token.new()
+        self._certificates: list[Certificate] = []
+        self._processes: list[_Process] = []
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._public_keys: dict[int, bytes] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._begun = False
+        self._trouble: WavetankError | None = None
+
+    @property
+    def processes(self) -> list[int]:
+        """Ids of the child processes that run, by their number."""
+        return [each.child.pid for each in self._processes if each.child is not None]
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    async def _launch(self) -> None:
+        loop = asyncio.get_running_loop()
+        count = len(self.places)
+        tls = None
+        if self.settings.tls:
+            # A certificate that was given serves all; of those made for this run the last is the launcher's own.
+            self._certificates = (
+                [self._certificate] * (count + 1) if self._certificate is not None else make_certificates(count + 1)
+            )
+            tls = self._certificates[-1].control_context()
+            self._token = control.Token.new(self._certificates[-1].fingerprint)
+        host, port = self._control_address
+        try:
+            self._server = await loop.create_server(lambda: _Arriving(self._arrived), host, port, ssl=tls)
+        except OSError as error:
+            raise cannot_listen(error, host, port) from None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self._control_address = (host, port)
+        names = self._hosts or tuple(f"process {number}" for number in range(count))
+        self._processes = [_Process(number, name, local=not self._hosts) for number, name in enumerate(names)]
+        self._announce(f"{host}:{port}", self._token)
+        for process in self._processes:
+            if process.local:
+                self._spawn(process)
+        await self._all_joined()
+        for process in self._processes:
+            self._assign(process)
+        for process in self._processes:
+            self._know(process, await self._answer(process.listening, process))
+        book = control.Book(self._addresses, self._incarnations(), self._public_keys, False)
+        for process in self._processes:
+            process.say(book)
+        for process in self._processes:
+            await self._answer(process.connected, process)
+        self._epoch_s = time.monotonic()
+        self._begun = True
+        for process in self._processes:
+            process.status = "up"
+            process.say(control.Begin(self.elapsed_s))
+
+    def _spawn(self, process: _Process) -> None:
+        folder = self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        process.log_path = folder / f"process-{process.number}.log"
+        environment = {
+            **os.environ,
+            ADDRESS_VARIABLE: f"{self._control_address[0]}:{self._control_address[1]}",
+            TOKEN_VARIABLE: self._token.text,
+            NAME_VARIABLE: process.name,
+            # What this program can import, its processes can.
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        try:
+            with process.log_path.open("ab") as output:
+                process.child = subprocess.Popen(
+                    [sys.executable, "-m", "wavetank.protocols.live.node_process"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    # Ctrl-C reaches the launcher alone, which then ends its processes in order.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise WavetankError(f"A process cannot be started: {error}") from error
+
+    async def _all_joined(self) -> None:
+        timeout_s = self._join_timeout_s if self._hosts else _CHILD_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
+        for process in self._processes:
+            while not process.joined.is_set():
+                self._check_child(process)
+                if time.monotonic() > deadline:
+                    missing = [each.name for each in self._processes if not each.joined.is_set()]
+                    raise WavetankError(
+                        f"{', '.join(missing)} did not join within {timeout_s:g} s.",
+                        hint="start `wavetank launch cluster --join` there; is this address reachable from there?"
+                        if self._hosts
+                        else None,
+                        where="{}:{}".format(*self._control_address),
+                    )
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.joined.wait(), 0.05)
+
+    def _check_child(self, process: _Process) -> None:
+        if process.child is not None and process.child.poll() is not None:
+            raise WavetankError(
+                f"{process.name} ended with code {process.child.returncode}.", given=process.last_words() or None
+            )
+
+    def _arrived(self, connection: control.ControlConnection) -> None:
+        self._start_task(self._admit(connection))
+
+    async def _admit(self, connection: control.ControlConnection) -> None:
+        name = await control.admit(connection, self._token)
+        if name is None:
+            return
+        process = next((each for each in self._processes if each.name == name and each.status == "away"), None)
+        if process is None or process.joined.is_set():
+            allowed = ", ".join(each.name for each in self._processes)
+            connection.say(control.Trouble("There is no free place under this name.", name, f"names: {allowed}"))
+            connection.close()
+            return
+        process.connection = connection
+        process.joined.set()
+        process.reader = self._start_task(self._listen(process, connection))
+        if process.expected:
+            self._start_task(self._revive(process))
+
+    def _start_task(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            self._fail(error if isinstance(error, WavetankError) else WavetankError(f"{_ENDED_EARLY} {error!r}"))
+
+    def _fail(self, error: WavetankError) -> None:
+        if self._trouble is None:
+            self._trouble = error
+        for process in self._processes:
+            for future in (process.listening, process.connected):
+                if not future.done():
+                    future.set_exception(self._trouble)
+                    # Whoever waits for it is told; nobody may be waiting.
+                    future.exception()
+        self._changed.set()
+
+    async def _answer(self, future: asyncio.Future[Any], process: _Process) -> Any:
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), CONNECT_TIMEOUT_S + _CHILD_TIMEOUT_S)
+        except TimeoutError:
+            raise WavetankError(f"{process.name} does not answer.", given=process.last_words() or None) from None
+
+    def _assign(self, process: _Process) -> None:
+        places = self.places[process.number]
+        base = self.settings.base_port
+        certificate: list[str] = []
+        if self._certificates:
+            own = self._certificates[process.number]
+            certificate = [own.certificate, own.key, own.authority]
+        process.say(
+            control.Assign(
+                module=type(self.algorithm).__module__,
+                algorithm=self.codec.encode(self.algorithm),
+                network=self.codec.encode(self.network),
+                faults=self.codec.encode(self.faults),
+                run=self.run_name,
+                size=self.run.size,
+                homes=[list(nodes) for nodes in self.homes],
+                endpoints=list(places),
+                incarnation=process.incarnation,
+                options=endpoint_options(self.settings),
+                folder=str(self.folder) if process.local else "",
+                ports={place: base + place for place in places} if base else {},
+                sign=self.settings.sign,
+                certificate=certificate,
+            )
+        )
+
+    def _know(self, process: _Process, found: control.Listening) -> None:
+        self._addresses |= found.addresses
+        self._public_keys |= found.public_keys
+
+    def _incarnations(self) -> dict[int, int]:
+        return {place: self._processes[number].incarnation for place, number in self.process_of.items()}
+
+    # -- what processes say --------------------------------------------------------------------------------------------
+
+    async def _listen(self, process: _Process, connection: control.ControlConnection) -> None:
+        decode = self.codec.decode
+        while (words := await connection.heard()) is not None:
+            if isinstance(words, control.Told):
+                rows = words.outputs
+                self.take([Output(kind, node, at, decode(name), decode(value)) for kind, node, at, name, value in rows])
+            elif isinstance(words, control.Tally):
+                process.counters, process.hostile = words.counters, words.hostile
+            elif isinstance(words, control.Failed):
+                self.failed(words.node, words.trace)
+            elif isinstance(words, control.Listening) and not process.listening.done():
+                process.listening.set_result(words)
+            elif isinstance(words, control.Connected) and not process.connected.done():
+                process.connected.set_result(words.complete)
+            elif isinstance(words, control.Ended):
+                process.states = words.states
+                process.status = "done"
+                process.ended.set()
+            elif isinstance(words, control.Trouble):
+                self._fail(
+                    BadValueError(words.problem, given=words.given or None, where=process.name, hint=words.hint or None)
+                )
+                return
+        if process.connection is connection:
+            process.connection = None
+            self._lost(process)
+
+    def _lost(self, process: _Process) -> None:
+        """Take notice that a process is gone without having been told to go."""
+        if process.status in ("away", "done") or self._ended:
+            return
+        process.renew()
+        if not process.local:
+            log.warning("%s is gone; waiting for it to join again", process.name)
+            process.expected = True
+            return
+        if process.child is not None:
+            code = process.child.wait()
+            if code >= 0:
+                self._fail(
+                    WavetankError(f"{_ENDED_EARLY} {process.name}, code {code}.", given=process.last_words() or None)
+                )
+                return
+        if process.revivals >= _MOST_REVIVALS:
+            self._fail(WavetankError(f"{_ENDED_EARLY} {process.name}, {process.revivals + 1} times."))
+            return
+        process.revivals += 1
+        log.warning("%s was killed; starting it again", process.name)
+        self._start_task(self._revive(process))
+
+    async def _revive(self, process: _Process) -> None:
+        process.incarnation += 1
+        process.expected = False
+        if process.local:
+            self._spawn(process)
+            await self._all_joined_again(process)
+        self._assign(process)
+        self._know(process, await self._answer(process.listening, process))
+        # Others may be down as well: it does not wait for them, its queues do.
+        for each in self._processes:
+            each.say(control.Book(self._addresses, self._incarnations(), self._public_keys, True))
+        process.say(control.Begin(self.elapsed_s))
+        process.status = "up"
+        self.run.restarts += 1
+
+    async def _all_joined_again(self, process: _Process) -> None:
+        deadline = time.monotonic() + _CHILD_TIMEOUT_S
+        while not process.joined.is_set():
+            self._check_child(process)
+            if time.monotonic() > deadline:
+                raise WavetankError(f"{process.name} did not come back.", given=process.last_words() or None)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.joined.wait(), 0.05)
+
+    # -- what is done to processes -------------------------------------------------------------------------------------
+
+    def _process(self, node: int) -> _Process:
+        return self._processes[self.process_of[self.home_of[node]]]
+
+    def _pass_on(self, node: int, number: int, command: Any) -> None:
+        self._process(node).say(control.Ask(node, number, self.codec.encode(command)))
+
+    async def kill(self, node: int) -> None:
+        """Kill the process of a node with SIGKILL."""
+        process = self._process(node)
+        if process.status == "away":
+            return
+        process.renew()
+        if process.child is not None:
+            process.child.kill()
+            await asyncio.to_thread(process.child.wait)
+            process.child = None
+        else:
+            process.say(control.Die())
+        process.connection = None
+
+    async def restart(self, node: int) -> None:
+        """Start the process of a node again; a host begins now or when it has joined again."""
+        process = self._process(node)
+        if process.status != "away":
+            return
+        if process.local or process.joined.is_set():
+            await self._revive(process)
+        else:
+            process.expected = True
+
+    async def stop(self, node: int, for_s: float | None = None) -> None:
+        """Stop the process of a node with SIGSTOP; a process of another host stands still for ``for_s`` seconds."""
+        process = self._process(node)
+        if process.child is not None:
+            process.child.send_signal(signal.SIGSTOP)
+        elif process.local:
+            return
+        elif for_s is None:
+            raise BadValueError("A host that joined is stopped for a time.", given=None, allowed="a number of seconds")
+        else:
+            process.say(control.Freeze(for_s))
+
+    async def resume(self, node: int) -> None:
+        """Let a stopped process go on with SIGCONT."""
+        child = self._process(node).child
+        if child is not None:
+            child.send_signal(signal.SIGCONT)
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    async def until(self, true: Callable[[Any], bool], timeout_s: float) -> bool:
+        """Wait until something holds of the run; raises WavetankError when a process cannot go on."""
+        found = await super().until(lambda run: self._trouble is not None or true(run), timeout_s)
+        if self._trouble is not None:
+            raise self._trouble
+        return found
+
+    def _tallied(self) -> tuple[dict[str, int], dict[str, int]]:
+        counters: Counter[str] = Counter()
+        hostile: Counter[str] = Counter()
+        for process in self._processes:
+            for part in (process.past_counters, process.counters):
+                counters.update(part)
+            for part in (process.past_hostile, process.hostile):
+                hostile.update(part)
+        return dict(counters), dict(hostile)
+
+    async def _collect(self) -> dict[int, Node]:
+        asked = [process for process in self._processes if process.status == "up"]
+        for process in asked:
+            if process.child is not None:
+                process.child.send_signal(signal.SIGCONT)
+            process.say(control.Finish())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(process.ended.wait() for process in asked)), _END_TIMEOUT_S)
+        found = {}
+        for process in asked:
+            for number, data in process.states.items():
+                node = attach(self.algorithm, number, self.run.size, self.faults)
+                with contextlib.suppress(BadFileError):
+                    with_state(inner(node), self.codec.decode(data))
+                    found[number] = node
+        return found
+
+    async def _close(self) -> None:
+        self._ended = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for process in self._processes:
+            if process.connection is not None:
+                process.connection.close()
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        for process in self._processes:
+            child = process.child
+            if child is None:
+                continue
+            while child.poll() is None and process.status == "done" and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
+            if child.poll() is None:
+                child.kill()
+            child.wait()

@@ -1,0 +1,276 @@
+"""A process of a cluster: it joins a launcher, runs the endpoints it is assigned, and tells what they do.
+
+The launcher's own children and the hosts that join from elsewhere run the same code.  A child imports whatever module
+the launcher names; a joined host runs algorithms of the catalog alone.  A process whose launcher is gone ends.
+
+``python -m wavetank.protocols.live.node_process`` is what a launcher starts; it reads the launcher's address and the
+token from its environment, where other users of the machine do not see them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import importlib
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from wavetank import catalog
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.protocols.faults import FaultyNode, attach
+from wavetank.protocols.interfaces import Algorithm, Node
+from wavetank.protocols.live import control
+from wavetank.protocols.live.credentials import Certificate, signing_key
+from wavetank.protocols.live.endpoint import Endpoint, EndpointPlan, Output
+from wavetank.protocols.live.loops import fastest_loop
+from wavetank.protocols.live.values import ValueCodec, codec_of_module, state_of
+from wavetank.protocols.live.wire import RunIdentity
+
+ADDRESS_VARIABLE = "WAVETANK_LAUNCHER"
+TOKEN_VARIABLE = "WAVETANK_TOKEN"
+NAME_VARIABLE = "WAVETANK_PROCESS"
+# Where a joined host keeps what its nodes save; set for no child of a launcher, which names a folder itself.
+FOLDER_VARIABLE = "WAVETANK_JOINED_FOLDER"
+TALLY_S = 0.25
+CONNECT_TIMEOUT_S = 10.0
+_WAIT_FOR_ASSIGNMENT_S = 24 * 3600.0
+
+
+class NodeProcess:
+    """What one process runs.
+
+    Parameters
+    ----------
+    connection : ControlConnection
+        To the launcher, who is known to be it.
+    token : Token
+    joined_folder : Path, optional
+        Given on a host that joined: where its nodes keep what they save.  The launcher then names neither folders nor
+        modules other than those in which systems of the catalog live.
+    """
+
+    def __init__(
+        self, connection: control.ControlConnection, token: control.Token, *, joined_folder: Path | None = None
+    ) -> None:
+        self._connection = connection
+        self._token = token
+        self._joined_folder = joined_folder
+        self._endpoints: dict[int, Endpoint] = {}
+        self._codec = ValueCodec()
+
+    async def run(self) -> bool:
+        """Do what the launcher says until it says finish; returns whether it did.
+
+        Raises
+        ------
+        WavetankError
+            If the assignment cannot be carried out; the launcher has been told.
+        """
+        try:
+            assign = await self._connection.heard(_WAIT_FOR_ASSIGNMENT_S)
+            if isinstance(assign, control.Trouble):
+                raise WavetankError(assign.problem, given=assign.given or None, hint=assign.hint or None)
+            if not isinstance(assign, control.Assign):
+                return False
+            try:
+                await self._prepare(assign)
+            except WavetankError as error:
+                self._connection.say(control.trouble_of(error))
+                raise
+            return await self._obey()
+        finally:
+            for endpoint in self._endpoints.values():
+                await endpoint.close()
+            self._connection.close()
+
+    async def _prepare(self, assign: control.Assign) -> None:
+        algorithm = self._algorithm(assign)
+        faults = self._codec.decode(assign.faults)
+        folder = Path(assign.folder) if self._joined_folder is None else self._joined_folder / assign.run
+        ours = sorted(node for place in assign.endpoints for node in assign.homes[place])
+        keys = {node: signing_key(folder / f"node-{node}.key") for node in ours} if assign.sign else {}
+        plan = EndpointPlan(
+            identity=RunIdentity(run=assign.run, secret=self._token.derived("run", assign.run), size=assign.size),
+            homes=tuple(map(tuple, assign.homes)),
+            network=self._codec.decode(assign.network),
+            signed=assign.sign,
+            **assign.options,  # type: ignore[arg-type]
+        )
+        certificate = None
+        if assign.certificate:
+            text, key, authority = assign.certificate
+            certificate = Certificate(certificate=text, key=key, authority=authority)
+        # Members of one fault that live in one process may collude.
+        pools: list[dict[str, Any]] = [{} for _ in faults]
+        host = str(self._connection.transport.get_extra_info("sockname")[0])
+        addresses = {}
+        for place in assign.endpoints:
+            endpoint = Endpoint(
+                place,
+                plan,
+                algorithm,
+                make_node=lambda node: attach(algorithm, node, assign.size, faults, pools=pools),
+                values=self._codec,
+                folder=folder,
+                outputs=self._told,
+                failed=lambda node, trace: self._connection.say(control.Failed(node, trace)),
+                private_keys={node: keys[node][0] for node in assign.homes[place]} if assign.sign else None,
+                certificate=certificate,
+                incarnation=assign.incarnation,
+            )
+            self._endpoints[place] = endpoint
+            addresses[place] = await endpoint.listen(host, assign.ports.get(place, 0))
+        self._connection.say(control.Listening(addresses, {node: pair[1] for node, pair in keys.items()}))
+
+    def _algorithm(self, assign: control.Assign) -> Algorithm:
+        if self._joined_folder is not None:
+            known = {entry.object.partition(":")[0] for entry in catalog.everything() if entry.shape == "node"}
+            if assign.module not in known:
+                raise BadValueError(
+                    "A host that joins runs protocols of the catalog alone.", given=assign.module, allowed=sorted(known)
+                )
+        try:
+            importlib.import_module(assign.module)
+        except ImportError as error:
+            raise BadValueError(
+                "The module of the algorithm cannot be imported here.", given=f"{assign.module} ({error})"
+            ) from error
+        self._codec = codec_of_module(assign.module)
+        algorithm: Algorithm = self._codec.decode(assign.algorithm)
+        self._codec = codec_of_module(assign.module, algorithm.messages)
+        return algorithm
+
+    async def _obey(self) -> bool:
+        reporting = asyncio.get_running_loop().create_task(self._report())
+        try:
+            while (words := await self._connection.heard()) is not None:
+                if isinstance(words, control.Finish):
+                    self._end()
+                    return True
+                await self._do(words)
+            return False
+        finally:
+            reporting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reporting
+
+    async def _do(self, words: control.Words) -> None:
+        if isinstance(words, control.Book):
+            for endpoint in self._endpoints.values():
+                endpoint.know_keys(words.public_keys)
+                endpoint.connect(words.addresses, words.incarnations)
+            if not words.settled:
+                ready = [endpoint.connected(CONNECT_TIMEOUT_S) for endpoint in self._endpoints.values()]
+                self._connection.say(control.Connected(all(await asyncio.gather(*ready))))
+        elif isinstance(words, control.Begin):
+            for endpoint in self._endpoints.values():
+                endpoint.begin(words.elapsed_s)
+        elif isinstance(words, control.Ask):
+            for endpoint in self._endpoints.values():
+                if words.node in endpoint.homes[endpoint.number]:
+                    endpoint.request(words.node, words.number, self._codec.decode(words.command))
+        elif isinstance(words, control.Die):
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif isinstance(words, control.Freeze):
+            # Nothing of this process moves meanwhile, as if it had been stopped from outside.
+            time.sleep(words.for_s)
+
+    def _told(self, outputs: list[Output]) -> None:
+        encode = self._codec.encode
+        rows = []
+        for output in outputs:
+            try:
+                rows.append((output.kind, output.node, output.at, encode(output.name), encode(output.value)))
+            except BadValueError as error:
+                self._connection.say(control.Failed(output.node, str(error)))
+        self._connection.say(control.Told(rows))
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(TALLY_S)
+            self._tally()
+
+    def _tally(self) -> None:
+        counters, hostile = tally(self._endpoints.values())
+        self._connection.say(control.Tally(counters, hostile))
+
+    def _end(self) -> None:
+        for endpoint in self._endpoints.values():
+            endpoint.flush()
+        self._tally()
+        states = {}
+        for endpoint in self._endpoints.values():
+            for number, node in endpoint.nodes().items():
+                # A state that holds more than plain values stays here; the verdict then rests on the decisions.
+                with contextlib.suppress(BadValueError):
+                    states[number] = self._codec.encode(state_of(inner(node)))
+        self._connection.say(control.Ended(states))
+
+
+def inner(node: Node) -> Node:
+    """Return the algorithm's own node, without the faults around it."""
+    return node.inner if isinstance(node, FaultyNode) else node
+
+
+def tally(endpoints: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the counters of several endpoints together, and what was refused by reason."""
+    counters: dict[str, int] = {}
+    hostile: dict[str, int] = {}
+    for endpoint in endpoints:
+        for into, found in ((counters, endpoint.counters()), (hostile, endpoint.hostile)):
+            for name, count in found.items():
+                into[name] = into.get(name, 0) + count
+    return counters, hostile
+
+
+async def join_and_run(
+    address: tuple[str, int], token: control.Token, name: str, *, joined_folder: Path | None = None
+) -> bool:
+    """Join a launcher and serve it to the end; returns whether it ended in order; raises WavetankError."""
+    connection = await control.join(address, token, name)
+    return await NodeProcess(connection, token, joined_folder=joined_folder).run()
+
+
+def parse_address(text: str, where: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``; raises BadValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise BadValueError("This is no address.", given=text, allowed="HOST:PORT, as in 127.0.0.1:7000", where=where)
+    return host.strip("[]"), int(port)
+
+
+def _end_with_parent() -> None:
+    # A child that is stopped when its launcher is killed could not notice that it is alone.
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+
+
+def main() -> int:
+    """Run as a child of a launcher."""
+    _end_with_parent()
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
+    try:
+        address = parse_address(os.environ[ADDRESS_VARIABLE], ADDRESS_VARIABLE)
+        token = control.Token(os.environ.pop(TOKEN_VARIABLE))
+        folder = os.environ.get(FOLDER_VARIABLE)
+        joined = Path(folder) if folder else None
+        with asyncio.Runner(loop_factory=fastest_loop) as runner:
+            ended = runner.run(join_and_run(address, token, os.environ[NAME_VARIABLE], joined_folder=joined))
+        return 0 if ended else 1
+    except KeyError as error:
+        sys.stderr.write(f"{error} is not set; a launcher starts this program\n")
+        return 3
+    except WavetankError as error:
+        sys.stderr.write(f"{error}\n")
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

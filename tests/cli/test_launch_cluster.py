@@ -1,0 +1,161 @@
+"""``wavetank launch cluster``: a protocol as real processes, from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wavetank.protocols.consensus.raft import Raft
+from wavetank.protocols.history import read_history
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+SHORT = ("launch", "cluster", "--protocol", "raft", "--round-s", "10ms", "--duration", "2")
+
+
+def test_a_run_ends_in_a_table_and_a_history(command: Command, tmp_path: Path) -> None:
+    done = command(
+        *SHORT, "--nodes", "3", "--requests", "30", "--duration", "2s", "--kill", "0@0.9:0.2", "--stop", "1@1:100ms",
+        "--history", "history.jsonl", "--out", "kept", "--set", "election_rounds=15",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.findall(r"^(\w[\w ]*?)  +(.+)$", done.stdout, re.MULTILINE))
+    assert "raft, 3 nodes, 2.00 s" in done.stdout
+    assert rows["invariants"] == "none broken"
+    assert rows["restarts"] == "1"
+    assert rows["requests"].startswith("30 made, 30 answered")
+    assert re.fullmatch(r"p50 \S+ \S*s, p99 \S+ \S*s", rows["latency"])
+    assert len(read_history(tmp_path / "history.jsonl")) == 30
+    assert (tmp_path / "kept" / "node-2.state").exists()
+    assert "more than" in done.stderr
+
+
+def test_the_result_as_json(command: Command) -> None:
+    done = command(*SHORT, "--nodes", "4", "--processes", "2", "--sign", "--tls", "--json", "--duration", "0.5")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["protocol"], found["nodes"], found["violation"], found["latency_p50_s"]) == ("raft", 4, "", None)
+    assert found["messages_delivered"] > 0
+    assert (found["failures"], found["hostile"], found["restarts"], found["note"]) == ({}, {}, 0, "")
+
+
+def test_a_broken_invariant_is_an_exit_code(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Raft, "violation", lambda algorithm, snapshot: f"all {len(snapshot.nodes)} disagree")
+    told = call(*SHORT, "--nodes", "2", "--duration", "0.1")
+    assert told.code == 1
+    assert "\ninvariants       all 2 disagree\n" in told.out
+
+
+def test_a_second_is_a_line_on_a_terminal_and_ctrl_c_ends_in_a_table(terminal: Callable[..., Any]) -> None:
+    screen = terminal(*SHORT, "--nodes", "3", "--duration", "60", "--requests", "600", until="messages/s", times=2)
+    assert screen.code == 130
+    assert screen.text.count("messages/s") >= 2
+    assert "invariants" in screen.text
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+def test_a_signal_ends_it_in_order_while_it_waits_for_hosts(executable: str, which: signal.Signals) -> None:
+    words = [executable, *SHORT, "--nodes", "2", "--hosts", "a,b"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("on a: wavetank launch cluster --join 127.0.0.1:")
+        process.send_signal(which)
+        assert process.wait(20) == 130
+        assert "Interrupted." in process.stderr.read()
+
+
+@pytest.mark.slow
+def test_hosts_join_with_the_line_that_is_printed(executable: str, tmp_path: Path) -> None:
+    words = [executable, *SHORT, "--nodes", "3", "--hosts", "a,b", "--kill", "1@0.3:0.1", "--duration", "2"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        joined = []
+        for _ in range(2):
+            line = launcher.stdout.readline().split(": wavetank ")[1].split()
+            joined.append(subprocess.Popen([executable, *line], stdout=subprocess.PIPE, text=True, cwd=tmp_path))
+        out = launcher.stdout.read()
+        assert launcher.wait(60) == 0, launcher.stderr.read()
+        assert [each.wait(20) for each in joined] == [0, 0]
+        assert [each.communicate()[0] for each in joined] == ["The launcher has finished.\n"] * 2
+    # The process on b was killed there and started again by who joined.
+    assert re.search(r"^restarts +1$", out, re.MULTILINE)
+    assert "none broken" in out
+
+
+def test_a_wrong_token_and_an_unreachable_launcher_are_told(executable: str, command: Command) -> None:
+    words = [executable, *SHORT, "--nodes", "2", "--hosts", "a", "--join-timeout", "60"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        address = launcher.stdout.readline().split()[6]
+        wrong = command("launch", "cluster", "--join", address, "--token", "ab" * 16, "--name", "a")
+        launcher.send_signal(signal.SIGINT)
+        launcher.wait(20)
+    assert (wrong.returncode, "The token is wrong." in wrong.stderr) == (3, True)
+    nobody = command("launch", "cluster", "--join", address, "--token", "ab" * 16)
+    assert (nobody.returncode, "The launcher cannot be reached." in nobody.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "Which protocol?"),
+        (("--protocol", "raftt"), "nearest: raft"),
+        (("--protocol", "vllm-default"), "has no nodes that could be launched"),
+        (("--protocol", "raft", "--set", "election_round=3"), "nearest: election_rounds"),
+        (("--protocol", "raft", "--set", "election_rounds"), "sets nothing"),
+        (("--protocol", "raft", "--kill", "9@1"), "nodes 0 to 3"),
+        (("--protocol", "raft", "--kill", "1at2"), "NODE@SECONDS"),
+        (("--protocol", "raft", "--stop", "1@x"), "not a number"),
+        (("--protocol", "raft", "--fault", "omision@1"), "nearest: omission"),
+        (("--protocol", "raft", "--fault", "omission@7"), "omission@N"),
+        (("--protocol", "raft", "--fault", "selective-relay@1"), "needs more than its members"),
+        (("--protocol", "raft", "--duration", "-1"), "no duration"),
+        (("--protocol", "raft", "--round-s", "0"), "round_s"),
+        (("--protocol", "raft", "--transport", "udp", "--tls"), "not encrypted"),
+        (("--protocol", "raft", "--tls-files", "a,b"), "three files"),
+        (("--protocol", "raft", "--tls-files", "a,b,c"), "cannot be read"),
+        (("--protocol", "raft", "--processes", "9"), "Every process has a node"),
+        (("--protocol", "raft", "--listen", "7000"), "HOST:PORT"),
+        (("--protocol", "raft", "--history", "no/such/folder.jsonl"), "no such folder"),
+        (("--protocol", "raft", "--hosts", "a,a"), "name of its own"),
+        (("--join", "127.0.0.1:1"), "token that the launcher printed"),
+        (("--join", "127.0.0.1", "--token", "ab" * 16), "HOST:PORT"),
+        (("--join", "127.0.0.1:1", "--token", "short"), "no token"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_told_before_anything_starts(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.delenv("WAVETANK_TOKEN", raising=False)
+    told = call("launch", "cluster", *words)
+    assert told.code == 3
+    assert says in " ".join(told.err.split())
+    assert told.out == ""
+
+
+def test_a_port_in_use_is_told(call: Callable[..., Any]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for option, value in (("--listen", f"127.0.0.1:{port}"), ("--base-port", str(port))):
+            told = call(*SHORT, "--nodes", "2", option, value)
+            assert told.code == 3
+            assert "The port is in use." in told.err
+
+
+def test_hosts_that_do_not_come_are_named(call: Callable[..., Any]) -> None:
+    told = call(*SHORT, "--nodes", "2", "--hosts", "a,b", "--join-timeout", "100ms")
+    assert told.code == 3
+    assert "a, b did not join within 0.1 s." in told.err
+
+
+def test_more_faults_than_the_protocol_bears_are_allowed_but_said(call: Callable[..., Any]) -> None:
+    told = call(*SHORT, "--nodes", "3", "--duration", "0.3", "--fault", "omission@1,2")
+    assert told.code == 0
+    assert "2 faulty nodes of 3 are more than the 1" in " ".join(told.err.split())

@@ -1,0 +1,223 @@
+"""Launcher and processes: only who knows the token gets in, and nothing in between can be changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wavetank.errors import BadValueError, WavetankError, unknown_name
+from wavetank.protocols.live import control
+from wavetank.protocols.live.control import ControlConnection, Token, admit, join, trouble_of
+from wavetank.protocols.live.credentials import make_certificates
+from wavetank.protocols.live.wire import VERSION, framed
+
+
+class Listener:
+    """A launcher's side: admits everybody who knows the token."""
+
+    def __init__(self, token: Token, tls: Any = None) -> None:
+        self.token = token
+        self.tls = tls
+        self.names: list[str | None] = []
+        self.connections: list[ControlConnection] = []
+
+    async def __aenter__(self) -> Listener:
+        def made() -> ControlConnection:
+            connection = ControlConnection()
+            self.connections.append(connection)
+            original: Callable[..., None] = connection.connection_made
+
+            def connected(transport: Any) -> None:
+                original(transport)
+                self.task = asyncio.ensure_future(self.welcome(connection))
+
+            connection.connection_made = connected  # type: ignore[method-assign]
+            return connection
+
+        self.server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0, ssl=self.tls)
+        self.address = self.server.sockets[0].getsockname()
+        return self
+
+    async def welcome(self, connection: ControlConnection) -> None:
+        self.names.append(await admit(connection, self.token))
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+        for connection in self.connections:
+            connection.close()
+
+
+def test_who_knows_the_token_gets_in_and_words_come_as_they_were_said(play: Any) -> None:
+    async def story() -> None:
+        token = Token.new()
+        async with Listener(token) as launcher:
+            process = await join(launcher.address, Token(token.text), "alpha")
+            await launcher.task
+            assert launcher.names == ["alpha"]
+            said = control.Told([("decide", 1, 2.5, b"a", b"b")])
+            process.say(said)
+            launcher.connections[0].say(control.Freeze(1.5))
+            assert await launcher.connections[0].heard(5) == said
+            assert await process.heard(5) == control.Freeze(1.5)
+            process.close()
+            assert await launcher.connections[0].heard(5) is None
+
+    play(story())
+
+
+def test_a_wrong_token_is_told_and_gets_nobody_in(play: Any) -> None:
+    async def story() -> None:
+        async with Listener(Token.new()) as launcher:
+            with pytest.raises(WavetankError, match="The token is wrong") as caught:
+                await join(launcher.address, Token.new(), "alpha")
+            assert caught.value.where == "--token"
+            await launcher.task
+            assert launcher.names == [None]
+
+    play(story())
+
+
+def test_with_tls_the_token_tells_the_launcher_from_who_claims_to_be_it(play: Any) -> None:
+    async def story() -> None:
+        ours, others = make_certificates(2)
+        token = Token.new(ours.fingerprint)
+        async with Listener(token, ours.control_context()) as launcher:
+            process = await join(launcher.address, token, "alpha")
+            await launcher.task
+            assert launcher.names == ["alpha"]
+            process.close()
+        async with Listener(token, others.control_context()) as impostor:
+            with pytest.raises(WavetankError, match="not the launcher that this token came from"):
+                await join(impostor.address, token, "alpha")
+
+    play(story())
+
+
+def test_where_nobody_listens_is_told(play: Any) -> None:
+    async def story() -> None:
+        async with Listener(Token.new()) as launcher:
+            address = launcher.address
+        with pytest.raises(WavetankError, match="cannot be reached") as caught:
+            await join(address, Token.new(), "alpha", timeout_s=5)
+        assert caught.value.given == f"127.0.0.1:{address[1]}"
+
+    play(story())
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not answer|no launcher"),
+        (framed(b"\xc0"), "no launcher"),
+        (b"", "does not answer"),
+    ],
+)
+def test_who_is_no_launcher_is_noticed(play: Any, says: bytes, told: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(says)
+        await reader.read()
+        writer.close()
+
+    async def story() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            with pytest.raises(WavetankError, match=told):
+                await join(server.sockets[0].getsockname(), Token.new(), "alpha", timeout_s=0.3)
+
+    play(story())
+
+
+def test_a_launcher_that_does_not_know_the_token_is_noticed(play: Any) -> None:
+    class Impostor(Listener):
+        async def welcome(self, connection: ControlConnection) -> None:
+            connection.say(control.Challenge(VERSION, bytes(16)))
+            await connection.heard(5)
+            connection.say(control.Admitted(bytes(32)))
+
+    async def story() -> None:
+        async with Impostor(Token.new()) as launcher:
+            with pytest.raises(WavetankError, match="does not know the token"):
+                await join(launcher.address, Token.new(), "alpha")
+
+    play(story())
+
+
+class Sink(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+
+    def write(self, data: Any) -> None:
+        self.data += bytes(data)
+
+    def close(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def pair() -> tuple[ControlConnection, ControlConnection]:
+    one, other = ControlConnection(), ControlConnection()
+    one.connection_made(Sink())
+    other.connection_made(Sink())
+    one.secure(bytes(32), launcher=True)
+    other.secure(bytes(32), launcher=False)
+    return one, other
+
+
+@given(st.data())
+def test_a_changed_control_frame_closes_the_connection(data: st.DataObject) -> None:
+    one, other = pair()
+    one.say(control.Freeze(1.0))
+    frame = bytearray(one.transport.data)
+    frame[data.draw(st.integers(4, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+    other.data_received(bytes(frame))
+    assert other.closed
+    assert other.words.get_nowait() is None
+
+
+def test_a_control_frame_sent_again_or_back_closes_the_connection() -> None:
+    one, other = pair()
+    one.say(control.Freeze(1.0))
+    other.data_received(one.transport.data)
+    assert other.words.get_nowait() == control.Freeze(1.0)
+    other.data_received(one.transport.data)
+    assert (other.closed, other.problem) == (True, "replayed: control frame")
+    one.data_received(one.transport.data)
+    assert (one.closed, one.problem) == (True, "forged: control frame")
+
+
+@given(st.binary(max_size=200))
+def test_garbage_before_the_proof_closes_the_connection_or_waits(data: bytes) -> None:
+    connection = ControlConnection()
+    connection.connection_made(Sink())
+    connection.data_received(data)
+    if connection.closed:
+        assert connection.problem
+
+
+@pytest.mark.parametrize("text", ["", "short", "zz" * 16, "ab" * 16 + ".short"])
+def test_what_is_no_token_is_refused(text: str) -> None:
+    with pytest.raises(BadValueError, match="no token"):
+        Token(text)
+
+
+def test_keys_of_different_purposes_differ() -> None:
+    token = Token.new()
+    keys = {token.derived("a", "b"), token.derived("ab"), token.derived("a"), Token.new().derived("a", "b")}
+    assert len(keys) == 4
+    assert token.derived("a", b"b") == Token(token.text).derived("a", "b")
+
+
+def test_an_error_travels_with_its_parts() -> None:
+    found = trouble_of(unknown_name("fault", "crush", ["crash"], where="--fault", hint="look"))
+    assert found.problem == "There is no fault named 'crush'."
+    assert (found.given, found.hint) == (", --fault", "look")

@@ -1,0 +1,258 @@
+"""A cluster of processes: started, killed, stopped, revived, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_protocols import Flood
+from socket_protocols import DurableCounter, Talkers
+
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.protocols.consensus.raft import Raft
+from wavetank.protocols.live import control, node_process
+from wavetank.protocols.live.cluster import ClusterSettings, Outage, run_cluster
+from wavetank.protocols.live.launcher import ProcessCluster
+from wavetank.protocols.simulation import Request, simulate
+
+FAST = ClusterSettings(round_s=0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process is no more, or waits only to be buried."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_until(true: Any, seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(true())
+
+
+@pytest.mark.parametrize("kind", [{}, {"tls": True, "sign": True}, {"transport": "udp"}], ids=str)
+def test_processes_decide_what_rounds_decide(kind: dict[str, Any]) -> None:
+    run = run_cluster(
+        Flood(), 5, processes=2, round_s=0.02, duration_s=30, stop=lambda run: len(run.decisions) == 5, **kind
+    )
+    assert run.decisions == simulate(Flood(), size=5, until=20).decisions
+    assert (run.violation, run.hostile, run.failures) == ("", {}, {})
+    # The fields of the nodes came back with the decisions.
+    assert [node.best for node in run.nodes] == [run.decisions[0, 0]] * 5
+
+
+def test_a_killed_process_comes_back_with_what_its_nodes_saved(play: Any) -> None:
+    async def answer(cluster: ProcessCluster) -> int:
+        number = cluster.ask(1, "count")
+        assert await cluster.until(lambda run: number in run.replies, 10)
+        return cluster.run.replies[number].result[1]
+
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 4, processes=2, settings=FAST) as cluster:
+            before = [await answer(cluster) for _ in range(3)]
+            pid = cluster.processes[1]
+            await cluster.kill(1)
+            assert gone(pid)
+            await cluster.kill(1)
+            await cluster.restart(1)
+            after = [await answer(cluster) for _ in range(2)]
+            assert (before, after) == ([1, 2, 3], [4, 5])
+            run = await cluster.finish()
+        assert run.restarts == 1
+        assert set(run.hostile) <= {"truncated"}
+
+    play(story())
+
+
+def test_a_process_that_somebody_kills_is_started_again(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(Talkers(), 2, processes=2, settings=FAST) as cluster:
+            os.kill(cluster.processes[0], signal.SIGKILL)
+            assert await cluster.until(lambda run: run.restarts == 1, 30)
+            assert await cluster.until(lambda run: len(run.decisions) == 2, 30)
+
+    play(story())
+
+
+def test_a_stopped_process_goes_on_where_it_was(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(Talkers(), 2, processes=2, settings=FAST) as cluster:
+            await cluster.stop(0)
+            state = Path(f"/proc/{cluster.processes[0]}/stat")
+            if state.exists():
+                assert wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
+            await cluster.resume(0)
+            assert await cluster.until(lambda run: len(run.decisions) == 2, 30)
+            run = await cluster.finish()
+        assert (run.violation, run.restarts) == ("", 0)
+
+    play(story())
+
+
+def test_raft_goes_on_when_its_leader_is_killed() -> None:
+    requests = [Request(at=20 + number, node=number % 3, command=("write", "x", number)) for number in range(150)]
+    run = run_cluster(
+        Raft(),
+        3,
+        processes=3,
+        requests=requests,
+        round_s=0.01,
+        duration_s=20,
+        retry_rounds=20,
+        sticky=True,
+        outages=[Outage(node=node, at_s=0.6 + 0.5 * node, for_s=0.2) for node in range(2)],
+        stop=lambda run: len(run.replies) == 150 and run.restarts == 2,
+    )
+    assert run.violation == ""
+    assert len(run.replies) == 150
+    assert run.restarts == 2
+    values = {value for (_, _), value in run.decisions.items()}
+    assert {number for number, _ in values} == set(range(150))
+
+
+def test_an_error_of_a_process_is_told_in_the_launchers_words(play: Any, tmp_path: Path) -> None:
+    (tmp_path / "node-0.state").write_bytes(b"x" * 50)
+
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST, folder=tmp_path) as cluster:
+            await cluster.until(lambda run: False, 30)
+
+    with pytest.raises(WavetankError) as caught:
+        play(story())
+    assert "no file of a node" in str(caught.value)
+
+
+def test_a_port_in_use_is_told(play: Any) -> None:
+    async def story() -> None:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        async with server:
+            address = server.sockets[0].getsockname()
+            with pytest.raises(BadValueError, match="port is in use"):
+                async with ProcessCluster(DurableCounter(), 2, processes=2, control_address=address):
+                    pass
+            settings = ClusterSettings(base_port=address[1])
+            with pytest.raises(BadValueError, match="port is in use") as caught:
+                async with ProcessCluster(DurableCounter(), 2, processes=2, settings=settings):
+                    pass
+            assert caught.value.where == "process 0"
+
+    play(story())
+
+
+def test_an_algorithm_that_others_cannot_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DurableCounter, "__module__", "__main__")
+    with pytest.raises(BadValueError, match="defined in the program"):
+        ProcessCluster(DurableCounter(), 2, processes=2)
+
+
+class Joined:
+    """A host that joins, as `wavetank launch cluster --join` runs it."""
+
+    def __init__(self, address: str, token: control.Token, name: str, folder: Path) -> None:
+        environment = {
+            **os.environ,
+            node_process.ADDRESS_VARIABLE: address,
+            node_process.TOKEN_VARIABLE: token.text,
+            node_process.NAME_VARIABLE: name,
+            node_process.FOLDER_VARIABLE: str(folder),
+        }
+        words = [sys.executable, "-m", node_process.__name__]
+        self.process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_hosts_join_by_name_and_run_the_catalogs_protocols(play: Any, tmp_path: Path) -> None:
+    hosts: list[Joined] = []
+
+    def told(address: str, token: control.Token) -> None:
+        hosts.extend(Joined(address, token, name, tmp_path / name) for name in ("beta", "alpha", "gamma"))
+
+    async def story() -> None:
+        requests = [Request(at=30 + number, node=0, command=("write", "x", number)) for number in range(5)]
+        settings = ClusterSettings(round_s=0.01, tls=True, sign=True)
+        cluster = ProcessCluster(Raft(), 4, hosts=["alpha", "beta"], settings=settings, told=told)
+        async with cluster:
+            outages = [Outage(node=1, at_s=0.3, kind="stop", for_s=0.2)]
+            await cluster.play(
+                requests=requests, duration_s=30, outages=outages, stop=lambda run: len(run.replies) == 5
+            )
+            assert list((tmp_path / "alpha").glob("*/node-0.state"))
+            with pytest.raises(BadValueError, match="stopped for a time"):
+                await cluster.stop(1)
+            # A host that was killed begins again when it has joined and its time has come.
+            await cluster.kill(1)
+            assert hosts[0].process.wait(10) == -signal.SIGKILL
+            hosts.append(Joined(cluster_address(cluster), cluster._token, "beta", tmp_path / "beta"))
+            await asyncio.wait_for(cluster._process(1).joined.wait(), 20)
+            await cluster.restart(1)
+            assert cluster.run.restarts == 1
+            # One that is lost is waited for.
+            hosts[3].process.kill()
+            hosts.append(Joined(cluster_address(cluster), cluster._token, "beta", tmp_path / "beta"))
+            assert await cluster.until(lambda run: run.restarts == 2, 30)
+            run = await cluster.finish()
+        assert run.violation == ""
+        assert len(run.replies) == 5
+
+    def cluster_address(cluster: ProcessCluster) -> str:
+        return "{}:{}".format(*cluster._control_address)
+
+    try:
+        play(story())
+        codes = [host.process.wait(20) for host in hosts]
+    finally:
+        for host in hosts:
+            host.process.kill()
+            host.process.wait()
+    # Beta was killed twice, gamma was not asked for, the others ended in order.
+    assert codes == [-signal.SIGKILL, 0, 3, -signal.SIGKILL, 0]
+    assert "no free place" in hosts[2].process.stderr.read()
+
+
+def test_hosts_that_do_not_come_are_named(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(Raft(), 2, hosts=["near", "far"], join_timeout_s=0.2):
+            pass
+
+    with pytest.raises(WavetankError, match=r"near, far did not join within 0\.2 s"):
+        play(story())
+
+
+def test_two_hosts_of_one_name_are_refused() -> None:
+    with pytest.raises(BadValueError, match="name of its own"):
+        ProcessCluster(Raft(), 2, hosts=["a", "a"])
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
+def test_processes_do_not_outlive_their_launcher(which: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import asyncio\n"
+        "from socket_protocols import Talkers\n"
+        "from wavetank.protocols.live.launcher import ProcessCluster\n"
+        "async def story():\n"
+        "    async with ProcessCluster(Talkers(), 2, processes=2) as cluster:\n"
+        "        await cluster.stop(1)\n"
+        "        print(*cluster.processes, flush=True)\n"
+        "        await cluster.until(lambda run: False, 60)\n"
+        "asyncio.run(story())\n"
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 2
+        process.send_signal(which)
+        process.wait(20)
+        assert wait_until(lambda: all(map(gone, pids)))
+    assert process.returncode != 0

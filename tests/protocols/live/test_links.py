@@ -1,0 +1,285 @@
+"""Links over real sockets: what is hostile is dropped and counted, what is lost is made again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from socket_protocols import Ball, DurableCounter, Talkers
+
+from wavetank.protocols.live.cluster import ClusterSettings, InProcessCluster
+from wavetank.protocols.live.endpoint import Endpoint
+from wavetank.protocols.live.links import StreamLink
+from wavetank.protocols.live.wire import (
+    VERSION,
+    Challenge,
+    DatagramWriter,
+    FrameSplitter,
+    FrameWriter,
+    Hello,
+    Refusal,
+    RunIdentity,
+    Welcome,
+    framed,
+    greeting,
+    read_greeting,
+)
+
+SETTINGS = ClusterSettings(endpoints="node", round_s=0.01)
+
+
+class Attacker:
+    """A connection that does as it pleases."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.splitter = FrameSplitter()
+        self.heard: list[Any] = []
+
+    async def connect(self) -> Attacker:
+        self.reader, self.writer = await asyncio.open_connection(*self.address)
+        self.challenge = await self.hear()
+        return self
+
+    async def hear(self) -> Any:
+        while not self.heard:
+            data = await asyncio.wait_for(self.reader.read(4096), 10)
+            if not data:
+                return None
+            self.heard += map(read_greeting, self.splitter.feed(data))
+        return self.heard.pop(0)
+
+    async def refused(self) -> str:
+        """The reason for which it is dropped."""
+        words = await self.hear()
+        assert isinstance(words, Refusal)
+        assert await self.hear() is None
+        self.writer.close()
+        return words.reason
+
+    async def introduce(self, identity: RunIdentity, endpoint: int) -> bytes:
+        """Shake hands as an insider; returns the key of the session."""
+        nonce = b"n" * 16
+        self.writer.write(greeting(identity.hello(endpoint, self.challenge, nonce)))
+        assert isinstance(await self.hear(), Welcome)
+        return identity.session(endpoint, self.challenge.nonce, nonce)
+
+
+def address(endpoint: Endpoint) -> tuple[str, int]:
+    return endpoint._server.sockets[0].getsockname()
+
+
+async def still_serves(cluster: InProcessCluster, node: int = 0) -> None:
+    number = cluster.ask(node, "count")
+    assert await cluster.until(lambda run: number in run.replies, 10)
+
+
+STRANGERS: dict[str, tuple[Callable[[Challenge, RunIdentity], bytes], str]] = {
+    "oversized": (lambda challenge, identity: b"\xff\xff\xff\xff", "oversized"),
+    "garbage": (lambda challenge, identity: framed(b"GET / HTTP/1.1"), "garbage"),
+    "wrong words": (lambda challenge, identity: greeting(Welcome(bytes(32))), "garbage"),
+    "another version": (
+        lambda challenge, identity: greeting(Hello(VERSION + 1, "x", 0, 3, bytes(16), bytes(32))),
+        "version",
+    ),
+    "another run": (
+        lambda challenge, identity: greeting(
+            RunIdentity(run="other", secret=identity.secret, size=3).hello(0, challenge, bytes(16))
+        ),
+        "wrong-run",
+    ),
+    "another size": (
+        lambda challenge, identity: greeting(
+            RunIdentity(run=identity.run, secret=identity.secret, size=9).hello(0, challenge, bytes(16))
+        ),
+        "wrong-run",
+    ),
+    "no secret": (
+        lambda challenge, identity: greeting(
+            RunIdentity(run=identity.run, secret=bytes(32), size=3).hello(0, challenge, bytes(16))
+        ),
+        "forged",
+    ),
+    "recorded": (
+        lambda challenge, identity: greeting(identity.hello(0, Challenge(VERSION, b"x" * 16), bytes(16))),
+        "forged",
+    ),
+    "no such endpoint": (lambda challenge, identity: greeting(identity.hello(7, challenge, bytes(16))), "wrong-sender"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_stranger_is_dropped_with_a_reason_and_harms_nobody(play: Any, name: str) -> None:
+    speak, reason = STRANGERS[name]
+
+    async def story() -> None:
+        async with InProcessCluster(DurableCounter(), 3, settings=SETTINGS) as cluster:
+            victim = cluster.endpoints[0]
+            attacker = await Attacker(address(victim)).connect()
+            attacker.writer.write(speak(attacker.challenge, victim.identity))
+            assert await attacker.refused() == reason
+            assert victim.hostile == {reason: 1}
+            await still_serves(cluster)
+            assert (await cluster.finish()).hostile == {reason: 1}
+
+    play(story())
+
+
+INSIDERS: dict[str, tuple[Callable[[FrameWriter, bytes], list[bytes]], str]] = {
+    "replay": (lambda writer, first: [first, first], "replayed"),
+    "changed": (lambda writer, first: [first[:-1] + bytes([first[-1] ^ 1])], "forged"),
+    "oversized": (lambda writer, first: [b"\x7f\xff\xff\xff"], "oversized"),
+    "garbage": (lambda writer, first: [framed(bytes(100))], "forged"),
+    "another's name": (lambda writer, first: [first, *writer.frames([(2, 0, Ball(1))])], "wrong-sender"),
+    "not here": (lambda writer, first: [first, *writer.frames([(1, 2, Ball(1))])], "not-here"),
+    "nobody": (lambda writer, first: [first, *writer.frames([(1, 99, Ball(1))])], "not-here"),
+}
+
+
+@pytest.mark.parametrize("name", INSIDERS)
+def test_an_insider_who_misbehaves_is_dropped_with_a_reason(play: Any, name: str) -> None:
+    speak, reason = INSIDERS[name]
+
+    async def story() -> None:
+        async with InProcessCluster(DurableCounter(), 3, settings=SETTINGS) as cluster:
+            victim = cluster.endpoints[0]
+            attacker = await Attacker(address(victim)).connect()
+            key = await attacker.introduce(victim.identity, 1)
+            writer = FrameWriter(victim.codec, key)
+            attacker.writer.write(b"".join(speak(writer, b"".join(writer.frames([(1, 0, Ball(1))])))))
+            assert await attacker.refused() == reason
+            await still_serves(cluster)
+            assert victim.hostile == {reason: 1}
+
+    play(story())
+
+
+def test_a_connection_that_ends_inside_a_frame_is_counted(play: Any) -> None:
+    async def story() -> None:
+        async with InProcessCluster(DurableCounter(), 3, settings=SETTINGS) as cluster:
+            victim = cluster.endpoints[0]
+            attacker = await Attacker(address(victim)).connect()
+            await attacker.introduce(victim.identity, 1)
+            attacker.writer.write(framed(bytes(100))[:50])
+            await attacker.writer.drain()
+            attacker.writer.close()
+            assert await cluster.until(lambda run: victim.hostile == {"truncated": 1}, 10)
+            await still_serves(cluster)
+
+    play(story())
+
+
+def test_who_says_nothing_is_dropped(play: Any) -> None:
+    async def story() -> None:
+        async with InProcessCluster(DurableCounter(), 3, settings=SETTINGS) as cluster:
+            cluster.endpoints[0].hello_timeout_s = 0.05
+            attacker = await Attacker(address(cluster.endpoints[0])).connect()
+            assert await attacker.refused() == "silent"
+
+    play(story())
+
+
+def test_a_crowd_is_turned_away(play: Any) -> None:
+    async def story() -> None:
+        async with InProcessCluster(DurableCounter(), 3, settings=SETTINGS) as cluster:
+            victim = cluster.endpoints[0]
+            room = victim.most_connections - len(victim.incoming)
+            crowd = [await Attacker(address(victim)).connect() for _ in range(room)]
+            one_more = await Attacker(address(victim)).connect()
+            assert one_more.challenge == Refusal("crowded")
+            for each in (*crowd, one_more):
+                each.writer.close()
+            await still_serves(cluster)
+
+    play(story())
+
+
+def test_hundreds_of_streams_of_noise_leave_the_cluster_as_it_was(play: Any) -> None:
+    noise = random.Random(1)
+
+    async def shout(victim: Endpoint) -> None:
+        attacker = await Attacker(address(victim)).connect()
+        kind = noise.randrange(4)
+        data = noise.randbytes(noise.randrange(1, 400))
+        if kind == 1:
+            await attacker.introduce(victim.identity, 1)
+        if kind == 2:
+            data = framed(data)
+        if kind == 3:
+            whole = greeting(victim.identity.hello(1, attacker.challenge, bytes(16)))
+            data = whole[: noise.randrange(len(whole))] + data
+        attacker.writer.write(data)
+        attacker.writer.close()
+
+    async def story() -> None:
+        async with InProcessCluster(Talkers(), 3, settings=SETTINGS) as cluster:
+            for _ in range(100):
+                await asyncio.gather(*(shout(endpoint) for endpoint in cluster.endpoints for _ in range(3)))
+            # All still hear each other, whatever came between.
+            before = cluster.run.delivered
+            assert await cluster.until(lambda run: len(run.decisions) == 6 and run.delivered > before + 50, 30)
+            run = await cluster.finish()
+        assert sum(run.hostile.values()) > 100
+        assert run.failures == {}
+
+    play(story())
+
+
+def test_a_lost_connection_is_made_again_and_the_order_holds(play: Any) -> None:
+    async def story() -> None:
+        async with InProcessCluster(Talkers(), 3, settings=SETTINGS) as cluster:
+            for _ in range(5):
+                await asyncio.sleep(0.03)
+                for endpoint in cluster.endpoints:
+                    for link in endpoint.links:
+                        assert isinstance(link, StreamLink)
+                        link.cut()
+            assert await cluster.until(lambda run: len(run.decisions) == 6, 30)
+            run = await cluster.finish()
+        assert run.counters["connections"] > 6
+        assert run.violation == ""
+
+    play(story())
+
+
+def test_a_full_queue_drops_the_oldest_and_counts(play: Any) -> None:
+    async def story() -> None:
+        settings = ClusterSettings(endpoints="node", queue_messages=10)
+        async with InProcessCluster(DurableCounter(), 2, settings=settings) as cluster:
+            sender, receiver = cluster.endpoints
+            link = sender.links[1]
+            # Nobody listens there any more.
+            receiver._server.close()
+            link.cut()
+            await cluster.until(lambda run: not link.writable, 10)
+            link.queue.extend((0, 1, Ball(number)) for number in range(25))
+            sender.flush()
+            assert [message.hops for _, _, message in link.queue] == list(range(15, 25))
+            cluster.count()
+            assert cluster.run.counters["overflowed"] == cluster.run.dropped == 15
+
+    play(story())
+
+
+def test_datagrams_of_strangers_are_counted_and_dropped(play: Any) -> None:
+    async def story() -> None:
+        settings = ClusterSettings(transport="udp")
+        async with InProcessCluster(DurableCounter(), 3, settings=settings) as cluster:
+            victim = cluster.endpoints[0]
+            where = victim.port.transport.get_extra_info("sockname")
+            writer = DatagramWriter(victim.codec, victim.identity, 1, 0)
+            [good] = writer.datagrams([(1, 0, Ball(1))])
+            [elsewhere] = writer.datagrams([(1, 2, Ball(1))])
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as attacker:
+                for data in (b"", b"noise", bytes(200), good, good, good[:-1], elsewhere):
+                    attacker.sendto(data, where)
+            wanted = {"truncated": 2, "version": 1, "replayed": 1, "forged": 1, "not-here": 1}
+            assert await cluster.until(lambda run: dict(victim.hostile) == wanted, 10), victim.hostile
+            await still_serves(cluster)
+            assert victim.delivered == 1
+
+    play(story())

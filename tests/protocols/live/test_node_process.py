@@ -1,0 +1,150 @@
+"""A process of a cluster, started without a launcher or with one that asks for too much."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from socket_protocols import PingPong
+
+from wavetank.errors import BadValueError
+from wavetank.protocols.live import control
+from wavetank.protocols.live.cluster import ClusterSettings, endpoint_options
+from wavetank.protocols.live.node_process import NodeProcess, inner, parse_address, tally
+from wavetank.protocols.live.values import codec_of
+from wavetank.protocols.network import Network
+
+
+def started(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "wavetank.protocols.live.node_process"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_alone_it_says_who_starts_it() -> None:
+    done = started()
+    assert done.returncode == 3
+    assert "WAVETANK_LAUNCHER" in done.stderr
+
+
+def test_without_a_launcher_it_says_where_it_looked() -> None:
+    done = started(WAVETANK_LAUNCHER="127.0.0.1:1", WAVETANK_TOKEN="ab" * 16, WAVETANK_PROCESS="x")
+    assert done.returncode == 3
+    assert "The launcher cannot be reached." in done.stderr
+    assert "127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":5", "host:port", "host:70000", "1.2.3.4:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadValueError, match="no address"):
+        parse_address(text, "--join")
+
+
+def test_an_address_has_a_host_and_a_port() -> None:
+    assert parse_address("127.0.0.1:80", "--join") == ("127.0.0.1", 80)
+    assert parse_address("[::1]:80", "--join") == ("::1", 80)
+
+
+class Launcher:
+    """A connection to a launcher that has a few things to say."""
+
+    def __init__(self, *words: control.Words) -> None:
+        self.words = list(words)
+        self.heard_words: list[control.Words] = []
+        self.transport = self
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 0)
+
+    async def heard(self, timeout_s: float | None = None) -> control.Words | None:
+        return self.words.pop(0) if self.words else None
+
+    def say(self, words: control.Words) -> None:
+        self.heard_words.append(words)
+
+    def close(self) -> None:
+        pass
+
+
+def assignment(module: str, **changes: Any) -> control.Assign:
+    codec = codec_of(PingPong())
+    fields = {
+        "module": module,
+        "algorithm": codec.encode(PingPong()),
+        "network": codec.encode(Network.complete(2)),
+        "faults": codec.encode(()),
+        "run": "run",
+        "size": 2,
+        "homes": [[0, 1]],
+        "endpoints": [0],
+        "incarnation": 0,
+        "options": endpoint_options(ClusterSettings()),
+        "folder": "",
+        "ports": {},
+        "sign": False,
+        "certificate": [],
+    }
+    return control.Assign(**{**fields, **changes})
+
+
+def test_a_joined_host_imports_nothing_but_the_catalogs_protocols(play: Any, tmp_path: Path) -> None:
+    launcher = Launcher(assignment("socket_protocols"))
+    process = NodeProcess(launcher, control.Token.new(), joined_folder=tmp_path)
+    with pytest.raises(BadValueError, match="catalog alone"):
+        play(process.run())
+    assert [type(words) for words in launcher.heard_words] == [control.Trouble]
+
+
+@pytest.mark.parametrize(
+    ("module", "says"), [("no_such_module", "cannot be imported here"), ("small_protocols", "hold no value")]
+)
+def test_an_assignment_that_cannot_be_carried_out_is_told_to_the_launcher(play: Any, module: str, says: str) -> None:
+    from wavetank.errors import WavetankError
+
+    launcher = Launcher(assignment(module))
+    with pytest.raises(WavetankError, match=says):
+        play(NodeProcess(launcher, control.Token.new()).run())
+    assert says in launcher.heard_words[0].problem
+
+
+def test_a_process_whose_launcher_is_gone_ends(play: Any, tmp_path: Path) -> None:
+    launcher = Launcher(assignment("socket_protocols", folder=str(tmp_path)))
+    assert play(NodeProcess(launcher, control.Token.new()).run()) is False
+    assert type(launcher.heard_words[0]) is control.Listening
+    assert play(NodeProcess(Launcher(), control.Token.new()).run()) is False
+
+
+def test_a_process_tells_its_end(play: Any, tmp_path: Path) -> None:
+    launcher = Launcher(
+        assignment("socket_protocols", folder=str(tmp_path)), control.Begin(0.0), control.Ask(0, 1, b"\xc0"),
+        control.Finish(),
+    )  # fmt: skip
+    assert play(NodeProcess(launcher, control.Token.new()).run()) is True
+    assert [type(words) for words in launcher.heard_words][-2:] == [control.Tally, control.Ended]
+    assert set(launcher.heard_words[-1].states) == {0, 1}
+
+
+def test_counters_of_several_endpoints_add_up() -> None:
+    class Counted:
+        def __init__(self) -> None:
+            self.hostile = {"garbage": 2}
+
+        def counters(self) -> dict[str, int]:
+            return {"sent": 3}
+
+    assert tally([Counted(), Counted()]) == ({"sent": 6}, {"garbage": 4})
+
+
+def test_the_algorithms_own_node_is_found_behind_its_faults() -> None:
+    from wavetank.protocols.faults import Crash, attach
+
+    wrapped = attach(PingPong(), 0, 2, (Crash(members=(0,), at=5),))
+    assert type(inner(wrapped)) is type(inner(PingPong().node(0, 2)))

@@ -26,7 +26,7 @@ from wavetank.protocols.digraphs.signed_consensus import (
     denial_content,
 )
 from wavetank.protocols.digraphs.signing import scheme
-from wavetank.protocols.faults import Behaviour, Fault, FaultyNode, Omission, SelectiveRelay, Sends
+from wavetank.protocols.faults import Behaviour, Fault, FaultyNode, SelectiveRelay, Sends
 from wavetank.protocols.interfaces import Message
 from wavetank.protocols.network import Topology
 from wavetank.rng import Draws
@@ -157,7 +157,7 @@ def _selective(members: tuple[int, ...], graph: Topology, draws: Draws) -> list[
 
 
 ADVERSARIES: Mapping[str, Adversary] = {
-    "silent": lambda members, graph, draws: [Omission(members=members)],
+    "silent": lambda members, graph, draws: [SelectiveRelay(members=members, to=())],
     "two-faced": lambda members, graph, draws: [TwoFaced(members=members)],
     "late-chains": lambda members, graph, draws: [LateChains(members=members)],
     "selective-relay": _selective,
@@ -224,7 +224,7 @@ def attack(graph: Topology, faults: int) -> tuple[AttackRun, ...]:
             )
             for liars in (silent, source)
         )
-    mute = _faults(Omission, silent)
+    mute = (SelectiveRelay(members=tuple(sorted(silent)), to=()),) if silent else ()
     if len(sources) > 1:
         first, second = sources[:2]
         return (

@@ -5,8 +5,8 @@ Lynch, "Distributed Algorithms", 1996, chapter 6, for flooding.
 
 Differs from the source:
 1. Every node is the origin of one broadcast of Dolev and Strong; the majority of what was accepted is decided.
-2. Flooding goes on for n rounds and decides the majority, so that it lives on any network whose conditions allow it;
-   its nodes relay what they hear at once.  A node that is down never started.
+2. Flooding goes on for n rounds and decides the majority of the one source component, which everyone hears whole; nodes
+   tell whom they have links to, so that everyone can find it.  A node that is down never started.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
+from wavetank.protocols.digraphs.conditions import in_masks, sources
 from wavetank.protocols.digraphs.signed_consensus import Chain, SignedConsensus, SignedNode
 from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
+from wavetank.protocols.network import Topology
 from wavetank.settings import check_parameters, setting
 
 
@@ -66,6 +70,7 @@ class Input(Message, frozen=True):
 
     origin: int
     value: int
+    peers: tuple[int, ...]
 
 
 class FloodingNode(Node):
@@ -74,24 +79,35 @@ class FloodingNode(Node):
     def __init__(self, parameters: CrashFlooding, index: int, size: int) -> None:
         self.parameters = parameters
         self.rounds = parameters.rounds(size)
-        self.known = {index: parameters.input_of(index)}
+        self.input = parameters.input_of(index)
+        self.known: dict[int, Input] = {}
 
     def start(self) -> None:
         """Send the input."""
-        me = self.context.id
-        self.context.broadcast(Input(me, self.known[me]))
+        self.receive(self.context.id, Input(self.context.id, self.input, tuple(self.context.peers)))
         self.context.set_timer("end", self.rounds)
 
     def receive(self, sender: int, message: Any) -> None:
         """Keep the first value of an origin and pass it on."""
         if message.origin not in self.known:
-            self.known[message.origin] = message.value
+            self.known[message.origin] = message
             self.context.broadcast(message)
 
     def timer(self, name: str) -> None:
-        """Decide the majority."""
-        ones = sum(self.known.values())
-        self.context.decide(1 if 2 * ones > len(self.known) else 0)
+        """Decide the majority of the source."""
+        graph = Topology.from_edges(
+            ((node, to) for node, told in self.known.items() for to in told.peers if to in self.known),
+            size=self.context.size,
+        )
+        inward = in_masks(graph)
+        unheard = sum(1 << node for node in range(graph.size) if node not in self.known)
+        # All it hears leads to this node, so one source alone reaches it when the condition holds; with several the
+        # first will do, since then nothing is promised.
+        found = np.empty(graph.size, dtype=np.int64)
+        sources(inward, unheard, found)
+        voters = [node for node in self.known if int(found[0]) >> node & 1]
+        ones = sum(self.known[node].value for node in voters)
+        self.context.decide(1 if 2 * ones > len(voters) else 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,180 @@
+"""Directed networks: how many allow consensus, and what a decision costs where they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from wavetank.errors import BadValueError
+from wavetank.protocols.digraphs.adversaries import ADVERSARIES, attack
+from wavetank.protocols.digraphs.conditions import LARGEST, holds
+from wavetank.protocols.digraphs.signed_consensus import SignedConsensus
+from wavetank.protocols.faults import Crash, Fault
+from wavetank.protocols.network import Network, Topology
+from wavetank.protocols.simulation import simulate
+from wavetank.rng import Draws, stream_key
+from wavetank.settings import setting
+from wavetank.study import Chart, Measurements, Metric, Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByzantineDigraphs(Study):
+    """Which directed networks allow consensus, and what does a decision cost there?"""
+
+    name: ClassVar[str] = "byzantine-digraphs"
+    systems: ClassVar[tuple[str, ...]] = (
+        "signed-digraph-consensus",
+        "unsigned-condition",
+        "dolev-strong",
+        "crash-flooding",
+    )
+    baseline: ClassVar[str] = "unsigned-condition"
+    default_seeds: ClassVar[int] = 3
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric(
+            "solvable_share", "", "higher", "counted",
+            "share of random digraphs that meet the system's condition, mean over the densities", table=True,
+        ),
+        Metric(
+            "solvable_share_at_density", "", "higher", "counted",
+            "share of random digraphs of one edge probability that meet the condition", table=False,
+        ),
+        Metric(
+            "violations", "", "lower", "counted",
+            "runs without agreement or validity among correct nodes, on digraphs that meet the condition",
+        ),
+        Metric("runs", "", "", "counted", "runs against adversaries, on digraphs that meet the condition", table=False),
+        Metric("messages_per_decision", "messages", "lower", "counted", "messages sent / decisions of correct nodes"),
+        Metric("rounds_per_decision", "rounds", "lower", "counted", "round of the decision, mean over correct nodes"),
+        Metric(
+            "broken_share", "", "higher", "counted",
+            "share of digraphs that miss the signed condition in which a run of the attack breaks the algorithm",
+        ),
+    )  # fmt: skip
+    charts: ClassVar[tuple[Chart, ...]] = (
+        Chart(
+            "sweep",
+            "Networks that allow consensus",
+            y="solvable_share_at_density",
+            by="density",
+            says="The gap between the curves is what signatures buy.",
+        ),
+        Chart("bars", "Messages for a decision", y="messages_per_decision", log="y", says="What a decision costs."),
+    )
+
+    size: int = setting(7, unit="nodes", low=2, high=12, says="nodes of each network")
+    faults: int = setting(1, low=1, high=3, says="Byzantine nodes that must be borne")
+    densities: tuple[float, ...] = setting(
+        (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), low=0.0, high=1.0, says="probabilities of an edge"
+    )
+    graphs: int = setting(100, low=1, high=1_000_000, says="networks of each density")
+    tried: int = setting(8, low=0, high=100_000, says="networks of each density on which runs are tried")
+
+    def check(self) -> None:
+        """Refuse more faults than nodes."""
+        if self.faults >= self.size or self.size > LARGEST:
+            raise BadValueError("Some nodes may be faulty, not all.", given=self.faults, allowed=f"< {self.size}")
+
+    def notes(self) -> tuple[str, ...]:
+        """Say what was counted."""
+        return (
+            "The signed condition was derived here; the text of the paper's was not at hand.",
+            "Systems without an algorithm here are judged by their condition alone.",
+        )
+
+    def measure(self, system: Any, seed: int) -> Measurements:
+        """Count networks, try runs."""
+        found = Measurements()
+        shares, runs, broken = [], Runs(), []
+        for density in self.densities:
+            met = tried = 0
+            for graph, draws in self._graphs(density, seed):
+                allowed = self._allows(system, graph)
+                met += allowed
+                if not hasattr(system, "node") or tried >= self.tried:
+                    continue
+                if allowed:
+                    tried += 1
+                    self._try(system, graph, draws, runs)
+                elif type(system) is SignedConsensus:
+                    tried += 1
+                    broken.append(self._is_broken(system, graph))
+            shares.append(met / self.graphs)
+            found.put("solvable_share_at_density", met / self.graphs, density=density)
+        found.put("solvable_share", sum(shares) / len(shares))
+        if hasattr(system, "node"):
+            if not runs.count:
+                # Its networks are too rare to be drawn: a complete one stands for them.
+                draws = Draws(stream_key(seed, "complete"))
+                self._try(system, Topology.complete(self.size), draws, runs)
+            found.put("violations", runs.violations)
+            found.put("runs", runs.count)
+            if runs.decisions:
+                found.put("messages_per_decision", runs.messages / runs.decisions)
+                found.put("rounds_per_decision", runs.rounds / runs.decisions)
+        if broken:
+            found.put("broken_share", sum(broken) / len(broken))
+        return found
+
+    def _graphs(self, density: float, seed: int) -> Iterator[tuple[Topology, Draws]]:
+        for number in range(self.graphs):
+            key = stream_key(seed, "digraph", repr(density), number)
+            yield (
+                Topology.named("random", self.size, probability=density, directed=True, seed=key),
+                Draws(stream_key(key, "run")),
+            )
+
+    def _allows(self, system: Any, graph: Topology) -> bool:
+        if system.condition == "complete":
+            everyone = all(len(graph.peers(node)) == self.size - 1 for node in range(self.size))
+            return everyone and self.size > 2 * self.faults
+        return holds(system.condition, graph, self.faults)
+
+    def _try(self, system: Any, graph: Topology, draws: Draws, runs: Runs) -> None:
+        members = tuple(draws.sample(range(self.size), self.faults))
+        for name, adversary in ADVERSARIES.items():
+            faults: list[Fault]
+            if isinstance(system, SignedConsensus):
+                faults = adversary(members, graph, draws)
+            elif name == "silent":
+                faults = [Crash(members=members)]
+            else:
+                continue
+            inputs = (draws.below(2),) if draws.chance(0.3) else tuple(draws.below(2) for _ in range(self.size))
+            algorithm = replace(system, faults=self.faults, inputs=inputs)
+            until = algorithm.rounds(self.size) + 1
+            run = simulate(algorithm, network=Network(topology=graph), until=until, seed=draws.bits(), faults=faults)
+            correct = [key for key in run.decisions if key[0] not in members]
+            runs.count += 1
+            runs.violations += bool(algorithm.violation(run.snapshot())) or len(correct) < self.size - self.faults
+            runs.messages += run.sent
+            runs.decisions += len(correct)
+            runs.rounds += sum(run.decided_at[key] for key in correct)
+
+    def _is_broken(self, system: SignedConsensus, graph: Topology) -> bool:
+        for each in attack(graph, self.faults):
+            algorithm = replace(system, faults=self.faults, inputs=each.inputs)
+            until = algorithm.rounds(self.size) + 1
+            run = simulate(algorithm, network=Network(topology=graph), until=until, faults=each.faults)
+            if algorithm.violation(run.snapshot()):
+                return True
+        return False
+
+
+@dataclass
+class Runs:
+    """Sums over runs.
+
+    Attributes
+    ----------
+    count, violations, messages, decisions : int
+    rounds : float
+        Sum of the rounds of all decisions.
+    """
+
+    count: int = 0
+    violations: int = 0
+    messages: int = 0
+    decisions: int = 0
+    rounds: float = 0.0

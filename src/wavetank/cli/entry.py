@@ -26,6 +26,7 @@ VERBS = {
     "data": ("real data sets: list, fetch, path, verify", "wavetank.cli.data"),
     "launch": ("put a system in front of real traffic: router, engine, replay", "wavetank.cli.launch"),
     "check": ("verify a model, a history, a protocol, an instance of one", "wavetank.cli.check"),
+    "generate": ("turn a session protocol into programs, Erlang or Python", "wavetank.cli.generate"),
     "diagnose": ("explain a log or a trace (nothing here yet)", "wavetank.cli.diagnose"),
 }
 

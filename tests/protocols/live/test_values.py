@@ -110,3 +110,9 @@ def test_a_frozen_dataclass_comes_back_frozen() -> None:
     back = CODEC.decode(CODEC.encode(PingPong(balls=4)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         back.balls = 5
+
+
+def test_a_class_of_executed_text_brings_its_messages_alone() -> None:
+    codec = codec_of_module("no.such.module", (Ball,))
+    ball = Ball(3)
+    assert codec.decode(codec.encode((ball, 4))) == (ball, 4)

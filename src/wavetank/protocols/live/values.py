@@ -151,8 +151,11 @@ def codec_of(algorithm: Algorithm) -> ValueCodec:
 
 
 def codec_of_module(name: str, messages: Iterable[type] = ()) -> ValueCodec:
-    """Return the codec that knows the messages and dataclasses of an imported module, networks and faults."""
-    homes = (network, faults, sys.modules[name])
+    """Return the codec that knows the messages and dataclasses of a module, networks and faults.
+
+    Of a module that was never imported (code that was executed from a text) the messages alone are known.
+    """
+    homes = (network, faults, *filter(None, (sys.modules.get(name),)))
     named = [
         kind
         for home in homes

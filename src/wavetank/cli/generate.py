@@ -1,0 +1,68 @@
+"""``wavetank generate``: turn a session protocol into programs, Erlang or Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from wavetank.cli.terminal import say, say_json
+from wavetank.errors import BadValueError
+from wavetank.runfolder import write_atomic
+
+LANGUAGES = ("erlang", "python")
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--to", "language", required=True, type=click.Choice(LANGUAGES), help="What to write.")
+@click.option("--out", required=True, metavar="FOLDER", help="Where to; made when it is missing.")
+@click.option("--protocol", default="", metavar="NAME", help="Which protocol of FILE; its first that is not aux.")
+@click.option("--force", is_flag=True, help="Write over files that exist.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(file: str, language: str, out: str, protocol: str, force: bool, as_json: bool) -> None:
+    """Write the roles of the session protocol FILE as programs.
+
+    Erlang: a gen_statem module a role and one they share, for OTP 25 and later. Python: one module with a class a role,
+    which run over TCP. What breaks a rule is refused; `wavetank check FILE` explores all interleavings.
+    """
+    from wavetank.protocols.sessions.generate_erlang import erlang_files
+    from wavetank.protocols.sessions.generate_python import python_files
+    from wavetank.protocols.sessions.global_types import global_type
+    from wavetank.protocols.sessions.parser import read_protocols
+    from wavetank.protocols.sessions.projection import project_all
+    from wavetank.protocols.sessions.refinements import check_refinements
+
+    module = read_protocols(file)
+    chosen = global_type(module, protocol)
+    machines = project_all(chosen)
+    check_refinements(chosen, module)
+    make = erlang_files if language == "erlang" else python_files
+    files = make(machines, source=module.path)
+    folder = Path(out)
+    _check_free(folder, files, force)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in files.items():
+        write_atomic(folder / name, text)
+        written.append({"file": str(folder / name), "lines": text.count("\n")})
+    if as_json:
+        say_json({"protocol": chosen.name, "roles": list(chosen.roles), "language": language, "files": written})
+        return
+    for each in written:
+        say(f"{each['file']}  {each['lines']} lines")
+    lines = sum(text.count("\n") for text in files.values())
+    say(f"{chosen.name}: {len(machines)} roles, {len(files)} files, {lines} lines")
+
+
+def _check_free(folder: Path, files: dict[str, str], force: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise BadValueError("The folder to write to is a file.", given=str(folder), where="--out")
+    taken = [name for name in files if (folder / name).exists()]
+    if taken and not force:
+        raise BadValueError(
+            "Files of these names exist; nothing was written.",
+            given=", ".join(taken),
+            where=str(folder),
+            hint="--force",
+        )

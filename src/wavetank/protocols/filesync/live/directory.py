@@ -1,0 +1,455 @@
+"""A real directory as a tree: files are replaced atomically, nothing outside is touched, nothing unseen is lost.
+
+New contents are staged beside the tree and put in place by exchanging names, so what stood there is in hand when it
+turns out to be something else, and goes back.  Every folder on the way is opened without following links.
+
+Sources: ``renameat2(2)``, ``openat(2)``; P. Hunt and others on atomic replacement by ``rename(2)``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from wavetank.errors import BadValueError
+from wavetank.protocols.filesync.tree import PRIVATE, Clock, Entry, Incoming, TreeError, checked_path
+
+_EXCHANGE = 2
+_MARK = "this-is-the-tree"
+_STAGING = "staging"
+_RESCUED = "rescued"
+_DISPLACED = "displaced"
+# How long a program may go on in a directory that was exchanged.
+_DISPLACED_S = 5.0
+NOTICES = "notices.jsonl"
+LARGEST_FILE_BYTES = 128 * 2**20
+
+
+class DirectoryTree:
+    """The files below a directory.
+
+    Parameters
+    ----------
+    root : Path
+        It must exist.  The engine's own files live in ``.wavetank-sync`` below it.
+    clock : Clock
+        What the device's clock is said to be off; the machine's own clock is not touched.
+    round_s : float
+        Seconds of a round, for modification times.
+
+    Raises
+    ------
+    TreeError
+        When the directory is not there or cannot be written.
+    """
+
+    revision = -1
+
+    def __init__(self, root: Path, clock: Clock = Clock(), round_s: float = 1.0) -> None:  # noqa: B008
+        self.root = root
+        self.clock = clock
+        self.round_s = round_s
+        self._unsynced: dict[str, str] = {}
+        self._numbers = itertools.count()
+        self._displaced: list[tuple[Path, str, dict[str, Entry], float]] = []
+        private = root / PRIVATE
+        try:
+            if not root.is_dir() or root.is_symlink():
+                raise TreeError("The directory to synchronise is not there.", given=str(root), hint="make it first")
+            for name in (_STAGING, _RESCUED, _DISPLACED):
+                (private / name).mkdir(parents=True, exist_ok=True)
+            (private / _MARK).touch()
+        except OSError as error:
+            raise TreeError("The directory cannot be used.", given=f"{root}: {error.strerror}") from error
+        for left in [*(private / _STAGING).iterdir(), *(private / _DISPLACED).iterdir()]:
+            # Cut off in the middle of a change: what was displaced may be the user's.
+            left.replace(private / _RESCUED / left.name)
+
+    def listing(self) -> dict[str, Entry]:
+        """See Tree."""
+        if not (self.root / PRIVATE / _MARK).exists():
+            raise TreeError("The directory is gone, or another one is in its place.", given=str(self.root))
+        self._unsynced = {}
+        found: dict[str, Entry] = {}
+        try:
+            self._list(self.root, "", found)
+        except OSError as error:
+            raise TreeError("The directory cannot be listed.", given=f"{error.filename}: {error.strerror}") from error
+        self._look_after_displaced()
+        return found
+
+    def _list(self, folder: Path, prefix: str, into: dict[str, Entry]) -> None:
+        empty = True
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
+        for each in entries:
+            path = prefix + each.name
+            if path == PRIVATE:
+                continue
+            empty = False
+            try:
+                checked_path(path)
+            except BadValueError:
+                shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+                self._unsynced[shown] = "stays on this device: its name is not UTF-8, or too long"
+                continue
+            if each.is_dir(follow_symlinks=False):
+                self._list(folder / each.name, path + "/", into)
+            elif each.is_file(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):
+                    status = each.stat(follow_symlinks=False)
+                    if status.st_size > LARGEST_FILE_BYTES:
+                        self._unsynced[path] = f"stays on this device: more than {LARGEST_FILE_BYTES} bytes"
+                    else:
+                        into[path] = self._entry_of(status)
+            else:
+                self._unsynced[path] = "stays on this device: it is neither file nor folder"
+        if empty and prefix:
+            into[prefix] = Entry(0, 0.0, False, ())
+
+    def _entry_of(self, status: os.stat_result) -> Entry:
+        return Entry(
+            status.st_size,
+            status.st_mtime_ns / 1e9 / self.round_s + self.clock.offset,
+            bool(status.st_mode & stat.S_IXUSR),
+            (status.st_mtime_ns, status.st_size, status.st_ino),
+        )
+
+    def entry(self, path: str) -> Entry | None:
+        """See Tree."""
+        checked_path(path)
+        try:
+            with self._folder(path) as (folder, name):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    return self._entry_of(status)
+                if path.endswith("/") and stat.S_ISDIR(status.st_mode):
+                    return None if any((self.root / path).iterdir()) else Entry(0, 0.0, False, ())
+                return None
+        except (OSError, TreeError):
+            return None
+
+    @contextlib.contextmanager
+    def _folder(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the folder a path lies in, name by name, following no link."""
+        *names, last = checked_path(path).removesuffix("/").split("/")
+        opened = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in names:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=opened)
+                try:
+                    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+                except OSError as error:
+                    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                        raise TreeError(
+                            "A link or a file stands where a folder should be.", given=path, where=str(self.root)
+                        ) from error
+                    raise
+                os.close(opened)
+                opened = inner
+            yield opened, last
+        finally:
+            os.close(opened)
+
+    def read(self, path: str) -> bytes:
+        """See Tree."""
+        if path.endswith("/"):
+            return b""
+        try:
+            with self._folder(path) as (folder, name):
+                opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+                with os.fdopen(opened, "rb") as file:
+                    return file.read(LARGEST_FILE_BYTES + 1)
+        except OSError as error:
+            raise TreeError(
+                "A file cannot be read.", given=f"{path}: {error.strerror}", where=str(self.root)
+            ) from error
+
+    def write(
+        self, path: str, content: bytes, *, mtime: float, executable: bool, expected: Entry | None
+    ) -> Entry | None:
+        """See Tree."""
+        staged: Path | None = None
+        try:
+            with self._folder(path, make=True) as (folder, name):
+                if path.endswith("/"):
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=folder)
+                    return Entry(0, 0.0, False, ())
+                staged = self._stage(content, mtime, executable)
+                if expected is None:
+                    # A hard link refuses to replace: whatever stands there stays.
+                    try:
+                        os.link(staged, name, dst_dir_fd=folder, follow_symlinks=False)
+                    except FileExistsError:
+                        return None
+                elif not self._exchanged(staged, folder, name, expected):
+                    return None
+                return self._entry_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        except OSError as error:
+            raise TreeError(
+                "A file cannot be written.", given=f"{path}: {error.strerror}", where=str(self.root)
+            ) from error
+        finally:
+            if staged is not None:
+                staged.unlink(missing_ok=True)
+
+    def add_group(self, root: str, files: Mapping[str, Incoming]) -> dict[str, Entry] | None:
+        """See Tree."""
+        staged = self._fresh()
+        try:
+            staged.mkdir()
+            for path, (content, mtime, executable) in files.items():
+                place = staged / checked_path(path).removeprefix(root + "/")
+                if path.endswith("/"):
+                    place.mkdir(parents=True, exist_ok=True)
+                else:
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    self._fill(place, content, mtime, executable)
+            with self._folder(root, make=True) as (folder, name):
+                # Renaming onto an empty directory would be allowed; onto anything else it is refused.
+                try:
+                    os.rename(staged, name, dst_dir_fd=folder)
+                except OSError as error:
+                    if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                        return None
+                    raise
+            entries = {path: self.entry(path) for path in files}
+            return {path: entry for path, entry in entries.items() if entry is not None}
+        except OSError as error:
+            raise TreeError(
+                "A folder cannot be written.", given=f"{root}: {error.strerror}", where=str(self.root)
+            ) from error
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def change_group(
+        self, root: str, changes: Mapping[str, Incoming | None], expected: Mapping[str, Entry]
+    ) -> dict[str, Entry] | None:
+        """See Tree; the directory is exchanged for one with the changes, in which the other files are the same ones."""
+        staged = self._fresh()
+        try:
+            if not self._twin(self.root / checked_path(root), staged, root, changes, expected):
+                return None
+            for path, file in changes.items():
+                if file is None:
+                    continue
+                place = staged / checked_path(path).removeprefix(root + "/")
+                if path.endswith("/"):
+                    place.mkdir(parents=True, exist_ok=True)
+                else:
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    self._fill(place, file.content, file.mtime, file.executable)
+            ours = self._listed(staged, root)
+            with self._folder(root) as (folder, name):
+                _exchange(staged, folder, name)
+                if self._listed(staged, root) != expected:
+                    # The user was faster: back with it.
+                    _exchange(staged, folder, name)
+                    if self._listed(staged, root) != ours:
+                        staged.replace(self.root / PRIVATE / _RESCUED / staged.name)
+                    return None
+            # A program that began before may still work in the old directory: it is looked at again later.
+            displaced = self.root / PRIVATE / _DISPLACED / staged.name
+            staged.replace(displaced)
+            self._displaced.append((displaced, root, dict(expected), time.monotonic()))
+            entries = {path: self.entry(path) for path, file in changes.items() if file is not None}
+            return {path: entry for path, entry in entries.items() if entry is not None}
+        except OSError as error:
+            raise TreeError(
+                "A folder cannot be changed.", given=f"{root}: {error.strerror}", where=str(self.root)
+            ) from error
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def _twin(
+        self,
+        here: Path,
+        staged: Path,
+        root: str,
+        changes: Mapping[str, Incoming | None],
+        expected: Mapping[str, Entry],
+    ) -> bool:
+        """Make a directory of the same files, without those that change; returns False when there are unknown ones."""
+        staged.mkdir()
+        for folder, names, files in os.walk(here):
+            inner = Path(folder).relative_to(here)
+            prefix = f"{root}/" if inner == Path() else f"{root}/{inner.as_posix()}/"
+            for name in names + files:
+                place, path = Path(folder) / name, prefix + name
+                if place.is_symlink():
+                    (staged / inner / name).symlink_to(place.readlink())
+                elif name in names:
+                    kept = any(each.startswith(path + "/") and changes.get(each, each) is not None for each in expected)
+                    if kept or not any(each.startswith(path + "/") for each in expected):
+                        (staged / inner / name).mkdir(parents=True, exist_ok=True)
+                elif path not in changes:
+                    if path not in expected and path not in self._unsynced:
+                        return False
+                    (staged / inner).mkdir(parents=True, exist_ok=True)
+                    os.link(place, staged / inner / name, follow_symlinks=False)
+        return True
+
+    def _listed(self, folder: Path, root: str) -> dict[str, Entry]:
+        unsynced, self._unsynced = self._unsynced, {}
+        found: dict[str, Entry] = {}
+        self._list(folder, root + "/", found)
+        self._unsynced = unsynced
+        found.pop(root + "/", None)
+        return found
+
+    def _look_after_displaced(self) -> None:
+        """Give back what was still written into directories that were exchanged; forget those that rest."""
+        for each in list(self._displaced):
+            displaced, root, expected, since = each
+            if time.monotonic() - since < _DISPLACED_S:
+                continue
+            self._displaced.remove(each)
+            late = [
+                path
+                for path, entry in self._listed(displaced, root).items()
+                # What has another name is the same file in the new directory: nothing of it is lost.
+                if entry != expected.get(path) and (displaced / path.removeprefix(root + "/")).lstat().st_nlink == 1
+            ]
+            if not late:
+                shutil.rmtree(displaced, ignore_errors=True)
+            else:
+                displaced.replace(self.root / PRIVATE / _RESCUED / displaced.name)
+                self._unsynced[root] = f"was written while it was replaced: see {PRIVATE}/{_RESCUED}/{displaced.name}"
+
+    def _fresh(self) -> Path:
+        return self.root / PRIVATE / _STAGING / f"{os.getpid()}-{next(self._numbers)}"
+
+    def _stage(self, content: bytes, mtime: float, executable: bool) -> Path:
+        staged = self._fresh()
+        self._fill(staged, content, mtime, executable)
+        return staged
+
+    def _fill(self, staged: Path, content: bytes, mtime: float, executable: bool) -> None:
+        opened = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755 if executable else 0o644)
+        try:
+            with os.fdopen(opened, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            nanoseconds = max(round((mtime - self.clock.offset) * self.round_s * 1e9), 0)
+            os.utime(staged, ns=(nanoseconds, nanoseconds))
+        except OSError:
+            staged.unlink()
+            raise
+
+    def _exchanged(self, staged: Path, folder: int, name: str, expected: Entry) -> bool:
+        """Exchange the staged file with the one in place, which is then looked at; put it back if it is another."""
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(before.st_mode) or self._entry_of(before).stamp != expected.stamp:
+            return False
+        ours = staged.lstat().st_ino
+        _exchange(staged, folder, name)
+        if self._entry_of(staged.lstat()).stamp == expected.stamp:
+            return True
+        _exchange(staged, folder, name)
+        if staged.lstat().st_ino != ours:
+            # Not what was staged came back but what was written in between: that is kept.
+            staged.replace(self.root / PRIVATE / _RESCUED / staged.name)
+        return False
+
+    def remove(self, path: str, expected: Entry) -> bool:
+        """See Tree."""
+        try:
+            with self._folder(path) as (folder, name):
+                if path.endswith("/"):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(name, dir_fd=folder)
+                    return True
+                staged = self._fresh()
+                os.rename(name, staged, src_dir_fd=folder)
+                if self._entry_of(staged.lstat()).stamp != expected.stamp:
+                    try:
+                        os.link(staged, name, dst_dir_fd=folder, follow_symlinks=False)
+                    except FileExistsError:
+                        staged.replace(self.root / PRIVATE / _RESCUED / staged.name)
+                        return False
+                    staged.unlink()
+                    return False
+                staged.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise TreeError(
+                "A file cannot be removed.", given=f"{path}: {error.strerror}", where=str(self.root)
+            ) from error
+        self._prune(path)
+        return True
+
+    def _prune(self, path: str) -> None:
+        parent = Path(path).parent
+        while parent != Path():
+            try:
+                with self._folder(str(parent)) as (folder, name):
+                    os.rmdir(name, dir_fd=folder)
+            except (OSError, TreeError):
+                return
+            parent = parent.parent
+
+    def evict(self, path: str, expected: Entry) -> bool:
+        """Return False: a directory has no files without content."""
+        return False
+
+    def free_bytes(self) -> float:
+        """See Tree."""
+        room = os.statvfs(self.root)
+        return float(room.f_bavail * room.f_frsize)
+
+    def unsynced(self) -> dict[str, str]:
+        """See Tree."""
+        return self._unsynced
+
+    def time(self, now: float) -> float:
+        """See Tree; modification times count from 1970."""
+        return time.time() / self.round_s + self.clock.offset
+
+    def tell(self, path: str, says: str) -> None:
+        """Add a line of JSON to ``.wavetank-sync/notices.jsonl``."""
+        with contextlib.suppress(OSError), (self.root / PRIVATE / NOTICES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"path": path, "says": says}) + "\n")
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _exchange(one: Path, folder: int, name: str) -> None:
+    """Exchange two names at once; where the system cannot, replace and keep the old file under the other name."""
+    try:
+        call = _libc.renameat2
+    except AttributeError:
+        call = None
+    if call is not None:
+        here = ctypes.c_int(-100)
+        if call(here, os.fsencode(one), ctypes.c_int(folder), os.fsencode(name), ctypes.c_uint(_EXCHANGE)) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(number, os.strerror(number), name)
+    kept = one.with_name(f"{one.name}.kept")
+    if one.is_dir():
+        # Two renames: for an instant the name is free.
+        os.rename(name, kept, src_dir_fd=folder)
+        os.rename(one, name, dst_dir_fd=folder)
+        kept.replace(one)
+        return
+    os.link(name, kept, src_dir_fd=folder, follow_symlinks=False)
+    os.replace(one, name, dst_dir_fd=folder)
+    kept.replace(one)

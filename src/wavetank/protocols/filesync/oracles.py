@@ -1,0 +1,255 @@
+"""What was lost, torn, brought back or left different: one account for every engine, simulated or real.
+
+The truth is what programs did and what they saw when they did it.  A version is safe when something visible at the end
+descends from it, or when someone who saw it removed it; everything else was lost, and lost silently when nobody was
+told.
+
+Sources: B. Pierce, J. Vouillon, "What's in Unison? A Formal Specification and Reference Implementation of a File
+Synchronizer", 2004, for what a synchroniser may change; L. Lamport, "Time, Clocks, and the Ordering of Events in a
+Distributed System", CACM 21(7), 1978, for descent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from wavetank.protocols.filesync.applications import Files, torn_groups
+from wavetank.protocols.filesync.device import Deed, Notice, digest_of
+from wavetank.protocols.filesync.tree import group_of, group_roots, is_conflict, original_name
+from wavetank.protocols.history import History, Operation
+
+Version = tuple[str, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """What the oracles found.
+
+    Parameters
+    ----------
+    writes : int
+        Files that programs wrote.
+    lost : frozenset of (str, bytes)
+        Versions that nothing visible descends from and nobody removed.
+    silent : frozenset of (str, bytes)
+        Those of them for whose path nobody was told anything.
+    resurrected : frozenset of str
+        Paths that hold a version which someone who had seen it removed.
+    divergence_bytes : int
+        Bytes of files that differ between devices at the end, the largest version of each.
+    conflict_copies : int
+        Things that stand beside their original at the end under a name that says so.
+    looks, torn : int
+        Looks of readers, and groups found torn in them.
+    torn_at_end : tuple of (str, str)
+        Groups torn at the end, and what is wrong.
+    backups, failed_restores : int
+        Backups taken, and those that lack a content or hold a torn group.
+    """
+
+    writes: int
+    lost: frozenset[Version]
+    silent: frozenset[Version]
+    resurrected: frozenset[str]
+    divergence_bytes: int
+    conflict_copies: int
+    looks: int
+    torn: int
+    torn_at_end: tuple[tuple[str, str], ...]
+    backups: int
+    failed_restores: int
+
+
+def judge(
+    deeds: Sequence[Deed],
+    notices: Iterable[Notice],
+    at_end: Mapping[int, Files],
+    looks: Iterable[Files] = (),
+    backups: Iterable[Files] = (),
+) -> Damage:
+    """Return what was lost, torn, brought back or left different.
+
+    Parameters
+    ----------
+    deeds : sequence of Deed
+        Of all devices, in any order.
+    notices : iterable of Notice
+        What users were told.
+    at_end : mapping
+        Device to its files after everything came to rest.
+    looks, backups : iterable of mapping
+        What readers saw, and what was copied away.
+    """
+    lost = lost_versions(deeds, at_end)
+    told = {notice.path for notice in notices}
+    roots = group_roots(path for path, _ in lost)
+    looks = list(looks)
+    backups = list(backups)
+    copies = {_copy_of(path) for files in at_end.values() for path in files if is_conflict(path)}
+    torn_at_end = {item for files in at_end.values() for item in torn_groups(files).items()}
+    return Damage(
+        writes=sum(bool(deed.version) for deed in deeds),
+        lost=lost,
+        silent=frozenset(version for version in lost if not {version[0], group_of(version[0], roots)} & told),
+        resurrected=resurrected_paths(deeds, at_end),
+        divergence_bytes=divergence_bytes(at_end),
+        conflict_copies=len(copies),
+        looks=len(looks),
+        torn=sum(len(torn_groups(files)) for files in looks),
+        torn_at_end=tuple(sorted(torn_at_end)),
+        backups=len(backups),
+        failed_restores=sum(not restores(files) for files in backups),
+    )
+
+
+def lost_versions(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> frozenset[Version]:
+    """Return the versions that nothing visible descends from and that nobody who saw them removed."""
+    saw = _ancestry(deeds)
+    # A conflict copy holds a version of the original; a program may also have written the copy itself.
+    pending = [
+        (name, digest_of(seen.content))
+        for files in at_end.values()
+        for path, seen in files.items()
+        if seen.content is not None
+        for name in {path, original_name(path)}
+    ]
+    # A file whose content is in the cloud alone is still there; its version is the one that was last written there.
+    dataless = {
+        original_name(path) for files in at_end.values() for path, seen in files.items() if seen.content is None
+    }
+    for deed in sorted(deeds):
+        if not deed.version or deed.path in dataless:
+            pending += deed.saw
+    safe: set[Version] = set()
+    while pending:
+        version = pending.pop()
+        if version not in safe:
+            safe.add(version)
+            pending += saw.get(version, ())
+    latest = {deed.path: (deed.path, deed.version) for deed in sorted(deeds) if deed.path in dataless}
+    return frozenset(saw.keys() - safe - set(latest.values()))
+
+
+def _ancestry(deeds: Iterable[Deed]) -> dict[Version, set[Version]]:
+    saw: dict[Version, set[Version]] = {}
+    for deed in deeds:
+        if deed.version:
+            saw.setdefault((deed.path, deed.version), set()).update(deed.saw)
+    return saw
+
+
+def resurrected_paths(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> frozenset[str]:
+    """Return the paths that hold a version which someone who had seen it removed, and nobody wrote again.
+
+    Where both versions of a group were kept and the other one lacks the file, the removal is as visible as the file.
+    """
+    saw = _ancestry(deeds)
+    written_at: dict[Version, float] = {}
+    for deed in deeds:
+        if deed.version:
+            version = (deed.path, deed.version)
+            written_at[version] = max(written_at.get(version, deed.at), deed.at)
+    removed_at: dict[Version, float] = {}
+    for deed in deeds:
+        pending = [] if deed.version else list(deed.saw)
+        reached: set[Version] = set()
+        while pending:
+            version = pending.pop()
+            if version in reached or version[0] != deed.path:
+                continue
+            reached.add(version)
+            removed_at[version] = max(removed_at.get(version, deed.at), deed.at)
+            pending += saw.get(version, ())
+    found = set()
+    for files in at_end.values():
+        for path, seen in files.items():
+            version = (path, digest_of(seen.content or b""))
+            if (
+                version in removed_at
+                and written_at.get(version, 0.0) < removed_at[version]
+                and not _is_removed_in_a_copy(path, files)
+            ):
+                found.add(path)
+    return frozenset(found)
+
+
+def _is_removed_in_a_copy(path: str, files: Files) -> bool:
+    root = group_of(path, group_roots(files))
+    copies = {_copy_of(other) for other in files if is_conflict(other)}
+    return root != path and any(
+        original_name(copy) == root and copy + path[len(root) :] not in files for copy in copies
+    )
+
+
+def divergence_bytes(at_end: Mapping[int, Files]) -> int:
+    """Return the bytes of files that differ between devices, the largest version of each; evicted files are equal."""
+    total = 0
+    for path in {path for files in at_end.values() for path in files}:
+        versions = [files.get(path) for files in at_end.values()]
+        contents = [None if seen is None else seen.content for seen in versions]
+        present = [content for content in contents if content is not None]
+        somewhere_missing = any(seen is None for seen in versions)
+        if somewhere_missing or len(set(present)) > 1:
+            total += max((len(content) for content in present), default=0)
+    return total
+
+
+def restores(files: Files) -> bool:
+    """Return whether a backup, put back, gives everything: no content missing, no group torn."""
+    return all(seen.content is not None for seen in files.values()) and not torn_groups(files)
+
+
+def _copy_of(path: str) -> str:
+    names = path.split("/")
+    return next("/".join(names[:count]) for count in range(1, len(names) + 1) if is_conflict(names[count - 1]))
+
+
+def register_history(deeds: Sequence[Deed], reads: Iterable[tuple[float, int, Files]], paths: Iterable[str]) -> History:
+    """Return what happened to some files as a history of registers, for a consistency checker.
+
+    Parameters
+    ----------
+    deeds : sequence of Deed
+    reads : iterable of (float, int, mapping)
+        Time, device and what a reader saw.
+    paths : iterable of str
+        Which files; each is a register whose values are the digests of its contents.
+    """
+    wanted = set(paths)
+    rows: list[Operation] = []
+    for deed in deeds:
+        if deed.path in wanted and deed.version:
+            rows.append(_operation(deed.at, deed.device, "write", deed.path, value=deed.version.hex()))
+    for at, device, files in reads:
+        for path in sorted(wanted & files.keys()):
+            content = files[path].content
+            if content is not None:
+                rows.append(_operation(at, device, "read", path, result=digest_of(content).hex()))
+    last: dict[str, float] = {}
+    spread = []
+    for row in sorted(rows, key=lambda row: row.invoked):
+        # A device does one thing at a time: what falls on one instant is put one after the other.
+        at = max(row.invoked, last.get(row.process, 0.0))
+        last[row.process] = at + 2e-6
+        spread.append(
+            Operation(
+                process=row.process,
+                action=row.action,
+                key=row.key,
+                value=row.value,
+                result=row.result,
+                invoked=at,
+                returned=at + 1e-6,
+            )
+        )
+    spread.sort(key=lambda row: row.invoked)
+    return History(operations=tuple(spread))
+
+
+def _operation(
+    at: float, device: int, action: str, path: str, *, value: str | None = None, result: str | None = None
+) -> Operation:
+    return Operation(
+        process=f"device {device}", action=action, key=path, value=value, result=result, invoked=at, returned=at
+    )

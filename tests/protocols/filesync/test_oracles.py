@@ -1,0 +1,138 @@
+"""The account of damage, on cases small enough to count by hand; and histories for the consistency checker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wavetank.protocols.consistency import engine as consistency
+from wavetank.protocols.filesync.applications import Look, Put, Seen
+from wavetank.protocols.filesync.device import Deed, Notice, digest_of
+from wavetank.protocols.filesync.oracles import (
+    divergence_bytes,
+    judge,
+    lost_versions,
+    register_history,
+    restores,
+    resurrected_paths,
+)
+from wavetank.protocols.filesync.simulated import run_simulated
+from wavetank.protocols.filesync.workloads import Scenario
+
+
+def version(text: str) -> bytes:
+    return digest_of(text.encode())
+
+
+def write(at: float, device: int, path: str, text: str, *saw: str) -> Deed:
+    return Deed(at, device, path, version(text), tuple((path, version(each)) for each in saw))
+
+
+def remove(at: float, device: int, path: str, saw: str) -> Deed:
+    return Deed(at, device, path, b"", ((path, version(saw)),))
+
+
+def files(**contents: str | None) -> dict[str, Seen]:
+    return {path: Seen(None if text is None else text.encode(), 0.0) for path, text in contents.items()}
+
+
+FORK = [write(1, 1, "a", "1"), write(2, 1, "a", "2", "1"), write(3, 2, "a", "3", "1")]
+
+
+def test_what_something_visible_descends_from_is_not_lost() -> None:
+    assert lost_versions(FORK[:2], {1: files(a="2")}) == frozenset()
+    assert lost_versions(FORK, {1: files(a="3")}) == {("a", version("2"))}
+    assert lost_versions(FORK, {1: files(a="3", **{"a (conflict of 1, 00000000)": "2"})}) == frozenset()
+    assert lost_versions(FORK, {1: files(a="3"), 2: files(a="2")}) == frozenset()
+
+
+def test_what_somebody_who_saw_it_removed_is_not_lost() -> None:
+    assert lost_versions([*FORK[:2], remove(4, 2, "a", "2")], {1: {}}) == frozenset()
+    assert lost_versions([*FORK, remove(4, 2, "a", "3")], {1: {}}) == {("a", version("2"))}
+
+
+def test_what_is_in_the_cloud_alone_is_not_lost() -> None:
+    assert lost_versions(FORK[:2], {1: files(a=None)}) == frozenset()
+
+
+def test_a_loss_is_silent_unless_its_path_or_group_was_named() -> None:
+    at_end = {1: files(a="3")}
+    assert len(judge(FORK, [], at_end).silent) == 1
+    told = judge(FORK, [Notice(1.0, "a", "something")], at_end)
+    assert (len(told.lost), len(told.silent)) == (1, 0)
+    inside = [Deed(1, 1, "r/.git/x", version("1")), Deed(2, 2, "r/.git/x", version("2"))]
+    assert len(judge(inside, [Notice(1.0, "r", "something")], {1: files(**{"r/.git/x": "2"})}).silent) == 0
+
+
+def test_a_removed_version_that_is_there_again_is_resurrected() -> None:
+    deeds = [*FORK[:2], remove(5, 2, "a", "2")]
+    assert resurrected_paths(deeds, {1: files(a="2")}) == {"a"}
+    assert resurrected_paths(deeds, {1: files(a="1")}) == {"a"}
+    assert resurrected_paths(deeds, {1: {}}) == frozenset()
+    # Somebody wrote it again, or never knew of it.
+    assert resurrected_paths([*deeds, write(6, 1, "a", "2")], {1: files(a="2")}) == frozenset()
+    assert resurrected_paths([*FORK, remove(5, 1, "a", "2")], {1: files(a="3")}) == frozenset()
+
+
+def test_a_removal_that_is_shown_in_the_groups_copy_is_not_undone() -> None:
+    deeds = [write(1, 1, "r/.git/x", "1"), remove(2, 2, "r/.git/x", "1")]
+    end = files(**{"r/.git/x": "1", "r/.git/y": "1"})
+    assert resurrected_paths(deeds, {1: end}) == {"r/.git/x"}
+    end |= files(**{"r (conflict of 2, 00000000)/.git/y": "1"})
+    assert resurrected_paths(deeds, {1: end}) == frozenset()
+
+
+def test_divergence_counts_the_largest_version_of_each_file_that_differs() -> None:
+    at_end = {1: files(a="same", b="longer", c="gone"), 2: files(a="same", b="short")}
+    assert divergence_bytes(at_end) == 6 + 4
+    assert divergence_bytes({1: files(a=None), 2: files(a="same")}) == 0
+
+
+def test_a_backup_restores_when_nothing_is_missing_or_torn() -> None:
+    assert restores(files(a="1"))
+    assert not restores(files(a=None))
+    assert not restores(files(**{"l.bundle/p": "1"}))
+
+
+def test_conflict_copies_are_counted_once_each() -> None:
+    copy = {
+        "r (conflict of 2, 00000000)/x": "1",
+        "r (conflict of 2, 00000000)/y": "2",
+        "a (conflict of 1, 00000000).t": "1",
+    }
+    assert judge([], [], {1: files(**copy), 2: files(**copy)}).conflict_copies == 2
+
+
+def test_a_history_has_each_devices_operations_one_after_the_other() -> None:
+    reads = [(2.0, 2, files(a="1", b="9")), (2.0, 2, files(a="1"))]
+    history = register_history([*FORK, remove(4, 1, "a", "2")], reads, ["a"])
+    assert [(each.process, each.action) for each in history.operations] == [
+        ("device 1", "write"), ("device 1", "write"), ("device 2", "read"), ("device 2", "read"), ("device 2", "write"),
+    ]  # fmt: skip
+    assert history.operations[2].result == version("1").hex()
+    ends = [each.returned for each in history.operations if each.process == "device 2"]
+    assert ends == sorted(ends)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"), [("timeline", "violated"), ("vectors", "holds"), ("causal", "holds"), ("bilateral", "holds")]
+)
+def test_with_skew_a_timeline_is_not_causal_and_snapshots_are(engines: Any, play: Any, name: str, outcome: str) -> None:
+    # Device 2, whose clock is behind, sees what device 1 wrote and writes the next version.
+    commands = [(10, 1, Put("a", b"first")), (28, 2, Look()), (30, 2, Put("a", b"second"))]
+    commands += [(at, device, Look()) for at in (60, 90) for device in (1, 2)]
+    found = play(engines[name], commands, offsets=(0.0, -300.0))
+    history = register_history(found.deeds, found.looks, ["a"])
+    assert len(history.operations) == 7
+    assert consistency.judge(history, "causal").outcome == outcome
+
+
+@pytest.mark.parametrize("name", ["causal", "bilateral"])
+def test_registers_of_a_whole_run_are_causal(engines: Any, name: str) -> None:
+    scenario = Scenario(work="bundles", rounds=150, cuts=2, skew_rounds=20, look_rounds=30)
+    found = run_simulated(engines[name], scenario, 2)
+    for path in ("letter0.bundle/part0", "letter1.bundle/part0"):
+        history = register_history(found.deeds, found.looks, [path])
+        assert len(history.operations) > 15
+        assert consistency.judge(history, "causal").outcome == "holds"

@@ -753,12 +753,13 @@ class PBFT:
         return (size - 1) // 3
 
     def conflicting(self, message: Message) -> Message:
-        """Return what an equivocator says in place of a message: another batch, or a vote for another batch."""
+        """Return what an equivocator says in place of a message: that there is nothing to do under its number."""
         if isinstance(message, PrePrepare):
-            return PrePrepare(message.view, message.place, message.batch[1:] if message.batch else message.batch)
-        if isinstance(message, Prepare | Commit | Checkpoint):
-            other = message.digest[:-1] + bytes([message.digest[-1] ^ 1])
-            return msgspec.structs.replace(message, digest=other)
+            return PrePrepare(message.view, message.place, _NULL)
+        if isinstance(message, Prepare | Commit):
+            return msgspec.structs.replace(message, digest=_NULL_DIGEST)
+        if isinstance(message, Checkpoint):
+            return msgspec.structs.replace(message, digest=message.digest[:-1] + bytes([message.digest[-1] ^ 1]))
         return message
 
     def violation(self, snapshot: Snapshot) -> str:

@@ -1,0 +1,510 @@
+"""Decides a counter system with one formula of linear arithmetic for all parameters at once (SMT, reachability).
+
+Guards of increments-only automata change their truth once, so a run is a short sequence of *segments* in which rules
+fire any number of times in any order: what matters is how often.  A segment's lower guards hold at its start, its
+upper guards at its end; between two segments one rule that forbids itself may fire once.  Flow equations say how many
+processes are where, counter equations what was sent.  The solver either finds parameters and firings, which are
+replayed, or proves that there are none.
+
+Source: Balasubramanian, Esparza, Lazic, "Complexity of Verification and Synthesis of Threshold Automata" (ATVA 2020,
+arXiv 2002.08507), as the SMT checker of TACO (arXiv 2605.06118).
+
+Differs from the source:
+
+1. Segments end only where a guard in use changes: one segment for every guard and polarity in use, plus one.
+2. Single firings between segments are only for rules whose own update falsifies their guard.
+3. The chain of firing rules is not enumerated: in acyclic automata flow equations imply it; elsewhere a model that
+   misses it is refuted by a cut (a set of locations without processes that is left but never entered) and solved again.
+4. Automata with resets or decrements are searched for violations with a growing number of segments; such updates fire
+   only between segments.  Nothing is proved for them.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wavetank.protocols.threshold.answers import SETTLED, Answer
+from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
+from wavetank.protocols.threshold.counterexample import AbstractRun, unreachable_sources
+from wavetank.protocols.threshold.expressions import Linear, comparisons
+from wavetank.protocols.threshold.parameters import SmtText, load_z3, number
+from wavetank.protocols.threshold.preprocess import CounterSystem
+from wavetank.settings import setting
+
+# Above this many characters of formula, counterexamples are not made smaller: solving again would take too long.
+_LARGEST_SHRUNK = 300_000
+_BRANCHES = itertools.count(1)
+_INTEGER = re.compile(r"\(define-fun (\S+) \(\) Int\s+(\d+)\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmtReachability:
+    """Bounded sequences of segments, decided by z3.
+
+    Parameters
+    ----------
+    shrink_s : float
+        Time to look for a counterexample with smaller parameters.
+    most_segments : int
+        Of a search in an automaton with resets or decrements.
+    """
+
+    shrink_s: float = setting(0.5, unit="s", says="time to look for smaller counterexamples", low=0, high=3600)
+    most_segments: int = setting(40, says="searched in automata with resets or decrements", low=1, high=1000)
+
+    def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
+        """Return whether the system's stages can be met.
+
+        Parameters
+        ----------
+        system : CounterSystem
+        deadline : Deadline
+        """
+        if system.impossible:
+            return Answer("holds", SETTLED, by="smt")
+        needed = segments_needed(system)
+        try:
+            run, segments = self._search(system, _growing(needed or self.most_segments), deadline)
+        except OutOfTimeError as reason:
+            return Answer("undecided", str(reason), by="smt")
+        if run is not None:
+            return Answer("violated", f"a run of at most {segments} segments was found", run, by="smt")
+        if needed is not None:
+            return Answer("holds", f"no run of {needed} segments for any parameters", by="smt")
+        return Answer(
+            "undecided",
+            f"no violation within {self.most_segments} segments; resets and decrements allow more",
+            by="smt",
+        )
+
+    def _search(
+        self, system: CounterSystem, sizes: Iterable[int], deadline: Deadline
+    ) -> tuple[AbstractRun | None, int]:
+        """Return a run that meets the stages, and the number of segments of the longest runs tried."""
+        encoding = SegmentEncoding(system)
+        question = Question(deadline)
+        written = 0
+        for size in sizes:
+            while written < size:
+                encoding.add_segment(range(len(system.moves)))
+                written += 1
+            question.add(encoding.take())
+            question.push()
+            encoding.require_stages()
+            question.add(encoding.take())
+            while question.satisfiable():
+                model = question.model()
+                cuts = list(encoding.cuts(model))
+                if not cuts:
+                    best = self._shrunk(encoding, question, model, deadline)
+                    return encoding.run(best), size
+                question.add("\n".join(cuts))
+            question.pop()
+        return None, written
+
+    def _shrunk(
+        self, encoding: SegmentEncoding, question: Question, model: Mapping[str, int], deadline: Deadline
+    ) -> Mapping[str, int]:
+        """Return a model with smaller parameters, if one is found soon."""
+        if encoding.size > _LARGEST_SHRUNK:
+            return model
+        clock = deadline.at_most(self.shrink_s)
+        symbols = encoding.parameter_symbols
+        largest = sum(model.get(symbol, 0) for symbol in symbols)
+        for limit in (3, 5, 8, 12, 20):
+            if limit >= largest or clock.left_s <= 0:
+                break
+            try:
+                if question.satisfiable(f"(assert (<= {_sum(symbols)} {limit}))", clock):
+                    found = question.model()
+                    if not list(encoding.cuts(found)):
+                        return found
+            except OutOfTimeError:
+                break
+        return model
+
+
+def _growing(most: int) -> Iterator[int]:
+    """Yield numbers of segments: most violations need few, and a short formula that has none is refuted quickly."""
+    size = 3
+    while size * 3 < most * 2:
+        yield size
+        size *= 2
+    yield most
+
+
+def segments_needed(system: CounterSystem) -> int | None:
+    """Return how many segments every run of the system can be cut into; None when there is no bound.
+
+    Every guard in use changes once: from where a lower guard becomes true, and to where an upper guard becomes false,
+    one cut each is enough.  A stage before the last needs one more.
+    """
+    if not system.only_increments or not system.all_guards_grow:
+        return None
+    changing = {guard for move in system.moves for guard in move.guards if system.thresholds[abs(guard) - 1].term}
+    return len(changing) + len(system.stages)
+
+
+class Question:
+    """A solver that is given text, asked under a deadline, and leaves Ctrl-C alone.
+
+    Parameters
+    ----------
+    deadline : Deadline
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._z3 = load_z3()
+        self._deadline = deadline
+        # The plain incremental core: on these formulas it is several times faster than the tactics for QF_LIA.
+        self._solver = self._z3.SimpleSolver(ctx=self._z3.Context())
+        self._model: Any = None
+
+    def add(self, text: str) -> None:
+        """Add declarations and assertions in SMT-LIB; a symbol is declared once, even where scopes are closed."""
+        self._solver.from_string(text)
+
+    def push(self) -> None:
+        """Open a scope."""
+        self._solver.push()
+
+    def pop(self) -> None:
+        """Forget what was added since the scope was opened."""
+        self._solver.pop()
+
+    def satisfiable(self, extra: str = "", deadline: Deadline | None = None) -> bool:
+        """Return whether all that was added can be met.
+
+        Parameters
+        ----------
+        extra : str
+            Assertions for this question alone.
+        deadline : Deadline, optional
+            Instead of the solver's own.
+
+        Raises
+        ------
+        OutOfTimeError
+        KeyboardInterrupt
+            z3 swallows Ctrl-C; it is raised again here.
+        """
+        clock = deadline or self._deadline
+        clock.check()
+        self._solver.set("timeout", max(1, int(1000 * min(clock.left_s, 1e6))))
+        if extra:
+            self._solver.push()
+            self._solver.from_string(extra)
+        try:
+            answer = self._solver.check()
+            self._model = self._solver.model() if answer == self._z3.sat else None
+        except self._z3.Z3Exception as error:
+            raise OutOfTimeError(f"the solver gave up: {error}") from error
+        finally:
+            if extra:
+                self._solver.pop()
+        if answer == self._z3.unknown:
+            reason = str(self._solver.reason_unknown())
+            if "keyboard" in reason or "interrupt" in reason:
+                raise KeyboardInterrupt
+            raise OutOfTimeError("the time is up" if clock.left_s <= 0.05 else f"the solver gave up: {reason}")
+        return bool(answer == self._z3.sat)
+
+    def model(self) -> dict[str, int]:
+        """Return the integers of the last model by symbol; those not in it may be anything, say zero."""
+        # The text is read many times faster than the model is asked symbol by symbol.
+        return {name: int(value) for name, value in _INTEGER.findall(self._model.sexpr()) if value != "0"}
+
+
+class SegmentEncoding:
+    """A run as text for the solver, one segment after the other.
+
+    Parameters
+    ----------
+    system : CounterSystem
+    """
+
+    def __init__(self, system: CounterSystem) -> None:
+        self.system = system
+        self.size = 0
+        self.parameter_symbols = [f"p{number}" for number in range(len(system.parameters))]
+        self._lines: list[str] = []
+        self._text = SmtText({})
+        self._moves_by_guards: dict[frozenset[int], list[int]] = {}
+        self._segment_moves: list[int] = []
+        self._single_moves: list[int] = []
+        grows = [threshold.grows for threshold in system.thresholds]
+        for index, move in enumerate(system.moves):
+            plain = not move.assigns and all(by > 0 for _, by in move.shifts)
+            plain = plain and all(grows[abs(guard) - 1] for guard in move.guards)
+            if plain:
+                self._segment_moves.append(index)
+            if not plain or self._forbids_itself(index):
+                self._single_moves.append(index)
+        # Guards stay as they become only where nothing is ever lowered.
+        self._monotone = system.only_increments and system.all_guards_grow
+        for symbol in self.parameter_symbols:
+            self._natural(symbol)
+        self._bind(dict(zip(system.parameters, self.parameter_symbols, strict=True)))
+        linears = [threshold.bound for threshold in system.thresholds]
+        for formula in (system.resilience, system.initial, *system.stages):
+            linears += [side for item in comparisons(formula) for side in (item.left, item.right)]
+        self._lines += self._text.declare_quotients(linears)
+        self._bounds = [self._text.linear(threshold.bound) for threshold in system.thresholds]
+        self._lines.append(f"(assert {self._text.formula(system.resilience)})")
+        self._at = ["0"] * len(system.locations)
+        for location in sorted(system.starts):
+            self._at[location] = self._natural(f"k_{location}")
+        self._count = ["0"] * len(system.counters)
+        for counter in range(len(system.counters)):
+            if counter not in system.zero_counters:
+                self._count[counter] = self._natural(f"c_{counter}")
+        self._started = tuple(self._at), tuple(self._count)
+        self._bind_configuration()
+        self._lines.append(f"(assert {self._text.formula(system.initial)})")
+        # For every segment: what fires, and where processes are before.
+        self._segments: list[tuple[dict[int, str], tuple[str, ...]]] = []
+        self._before: dict[int, str] = {}
+        self._stage_marks: list[str] = []
+        # Symbols are declared once a solver, so branches of a search must not share them.
+        self._branch = 0
+        self._mark_stages("i")
+
+    def copy(self) -> SegmentEncoding:
+        """Return an encoding that continues this one; both may go on, in different scopes of a solver."""
+        other = copy.copy(self)
+        for name in ("_lines", "_at", "_count", "_segments", "_before", "_stage_marks"):
+            setattr(other, name, copy.copy(getattr(self, name)))
+        other._branch = next(_BRANCHES)
+        return other
+
+    def take(self) -> str:
+        """Return what was written since the last call."""
+        text = "\n".join(self._lines)
+        self._lines.clear()
+        self.size += len(text)
+        return text
+
+    def add_segment(self, moves: Iterable[int]) -> None:
+        """Let a single self-forbidding rule fire (after a first segment), then these moves any number of times."""
+        tag = self._tag()
+        chosen = set(moves)
+        if self._segments:
+            self._single_firing(tag, [move for move in self._single_moves if move in chosen])
+        fired = {move: self._natural(f"x{tag}_{move}") for move in self._segment_moves if move in chosen}
+        at, count = tuple(self._at), tuple(self._count)
+        self._segments.append((fired, at))
+        self._apply(f"e{tag}", fired)
+        holds: dict[int, str] = {}
+        groups: dict[frozenset[int], list[str]] = {}
+        for move, symbol in fired.items():
+            groups.setdefault(self.system.moves[move].guards, []).append(symbol)
+        for guard in sorted({guard for guards in groups for guard in guards}):
+            # A lower guard that holds at the start and an upper one that holds at the end hold throughout.
+            name = f"g{tag}_{guard}" if guard > 0 else f"u{tag}_{-guard}"
+            condition = self._condition(guard, count if guard > 0 else self._count)
+            self._lines.append(f"(declare-const {name} Bool)(assert (=> {name} {condition}))")
+            if self._monotone and guard in self._before:
+                earlier = self._before[guard]
+                first, second = (earlier, name) if guard > 0 else (name, earlier)
+                self._lines.append(f"(assert (=> {first} {second}))")
+            holds[guard] = name
+        self._before.update(holds)
+        for guards, symbols in groups.items():
+            if guards:
+                names = [holds[guard] for guard in sorted(guards)]
+                allowed = names[0] if len(names) == 1 else f"(and {' '.join(names)})"
+                self._lines.append(f"(assert (or (<= {_sum(symbols)} 0) {allowed}))")
+        self._mark_stages(f"e{tag}")
+
+    def add_steady(self, moves: Iterable[int], context: Iterable[int]) -> None:
+        """Let these moves fire any number of times while ``context``, which implies their guards, stays true.
+
+        Parameters
+        ----------
+        moves : iterable of int
+        context : iterable of int
+            Guards that hold at the start and at the end; thresholds in them must grow, or no move may change them.
+        """
+        tag = self._tag()
+        chosen = set(moves)
+        self.require(context)
+        fired = {move: self._natural(f"x{tag}_{move}") for move in self._segment_moves if move in chosen}
+        self._segments.append((fired, tuple(self._at)))
+        self._apply(f"e{tag}", fired)
+        self.require(context)
+        self._mark_stages(f"e{tag}")
+
+    def add_crossing(self, moves: Sequence[int]) -> None:
+        """Let exactly one of these moves fire once."""
+        self._single_firing(self._tag(), moves)
+        fired = self._segments[-1][0]
+        self._lines.append(f"(assert (>= {_sum(fired.values())} 1))")
+
+    def _tag(self) -> str:
+        return f"{self._branch}.{len(self._segments)}"
+
+    def _single_firing(self, tag: str, moves: Sequence[int]) -> None:
+        fired = {move: self._natural(f"y{tag}_{move}") for move in moves}
+        if fired:
+            self._lines.append(f"(assert (<= {_sum(fired.values())} 1))")
+            for move, symbol in fired.items():
+                conditions = [self._condition(guard, self._count) for guard in self.system.moves[move].guards]
+                conditions.append(f"(>= {self._at[self.system.moves[move].source]} 1)")
+                self._lines.append(f"(assert (or (<= {symbol} 0) (and {' '.join(conditions)})))")
+        self._segments.append((fired, tuple(self._at)))
+        self._apply(f"s{tag}", fired)
+        self._mark_stages(f"s{tag}")
+
+    def _apply(self, tag: str, fired: Mapping[int, str]) -> None:
+        """Write where processes and counters are after the firings."""
+        moved: dict[int, list[str]] = {}
+        added: dict[int, list[str]] = {}
+        assigned: dict[int, list[tuple[str, Linear]]] = {}
+        for move, symbol in fired.items():
+            rule = self.system.moves[move]
+            if rule.source != rule.target:
+                moved.setdefault(rule.source, []).append(f"(- {symbol})")
+                moved.setdefault(rule.target, []).append(symbol)
+            for counter, by in rule.shifts:
+                added.setdefault(counter, []).append(_times(by, symbol))
+            for counter, value in rule.assigns:
+                assigned.setdefault(counter, []).append((symbol, value))
+        self._bind_configuration()
+        texts = {c: [(s, self._text.linear(v)) for s, v in items] for c, items in assigned.items()}
+        for location, parts in moved.items():
+            before = self._at[location]
+            self._at[location] = self._natural(f"k{tag}_{location}")
+            self._lines.append(f"(assert (= {self._at[location]} {_sum((before, *parts))}))")
+        for counter in sorted({*added, *texts}):
+            total = _sum((self._count[counter], *added.get(counter, ())))
+            for symbol, text in texts.get(counter, ()):
+                total = f"(ite (>= {symbol} 1) {text} {total})"
+            self._count[counter] = self._natural(f"c{tag}_{counter}")
+            self._lines.append(f"(assert (= {self._count[counter]} {total}))")
+
+    def _mark_stages(self, tag: str) -> None:
+        """Note which stages but the last were met by now."""
+        marks: list[str] = []
+        for stage, formula in enumerate(self.system.stages[:-1]):
+            self._bind_configuration()
+            name = f"m{tag}_{stage}"
+            now = [self._text.formula(formula), *([marks[-1]] if marks else [])]
+            met = f"(and {' '.join(now)})"
+            if self._stage_marks:
+                met = f"(or {self._stage_marks[stage]} {met})"
+            self._lines.append(f"(declare-const {name} Bool)(assert (=> {name} {met}))")
+            marks.append(name)
+        self._stage_marks = marks
+
+    def require_stages(self) -> None:
+        """Demand the last stage at the end, and the others before."""
+        self._lines += [f"(assert {mark})" for mark in self._stage_marks]
+        self._bind_configuration()
+        self._lines.append(f"(assert {self._text.formula(self.system.stages[-1])})")
+
+    def require(self, guards: Iterable[int]) -> None:
+        """Demand that guards hold in the configuration at the end of what was written so far."""
+        for guard in guards:
+            self._lines.append(f"(assert {self._condition(guard, self._count)})")
+
+    def require_one_of(self, alternatives: Iterable[Mapping[int, int]]) -> None:
+        """Demand that now, for one alternative, each of its locations holds at least that many processes."""
+        listed = [
+            f"(and true {' '.join(f'(>= {self._at[place]} {least})' for place, least in alternative.items())})"
+            for alternative in alternatives
+        ]
+        self._lines.append(f"(assert (or {' '.join(listed)}))")
+
+    def cuts(self, model: Mapping[str, int]) -> Iterator[str]:
+        """Yield assertions that refute a model in which a segment's firings cannot be ordered."""
+        for fired, at in self._segments:
+            counts = {move: model.get(symbol, 0) for move, symbol in fired.items()}
+            occupied = {place: _value(symbol, model) for place, symbol in enumerate(at)}
+            stranded = unreachable_sources(self.system, counts, occupied)
+            if stranded:
+                # The same set of locations is a trap in every segment.
+                for symbols, places in self._segments:
+                    yield self._cut(stranded, symbols, places)
+                return
+
+    def _cut(self, stranded: set[int], fired: Mapping[int, str], at: Sequence[str]) -> str:
+        moves = self.system.moves
+        leaving = [symbol for move, symbol in fired.items() if moves[move].source in stranded]
+        entering = [
+            symbol
+            for move, symbol in fired.items()
+            if moves[move].target in stranded and moves[move].source not in stranded
+        ]
+        there = [at[place] for place in sorted(stranded) if at[place] != "0"]
+        return f"(assert (or (<= {_sum(leaving)} 0) (>= {_sum((*there, *entering))} 1)))"
+
+    def run(self, model: Mapping[str, int]) -> AbstractRun:
+        """Return a model as a run."""
+        at, count = self._started
+        parameters = {
+            name: model.get(symbol, 0)
+            for name, symbol in zip(self.system.parameters, self.parameter_symbols, strict=True)
+        }
+        return AbstractRun(
+            parameters,
+            {place: _value(symbol, model) for place, symbol in enumerate(at) if _value(symbol, model)},
+            {name: _value(symbol, model) for name, symbol in zip(self.system.counters, count, strict=True)},
+            tuple(
+                {move: _value(symbol, model) for move, symbol in fired.items() if _value(symbol, model)}
+                for fired, _ in self._segments
+            ),
+        )
+
+    def _forbids_itself(self, index: int) -> bool:
+        move = self.system.moves[index]
+        for guard in move.guards:
+            if guard < 0:
+                factors = dict(self.system.thresholds[-guard - 1].term)
+                if any(factors.get(counter, 0) * by > 0 for counter, by in move.shifts):
+                    return True
+        return False
+
+    def _condition(self, guard: int, count: Sequence[str]) -> str:
+        threshold = self.system.thresholds[abs(guard) - 1]
+        parts = [
+            count[counter]
+            if factor * threshold.scale == 1
+            else f"(* {number(factor * threshold.scale)} {count[counter]})"
+            for counter, factor in threshold.term
+            if count[counter] != "0"
+        ]
+        return f"({'>=' if guard > 0 else '<'} {_sum(parts)} {self._bounds[abs(guard) - 1]})"
+
+    def _natural(self, symbol: str) -> str:
+        self._lines.append(f"(declare-const {symbol} Int)(assert (>= {symbol} 0))")
+        return symbol
+
+    def _bind(self, symbols: Mapping[str, str]) -> None:
+        self._text.symbols = symbols
+
+    def _bind_configuration(self) -> None:
+        system = self.system
+        symbols = dict(zip(system.parameters, self.parameter_symbols, strict=True))
+        symbols |= {names[0]: self._at[place] for place, names in enumerate(system.locations)}
+        symbols |= dict(zip(system.counters, self._count, strict=True))
+        self._bind(symbols)
+
+
+def _times(factor: int, symbol: str) -> str:
+    return symbol if factor == 1 else f"(* {number(factor)} {symbol})"
+
+
+def _sum(parts: Iterable[str]) -> str:
+    listed = [part for part in parts if part != "0"]
+    if not listed:
+        return "0"
+    return listed[0] if len(listed) == 1 else f"(+ {' '.join(listed)})"
+
+
+def _value(symbol: str, model: Mapping[str, int]) -> int:
+    return 0 if symbol == "0" else model.get(symbol, 0)

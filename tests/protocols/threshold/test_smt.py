@@ -1,0 +1,145 @@
+"""The formula over all parameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from wavetank.protocols.threshold.answers import SETTLED
+from wavetank.protocols.threshold.automaton import ThresholdAutomaton
+from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
+from wavetank.protocols.threshold.counterexample import AbstractRun, concretise, replay
+from wavetank.protocols.threshold.parser import parse_automaton
+from wavetank.protocols.threshold.preprocess import CounterSystem, counter_system, plain_counter_system
+from wavetank.protocols.threshold.properties import safety_properties
+from wavetank.protocols.threshold.smt import Question, SegmentEncoding, SmtReachability, segments_needed
+
+
+def system(automaton: ThresholdAutomaton, name: str, *, plain: bool = False) -> CounterSystem:
+    query = next(item.queries[0] for item in safety_properties(automaton) if item.name == name)
+    return plain_counter_system(automaton, query) if plain else counter_system(automaton, query)
+
+
+def outcome(found: CounterSystem) -> str:
+    answer = SmtReachability().decide(found, Deadline(30))
+    if answer.run is not None:
+        assert isinstance(answer.run, AbstractRun)
+        replay(found.automaton, found.query, concretise(found, answer.run))
+    return answer.outcome
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_sound_broadcast_holds_and_planted_bugs_are_found(broadcast, plain: bool) -> None:
+    assert outcome(system(broadcast(), "unforg", plain=plain)) == "holds"
+    # With the threshold t instead of t + 1 the faulty alone make others join.
+    assert outcome(system(broadcast("N > 3 * T", "T"), "unforg", plain=plain)) == "violated"
+    # With n > 2t alone it is still unforgeable: t + 1 holds one correct process.
+    assert outcome(system(broadcast("N > 2 * T"), "unforg", plain=plain)) == "holds"
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_agreement_needs_more_than_three_times_the_faults(voting, plain: bool) -> None:
+    assert outcome(system(voting("N > 3 * T"), "agreement", plain=plain)) == "holds"
+    assert outcome(system(voting("N > 2 * T"), "agreement", plain=plain)) == "violated"
+    assert outcome(system(voting("N > 3 * T"), "validity", plain=plain)) == "holds"
+
+
+def test_a_settled_question_needs_no_solver(broadcast) -> None:
+    answer = SmtReachability().decide(system(broadcast(), "unforg"), Deadline(30))
+    assert (answer.outcome, answer.says) == ("holds", SETTLED)
+
+
+def test_counterexamples_are_made_small(voting) -> None:
+    found = system(voting("N > 2 * T"), "agreement")
+    answer = SmtReachability(shrink_s=20).decide(found, Deadline(60))
+    assert isinstance(answer.run, AbstractRun)
+    assert sum(answer.run.parameters.values()) <= 5
+
+
+UPPER = """skel P { shared x; parameters N; assumptions (0) { N >= 2; }
+  locations (0) { a: [0]; b: [1]; } inits (0) { a == N; b == 0; x == 0; }
+  rules (0) { 0: a -> b when (x < LIMIT) do { x' == x + 1; }; }
+  specifications (0) { p: [](b < 2); } }"""
+
+
+def test_a_rule_that_forbids_itself_fires_exactly_as_often_as_it_may() -> None:
+    assert outcome(system(parse_automaton(UPPER.replace("LIMIT", "1")), "p")) == "holds"
+    assert outcome(system(parse_automaton(UPPER.replace("LIMIT", "2")), "p")) == "violated"
+
+
+def test_an_island_of_rules_cannot_feed_itself() -> None:
+    island = parse_automaton("""skel P { shared x; parameters N;
+      assumptions (0) { N >= 1; } locations (0) { a: [0]; b: [1]; c: [2]; d: [3]; }
+      inits (0) { a == N; b == 0; c == 0; d == 0; x == 0; }
+      rules (0) { 0: a -> d when (x >= 1) do { }; 1: b -> c when (true) do { x' == x + 1; };
+        2: c -> b when (true) do { }; 3: a -> b when (x >= 2) do { }; }
+      specifications (0) { p: [](d == 0); } }""")
+    # b and c send messages round and round once somebody is there, which needs messages.
+    assert outcome(system(island, "p", plain=True)) == "holds"
+    assert outcome(system(island, "p")) == "holds"
+
+
+def test_stages_are_met_in_their_order() -> None:
+    text = """skel P { shared x; parameters N; assumptions (0) { N == 1; }
+      locations (0) { a: [0]; b: [1]; c: [2]; } inits (0) { a == N; b == 0; c == 0; x == 0; }
+      rules (0) { 0: a -> b when (true) do { }; 1: b -> c when (true) do { }; }
+      specifications (0) { forth: [](b != 0 -> [](c == 0)); back: [](c != 0 -> [](b == 0)); } }"""
+    automaton = parse_automaton(text)
+    assert outcome(system(automaton, "forth")) == "violated"
+    assert outcome(system(automaton, "back")) == "holds"
+
+
+def test_the_number_of_segments_is_that_of_guards_that_change(broadcast, rounds) -> None:
+    # Two lower guards.
+    assert segments_needed(system(broadcast(), "unforg", plain=True)) == 3
+    assert segments_needed(system(parse_automaton(UPPER.replace("LIMIT", "1")), "p")) == 2
+    assert segments_needed(system(rounds("N"), "never_bad")) is None
+
+
+def test_resets_are_searched_for_violations_and_prove_nothing(rounds) -> None:
+    assert outcome(system(rounds("N - F"), "never_bad")) == "violated"
+    answer = SmtReachability(most_segments=4).decide(system(rounds("N"), "never_bad", plain=True), Deadline(30))
+    assert answer.outcome in ("undecided", "violated")
+    safe = rounds("N + 1")
+    answer = SmtReachability(most_segments=4).decide(system(safe, "never_bad", plain=True), Deadline(30))
+    assert answer.outcome == "undecided"
+    assert "4 segments" in answer.says
+
+
+def test_time_that_is_up_ends_in_undecided(voting) -> None:
+    answer = SmtReachability().decide(system(voting("N > 3 * T"), "agreement"), Deadline(-1))
+    assert answer.outcome == "undecided"
+    assert "time" in answer.says
+
+
+def test_a_question_keeps_scopes_apart() -> None:
+    question = Question(Deadline(30))
+    question.add("(declare-const a Int)(assert (> a 3))")
+    assert question.satisfiable()
+    assert question.model()["a"] > 3
+    assert not question.satisfiable("(assert (< a 2))")
+    question.push()
+    question.add("(assert (< a 5))")
+    assert question.satisfiable()
+    assert question.model() == {"a": 4}
+    question.pop()
+    assert question.satisfiable("(assert (> a 90))")
+    with pytest.raises(OutOfTimeError):
+        question.satisfiable(deadline=Deadline(-1))
+
+
+def test_an_encoding_can_go_on_in_two_ways(voting) -> None:
+    found = system(voting("N > 2 * T"), "agreement")
+    question = Question(Deadline(30))
+    root = SegmentEncoding(found)
+    root.add_segment(range(len(found.moves)))
+    question.add(root.take())
+    for length in (1, 2):
+        branch = root.copy()
+        for _ in range(length):
+            branch.add_segment(range(len(found.moves)))
+        branch.require_stages()
+        question.push()
+        question.add(branch.take())
+        # The two decisions need both thresholds to be passed, after the votes.
+        assert question.satisfiable()
+        question.pop()

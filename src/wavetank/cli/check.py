@@ -75,10 +75,11 @@ def command(
             failed = error
             continue
         reports.append(report)
-        if not as_json:
-            _say_report(report, name, of_many=len(files) > 1)
+        # The page first: a reader of the text may go away.
         if page is not None:
             _write_page(Path(page), report)
+        if not as_json:
+            _say_report(report, name, of_many=len(files) > 1)
     if as_json:
         say_json([_as_json(report) for report in reports])
     elif len(files) > 1:

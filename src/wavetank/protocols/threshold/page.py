@@ -20,7 +20,7 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } code { fon
 .run { overflow-x: auto; } svg text { font: 12px system-ui, sans-serif; fill: #1b1b1b; }
 .facts { color: #555; }
 """
-_LABEL_PX, _COLUMN_PX, _ROW_PX, _HEAD_PX = 150, 62, 24, 86
+_LABEL_PX, _COLUMN_PX, _ROW_PX, _HEAD_PX = 150, 62, 24, 116
 
 
 @dataclass(frozen=True)

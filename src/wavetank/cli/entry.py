@@ -24,7 +24,7 @@ VERBS = {
     "compare": ("put a study's question to its systems: one table, one report", "wavetank.cli.compare"),
     "claims": ("what the sources claim, what was measured, whether it held", "wavetank.cli.claims"),
     "data": ("real data sets: list, fetch, path, verify", "wavetank.cli.data"),
-    "launch": ("put a system in front of real traffic: router, engine, replay", "wavetank.cli.launch"),
+    "launch": ("put a system to real work: router, engine, replay, cluster", "wavetank.cli.launch"),
     "check": ("verify a model, a history, a protocol, an instance of one", "wavetank.cli.check"),
     "generate": ("turn a session protocol into programs, Erlang or Python", "wavetank.cli.generate"),
     "diagnose": ("explain a log or a trace (nothing here yet)", "wavetank.cli.diagnose"),

@@ -119,7 +119,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
                     where="messages",
                 )
             returned = self.operations[sender].returned
-            if returned is None or returned > self.operations[receiver].invoked:
+            if returned is None or returned >= self.operations[receiver].invoked:
                 raise BadValueError(
                     "A message was received before it was sent.", given=(sender, receiver), where="messages"
                 )

@@ -1,0 +1,160 @@
+"""Light Cone Consistency at the command line: which consistency models allow a recorded history, and where it breaks.
+
+A model is a point of one coordinate system, so one engine answers for all of them and knows which answers follow from
+which.
+
+Source: R. Landers, K. Kramer, "Light Cone Consistency: Toward a Unified Theory of Consistency in Message-Passing
+Systems", arXiv 2605.09114, 2026.
+
+Differs from the source:
+1. The paper is theory; the engine, its search and its evidence are ours.
+2. 42 named models, from the cited definitions; the paper's own table of 85 was not at hand.
+3. Eventual visibility means nothing for a finite history unless ``settled_s`` says when writes count as settled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from wavetank.errors import BadFileError, BadValueError
+from wavetank.protocols.checking import Budget, CheckReport, Verdict
+from wavetank.protocols.consistency.configurations import MODELS, model
+from wavetank.protocols.consistency.engine import Judgement, Limits, judge, judge_all, strongest
+from wavetank.protocols.consistency.objects import OBJECTS, object_of
+from wavetank.protocols.consistency.timeline import timeline_page
+from wavetank.protocols.consistency.visibility import Clocks
+from wavetank.protocols.history import History, read_history
+from wavetank.settings import setting
+
+_SHOWN = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryCheck:
+    """Judges a history against consistency models.
+
+    Parameters
+    ----------
+    models : tuple of str
+        Names of models, or ``all``.
+    store : str
+        What kind of object the operations are of.
+    delta_s : float
+        For models with a delta: age, in the history's clock, from which a write must be seen.
+    settled_s : float
+        For eventual models: how long after the last write reads must agree.
+    k : int
+        For ``k-linearizable``.
+
+    References
+    ----------
+    Landers and Kramer, arXiv 2605.09114, 2026.
+    """
+
+    models: tuple[str, ...] = setting(("linearizable",), says="models to check, or all", choices=("all", *MODELS))
+    store: str = setting("auto", says="kind of object the operations are of", choices=("auto", *OBJECTS))
+    delta_s: float = setting(1.0, unit="s", says="age from which a write must be seen, in the history's clock", low=0.0)
+    settled_s: float = setting(
+        float("inf"), unit="s", says="how long after the last write all reads must agree", low=0.0
+    )
+    k: int = setting(2, says="how many last writes k-linearizable lets a read see", low=1, high=16)
+
+    def check(self, path: Path, budget: Budget) -> CheckReport:
+        """Read a history and judge it.
+
+        Parameters
+        ----------
+        path : Path
+            In any format of :func:`~wavetank.protocols.history.read_history`.
+        budget : Budget
+
+        Raises
+        ------
+        BadFileError
+            If the file cannot be read, or its operations fit no store; with line and column where there is one.
+        """
+        history = read_history(path)
+        try:
+            kind = object_of(history, self.store)
+            judged = self.judge(history, budget)
+        except BadValueError as error:
+            raise BadFileError(
+                error.problem, given=error.given, allowed=error.allowed, nearest=error.nearest,
+                where=str(path), hint=error.hint,
+            ) from error  # fmt: skip
+        operations = history.operations
+        keys = {operation.key for operation in operations}
+        unanswered = sum(1 for operation in operations if operation.returned is None)
+        facts = [
+            ("operations", f"{len(operations)}, {unanswered} of them never returned"),
+            ("processes", str(len({operation.process for operation in operations}))),
+            ("keys", str(len(keys))),
+            ("store", f"{kind.name}: {kind.says}"),
+            ("clock", "seconds" if history.clock == "seconds" else "numbers of events: delta and settled count events"),
+        ]
+        if len(judged) > 1:
+            facts.append(("strongest that hold", ", ".join(strongest(judged)) or "none"))
+        failed = any(each.outcome == "violated" for each in judged.values())
+        return CheckReport(
+            subject=path.name,
+            kind="history",
+            facts=facts,
+            verdicts=[_verdict(history, each) for each in judged.values()],
+            page=timeline_page(history, list(judged.values()), path.name) if failed else "",
+        )
+
+    def judge(self, history: History, budget: Budget | None = None) -> dict[str, Judgement]:
+        """Judge a history against the models.
+
+        Parameters
+        ----------
+        history : History
+        budget : Budget, optional
+
+        Returns
+        -------
+        dict
+            Model to judgement.
+
+        Raises
+        ------
+        UnknownNameError, BadValueError
+            For a model that does not exist, or operations that fit no store.
+        """
+        budget = budget or Budget()
+        names = list(MODELS) if "all" in self.models else list(dict.fromkeys(self.models))
+        limits = Limits(seconds=budget.seconds, memory_bytes=budget.memory_bytes)
+        clocks = Clocks(delta_s=self.delta_s, settled_s=self.settled_s)
+        if len(names) == 1:
+            name = model(names[0]).name
+            return {name: judge(history, name, store=self.store, clocks=clocks, k=self.k, limits=limits)}
+        return judge_all(history, names, store=self.store, clocks=clocks, k=self.k, limits=limits)
+
+
+def _verdict(history: History, judged: Judgement) -> Verdict:
+    lines = []
+    if judged.outcome == "violated":
+        if judged.good is not None:
+            returned = sum(1 for operation in history.operations if operation.returned is not None)
+            lines.append(f"longest good prefix: {judged.good} of {returned} returns, until {judged.good_until:.9g}")
+        numbers = list(judged.cycle) or ([judged.culprit] if judged.culprit is not None else [])
+        lines += [f"{number}: {_line(history, number)}" for number in numbers[:_SHOWN]]
+        if judged.order:
+            order = " ".join(map(str, judged.order[-_SHOWN:]))
+            lines.append(f"an order of the good prefix ends: {order}")
+    return Verdict(
+        name=judged.model, outcome=judged.outcome, says=judged.says, by=judged.by, seconds=judged.seconds,
+        evidence="\n".join(lines),
+    )  # fmt: skip
+
+
+def _line(history: History, number: int) -> str:
+    operation = history.operations[number]
+    returned = "never returned" if operation.returned is None else f"returned {operation.returned:.9g}"
+    what = f"{operation.action} {operation.key}".strip()
+    told = "" if operation.value is None else f" {operation.value!r}"
+    answer = f" -> {operation.result!r}" if operation.action == "read" or operation.result is not None else ""
+    text = f"{what}{told}{answer}"
+    text = text if len(text) <= 120 else f"{text[:60]} ... {text[-55:]}"
+    return f"process {operation.process}, {text}, invoked {operation.invoked:.9g}, {returned}"

@@ -1,0 +1,382 @@
+"""Events: operations and transactions in one form, with who saw whose writes.
+
+An event reads some keys and writes some keys.  What a read saw names the writes it depends on wherever values are
+unlike each other; where they are alike the candidates are listed and the engine tries them.
+
+Source: K. Kingsbury, P. Alvaro, "Elle: Inferring Isolation Anomalies from Experimental Observations", VLDB 14(3), 2020.
+
+Differs from the source:
+1. Single operations are events too, so that isolation levels and session guarantees are told from one form.
+2. Version orders are only what a read of a list shows, or what the model forces; the rest is searched for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wavetank.protocols.consistency.objects import Sequential, frozen
+from wavetank.protocols.consistency.zones import INITIAL, NEVER, NONE, sources
+from wavetank.protocols.history import History, Operation
+
+
+@dataclass
+class Read:
+    """What one event read of one key.
+
+    Parameters
+    ----------
+    key : str
+    chain : tuple of int
+        Events whose writes it saw, oldest first; of a register the last writer alone, empty for the initial value.
+    anchor : int
+        Other visible writes of the key must come before this event; -1 where there can be none.
+    choices : tuple of int
+        Events that may have written the value, -1 for the initial value, where that is not known.
+    step : int
+        Place in its transaction.
+    """
+
+    key: str
+    chain: tuple[int, ...] = ()
+    anchor: int = -1
+    choices: tuple[int, ...] = ()
+    step: int = 0
+
+
+@dataclass
+class Event:
+    """One operation or transaction.
+
+    Parameters
+    ----------
+    number : int
+        Of the operation in the history.
+    process : str
+    invoked, returned : float
+        ``returned`` is infinite for one that never came back.
+    reads : list of Read
+    writes : dict
+        Key to the step of its last write.
+    """
+
+    number: int
+    process: str
+    invoked: float
+    returned: float
+    reads: list[Read] = field(default_factory=list)
+    writes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Events:
+    """A history as events.
+
+    Parameters
+    ----------
+    events : list of Event
+        In the order of invocation.
+    anomalies : list of (str, int, str)
+        What no order can mend: its kind (``thin-air``, ``aborted``, ``intermediate``, ``internal``), the operation, and
+        what was found.
+    ambiguous : list of (int, int)
+        Event and read whose source is not known.
+    unclear : list of (int, int)
+        The same of compare-and-sets of which nobody knows whether they found their value: that matters only where
+        somebody saw what they wrote.
+    messages : list of (int, int)
+        Events of which the first told the second's process of itself, beside the store.
+    """
+
+    events: list[Event]
+    anomalies: list[tuple[str, int, str]] = field(default_factory=list)
+    ambiguous: list[tuple[int, int]] = field(default_factory=list)
+    unclear: list[tuple[int, int]] = field(default_factory=list)
+    messages: list[tuple[int, int]] = field(default_factory=list)
+
+
+def events_of(history: History, kind: Sequential) -> Events | None:
+    """Return the history as events, or None for an object whose results do not tell what was seen.
+
+    Parameters
+    ----------
+    history : History
+    kind : Sequential
+        ``register``, ``kv``, ``list`` or ``multi-register``.
+    """
+    found = None
+    if kind.name == "multi-register":
+        found = _from_transactions(history)
+    elif kind.name in ("register", "kv", "list"):
+        found = _from_operations(history, kind)
+    if found is not None:
+        event_of = {event.number: at for at, event in enumerate(found.events)}
+        found.messages = [
+            (event_of[one], event_of[two]) for one, two in history.messages if one in event_of and two in event_of
+        ]
+    return found
+
+
+def _returned(operation: Operation) -> float:
+    return math.inf if operation.returned is None else operation.returned
+
+
+def _from_operations(history: History, kind: Sequential) -> Events | None:
+    operations = history.operations
+    by_key: dict[str, list[int]] = {}
+    for number, operation in enumerate(operations):
+        by_key.setdefault(operation.key, []).append(number)
+    event_of: dict[int, int] = {}
+    found = Events([])
+    chains: dict[int, tuple[tuple[int, ...], int]] = {}
+    choices: dict[int, tuple[int, ...]] = {}
+    seen: set[int] = set()
+    for numbers in by_key.values():
+        told = sources(kind, [operations[number] for number in numbers], history.initial)
+        if told is None:
+            if kind.name != "register":
+                return None
+            _guess(operations, numbers, history.initial, choices, seen, found)
+            continue
+        for at, number in enumerate(numbers):
+            operation = operations[number]
+            if operation.action not in ("read", "cas") or (operation.returned is None and operation.action == "read"):
+                continue
+            chain: list[int] = []
+            up = told.parent[at]
+            if up in (NONE, NEVER):
+                if operation.returned is not None:
+                    found.anomalies.append(("thin-air", number, "it saw what nobody wrote"))
+                continue
+            while up >= 0:
+                chain.append(numbers[up])
+                if kind.name == "register" or told.parent[up] == NONE:
+                    break
+                up = told.parent[up]
+            chain.reverse()
+            rooted = kind.name == "register" or (bool(chain) and operations[chain[0]].action == "write")
+            chains[number] = (tuple(chain), chain[0] if rooted and chain else -1)
+            if operation.returned is not None:
+                seen.update(chain)
+    _keep_seen_of_open(operations, chains, seen)
+    for number, operation in enumerate(operations):
+        if operation.returned is None and number not in seen:
+            continue
+        event_of[number] = len(found.events)
+        event = Event(number, operation.process, operation.invoked, _returned(operation))
+        if operation.action != "read" and not (operation.action == "cas" and operation.result is False):
+            event.writes[operation.key] = 0
+        found.events.append(event)
+    for number, at in event_of.items():
+        event, operation = found.events[at], operations[number]
+        if number in choices:
+            options = tuple(event_of[one] if one >= 0 else INITIAL for one in choices[number])
+            unclear = operation.action == "cas" and operation.result is None
+            (found.unclear if unclear else found.ambiguous).append((at, len(event.reads)))
+            event.reads.append(Read(operation.key, choices=options))
+        elif number in chains:
+            chain_of, anchor = chains[number]
+            event.reads.append(
+                Read(operation.key, tuple(event_of[one] for one in chain_of), event_of[anchor] if anchor >= 0 else -1)
+            )
+    return found
+
+
+def _keep_seen_of_open(
+    operations: Sequence[Operation], chains: dict[int, tuple[tuple[int, ...], int]], seen: set[int]
+) -> None:
+    """Add what open operations that were seen have themselves seen."""
+    front = list(seen)
+    while front:
+        number = front.pop()
+        told = chains.get(number)
+        if operations[number].returned is None and told is not None:
+            fresh = [one for one in told[0] if one not in seen]
+            seen.update(fresh)
+            front += fresh
+
+
+def _guess(
+    operations: Sequence[Operation],
+    numbers: Sequence[int],
+    initial: Any,
+    choices: dict[int, tuple[int, ...]],
+    seen: set[int],
+    found: Events,
+) -> None:
+    """List for each read of a register who may have written what it saw."""
+    writers: dict[Hashable, list[int]] = {frozen(initial): [INITIAL]}
+    for number in numbers:
+        operation = operations[number]
+        if operation.action == "write":
+            writers.setdefault(frozen(operation.value), []).append(number)
+        elif operation.action == "cas" and operation.result is not False:
+            writers.setdefault(frozen(operation.value[1]), []).append(number)
+    for number in numbers:
+        operation = operations[number]
+        if operation.action == "write" or (operation.action == "read" and operation.returned is None):
+            continue
+        value = frozen(operation.result if operation.action == "read" else operation.value[0])
+        if operation.action == "cas" and operation.result is False:
+            # It found any value but the one it asked for.
+            options = [one for held, those in writers.items() if held != value for one in those]
+        else:
+            options = list(writers.get(value, ()))
+        until = _returned(operation)
+        options = [one for one in options if one != number and (one < 0 or operations[one].invoked <= until)]
+        if not options and operation.returned is not None:
+            found.anomalies.append(("thin-air", number, "it saw what nobody wrote before it returned"))
+            continue
+        # The latest first: most stores are not very stale.
+        options.sort(key=lambda one: -math.inf if one < 0 else operations[one].invoked, reverse=True)
+        choices[number] = tuple(options)
+        seen.update(one for one in options if one >= 0)
+
+
+def _from_transactions(history: History) -> Events:
+    found = Events([])
+    writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]] = {}
+    lists = any(step[0] == "append" for op in history.operations for step in op.value) or any(
+        isinstance(step[2], list | tuple)
+        for op in history.operations
+        if isinstance(op.result, list)
+        for step in op.result
+        if step[0] == "read"
+    )
+    steps_of: dict[int, list[Any]] = {}
+    for number, operation in enumerate(history.operations):
+        steps = operation.result if isinstance(operation.result, list) else operation.value
+        steps_of[number] = steps
+        last = {step[1]: at for at, step in enumerate(steps) if step[0] != "read"}
+        for at, step in enumerate(steps):
+            if step[0] != "read":
+                entry = (number, at, step[0], last[step[1]] == at)
+                writer.setdefault((step[1], frozen(step[2])), []).append(entry)
+    seen = _seen_by_transactions(history, steps_of, writer, lists)
+    event_of: dict[int, int] = {}
+    for number, operation in enumerate(history.operations):
+        aborted = operation.result is False
+        if aborted or (operation.returned is None and number not in seen):
+            continue
+        event_of[number] = len(found.events)
+        event = Event(number, operation.process, operation.invoked, _returned(operation))
+        event.writes = {step[1]: at for at, step in enumerate(steps_of[number]) if step[0] != "read"}
+        found.events.append(event)
+    for number, at in event_of.items():
+        if history.operations[number].returned is None:
+            continue
+        _transaction_reads(history, number, at, steps_of[number], writer, event_of, lists, found)
+    return found
+
+
+def _seen_by_transactions(
+    history: History,
+    steps_of: dict[int, list[Any]],
+    writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]],
+    lists: bool,
+) -> set[int]:
+    seen: set[int] = set()
+    for number, operation in enumerate(history.operations):
+        if operation.returned is None or operation.result is False:
+            continue
+        for action, key, value in steps_of[number]:
+            if action == "read":
+                for item in (value or ()) if lists else (value,):
+                    seen.update(one[0] for one in writer.get((key, frozen(item)), ()))
+    return seen
+
+
+def _transaction_reads(
+    history: History,
+    number: int,
+    at: int,
+    steps: list[Any],
+    writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]],
+    event_of: dict[int, int],
+    lists: bool,
+    found: Events,
+) -> None:
+    event = found.events[at]
+    own: dict[str, list[Any]] = {}
+    written: dict[str, Any] = {}
+    for step, (action, key, value) in enumerate(steps):
+        if action == "append":
+            own.setdefault(key, []).append(value)
+            continue
+        if action == "write":
+            written[key] = value
+            continue
+        if key in written:
+            if frozen(value) != frozen(written[key]):
+                found.anomalies.append(
+                    ("internal", number, f"it wrote {written[key]!r} to {key} and then read {value!r}")
+                )
+            continue
+        if not lists:
+            _register_read(history, number, at, key, value, step, writer, event_of, found)
+            continue
+        items = list(value or ())
+        mine = own.get(key, [])
+        if mine and [frozen(item) for item in items[-len(mine) :]] != [frozen(item) for item in mine]:
+            found.anomalies.append(("internal", number, f"it appended {mine!r} to {key} and then read {items!r}"))
+            continue
+        chain: list[int] = []
+        good = True
+        for place, item in enumerate(items[: len(items) - len(mine)]):
+            who = writer.get((key, frozen(item)), [])
+            if len(who) != 1:
+                what = "nobody appended" if not who else "several appended"
+                found.anomalies.append(("thin-air", number, f"it read {item!r} of {key}, which {what}"))
+                good = False
+                break
+            writer_number, _, _, final = who[0]
+            if writer_number not in event_of:
+                found.anomalies.append(("aborted", number, f"it read {item!r} of {key} from an aborted transaction"))
+                good = False
+                break
+            one = event_of[writer_number]
+            if one == at:
+                found.anomalies.append(("internal", number, f"it read {item!r} of {key} before appending it"))
+                good = False
+                break
+            if place == len(items) - len(mine) - 1 and not final:
+                found.anomalies.append(("intermediate", number, f"it read {key} in the middle of a transaction"))
+            if one in chain and chain[-1] != one:
+                found.anomalies.append(("internal", number, f"it read appends of one transaction to {key} torn apart"))
+            if one not in chain:
+                chain.append(one)
+        if good:
+            event.reads.append(Read(key, tuple(chain), -1, step=step))
+
+
+def _register_read(
+    history: History,
+    number: int,
+    at: int,
+    key: str,
+    value: Any,
+    step: int,
+    writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]],
+    event_of: dict[int, int],
+    found: Events,
+) -> None:
+    event = found.events[at]
+    who = [one for one in writer.get((key, frozen(value)), ()) if one[0] != number]
+    committed = [one for one in who if one[0] in event_of]
+    options = [event_of[one[0]] for one in committed if one[3]]
+    if frozen(value) == frozen(history.initial):
+        options.append(-1)
+    if len(options) == 1:
+        chain = tuple(one for one in options if one >= 0)
+        event.reads.append(Read(key, chain, chain[0] if chain else -1, step=step))
+    elif options:
+        found.ambiguous.append((at, len(event.reads)))
+        event.reads.append(Read(key, choices=tuple(reversed(options)), step=step))
+    elif committed:
+        found.anomalies.append(("intermediate", number, f"it read {value!r} of {key}, which was overwritten inside"))
+    elif who:
+        found.anomalies.append(("aborted", number, f"it read {value!r} of {key} from an aborted transaction"))
+    else:
+        found.anomalies.append(("thin-air", number, f"it read {value!r} of {key}, which nobody wrote"))

@@ -1,0 +1,74 @@
+"""What a search has met before: an open-addressing set of 128-bit fingerprints, for compiled code.
+
+An entry takes 16 bytes whatever it stands for.  Two of N different things share a fingerprint by chance with
+probability below N^2 / 2^128.
+
+Source: P. Wolper, D. Leroy, "Reliable Hashing without Collision Detection", CAV 1993 (hash compaction).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True)
+def remember(memory: NDArray[np.uint64], one: int, two: int) -> bool:
+    """Put a fingerprint into the memory; False when it was there.
+
+    Parameters
+    ----------
+    memory : uint64 array (power of two, 2)
+        Zero where empty; the caller keeps it at most half full.
+    one, two : uint64
+    """
+    mask = np.uint64(memory.shape[0] - 1)
+    at = one & mask
+    while True:
+        if memory[at, 0] == 0 and memory[at, 1] == 0:
+            memory[at, 0] = one
+            memory[at, 1] = two
+            return True
+        if memory[at, 0] == one and memory[at, 1] == two:
+            return False
+        at = (at + np.uint64(1)) & mask
+
+
+@njit(cache=True)
+def knows(memory: NDArray[np.uint64], one: int, two: int) -> bool:
+    """Return whether a fingerprint is in the memory."""
+    mask = np.uint64(memory.shape[0] - 1)
+    at = one & mask
+    while memory[at, 0] != 0 or memory[at, 1] != 0:
+        if memory[at, 0] == one and memory[at, 1] == two:
+            return True
+        at = (at + np.uint64(1)) & mask
+    return False
+
+
+@njit(cache=True)
+def memory_of(fingerprints: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a memory of some fingerprints.
+
+    Parameters
+    ----------
+    fingerprints : uint64 array (any, 2)
+    """
+    size = 16
+    while size < 2 * fingerprints.shape[0]:
+        size *= 2
+    memory = np.zeros((size, 2), np.uint64)
+    for at in range(fingerprints.shape[0]):
+        remember(memory, fingerprints[at, 0], fingerprints[at, 1])
+    return memory
+
+
+@njit(cache=True)
+def larger(memory: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a memory of twice the size with the same content."""
+    grown = np.zeros((2 * memory.shape[0], 2), np.uint64)
+    for at in range(memory.shape[0]):
+        if memory[at, 0] != 0 or memory[at, 1] != 0:
+            remember(grown, memory[at, 0], memory[at, 1])
+    return grown

@@ -1,0 +1,119 @@
+"""The three formats in which others recorded histories."""
+
+from __future__ import annotations
+
+import pytest
+
+from wavetank.errors import BadFileError, DataUnavailableError
+from wavetank.protocols.consistency.recordings import parse_recording
+from wavetank.protocols.history import read_history
+from wavetank.workloads import datasets
+
+
+def log(*events):
+    return "".join("INFO  jepsen.util - " + "\t".join(event) + "\n" for event in events)
+
+
+def test_an_etcd_log_keeps_failed_swaps_and_leaves_out_reads_without_an_answer():
+    history = parse_recording(
+        log(
+            ("0", ":invoke", ":write", "3"), ("1", ":invoke", ":cas", "[1 2]"), ("2", ":invoke", ":read", "nil"),
+            ("3", ":invoke", ":read", "nil"), ("0", ":info", ":write", ":timed-out"), ("1", ":fail", ":cas", "[1 2]"),
+            ("2", ":ok", ":read", "nil"), ("3", ":fail", ":read", ":timed-out"),
+        ),
+        "x",
+    )  # fmt: skip
+    write, swap, read = history.operations
+    assert (write.value, write.returned, swap.value, swap.result) == (3, None, [1, 2], False)
+    assert (read.action, read.result, read.returned) == ("read", None, 6.0)
+    assert history.clock == "events"
+
+
+def test_a_swap_that_failed_for_another_reason_may_have_happened():
+    text = log(("0", ":invoke", ":cas", "[1 2]"), ("0", ":fail", ":cas", ":timed-out"))
+    (swap,) = parse_recording(text, "x").operations
+    assert (swap.result, swap.returned) == (None, None)
+
+
+def test_porcupines_maps_are_a_store_of_strings():
+    history = parse_recording(
+        '{:process 1, :type :invoke, :f :append, :key "7", :value "a"}\n'
+        '{:process 2, :type :invoke, :f :get, :key "7", :value nil}\n'
+        '{:process 1, :type :ok, :f :append, :key "7", :value "a"}\n'
+        '{:process 2, :type :ok, :f :get, :key "7", :value "a"}\n',
+        "x",
+    )
+    assert [(op.action, op.key, op.value, op.result) for op in history.operations] == [
+        ("append", "7", "a", None), ("read", "7", None, "a"),
+    ]  # fmt: skip
+    assert history.initial == ""
+
+
+def test_knossos_leaves_out_what_failed_and_reads_of_nil():
+    history = parse_recording(
+        "; a comment\n[{:process :nemesis :type :info :f :kill}"
+        "{:process 1 :type :invoke :f :read :value nil :time 10} {:process 1 :type :ok :f :read :value nil :time 20}"
+        "{:process 1 :type :invoke :f :write :value 1 :time 15} {:process 1 :type :fail :f :write :value 1 :time 30}"
+        "{:process 2 :type :invoke :f :write :value 2 :time 40}]",
+        "x",
+    )
+    assert [(op.process, op.value, op.returned) for op in history.operations] == [("2", 2, None)]
+    assert history.clock == "seconds"
+
+
+def test_stamps_never_contradict_the_order_of_the_file():
+    history = parse_recording(
+        "[{:process 1 :type :invoke :f :write :value 1 :time 50} {:process 1 :type :ok :f :write :value 1 :time 60}"
+        "{:process 2 :type :invoke :f :read :value nil :time 55} {:process 2 :type :ok :f :read :value 1 :time 70}]",
+        "x",
+    )
+    write, read = history.operations
+    assert write.returned < read.invoked
+
+
+def test_transactions_keep_their_steps():
+    history = parse_recording(
+        "[{:process 1 :type :invoke :f :txn :value [[:read :x nil] [:write :y 2]]}"
+        "{:process 1 :type :ok :f :txn :value [[:read :x 0] [:write :y 2]]}]",
+        "x",
+    )
+    (one,) = history.operations
+    assert one.result == [["read", "x", 0], ["write", "y", 2]]
+    assert history.initial == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "says"),
+    [
+        (log(("0", ":invoke", ":read", "nil")) + "INFO noise\n", "line 2, column 1", "no event"),
+        (log(("0", ":invoke", ":write", "many")), "line 1, column 38", "no sense"),
+        (log(("0", ":invoke", ":reed", "nil")), "line 1, column 32", "does not know"),
+        (log(("0", ":ok", ":read", "nil")), "line 1, column 1", "not under way"),
+        ("[{:process 1 :type :invoke :f :read}\n {:process 1 :type :okay :f :read}]", "line 2, column 2", "of a type"),
+        ("[{:type :invoke :f :read}]", "line 1, column 2", "no :process"),
+        ("[{:process 1 :type :invoke :f :dance}]", "line 1, column 2", "not known"),
+        ("[{:process 1 :type :invoke :f :cas :value 3}]", "line 1, column 2", "no sense"),
+        ("[{:process 1 :type :invoke :f :txn :value [[:read]]}]", "line 1, column 2", "no sense"),
+        ("[{:process 1 :type :invoke :f :read} {:process 1 :type :ok :f :write}]", "line 1, column 38", "another one"),
+    ],
+)
+def test_bad_events_are_named_with_line_and_column(text, where, says):
+    with pytest.raises(BadFileError, match=says) as caught:
+        parse_recording(text, "f")
+    assert caught.value.where == f"f, {where}"
+
+
+def test_what_is_no_event_is_refused():
+    with pytest.raises(BadFileError, match="no event"):
+        parse_recording("[1 2]", "f")
+
+
+def test_every_recorded_file_is_read_with_as_many_invocations_as_on_record():
+    try:
+        folder = datasets.find("consistency-histories")
+    except DataUnavailableError as error:
+        pytest.skip(error.problem)
+    lines = (folder / "jepsen-etcd" / "expected.csv").read_text().split()[1:]
+    for line in lines:
+        name, _, invocations = line.split(",")
+        assert len(read_history(folder / "jepsen-etcd" / name)) == int(invocations)

@@ -1,0 +1,157 @@
+"""Histories: on disk and back, and everything that cannot be one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wavetank.errors import BadFileError, BadValueError
+from wavetank.protocols.history import History, Operation, read_history, write_history
+
+HEADER = '{"format":"wavetank-history","version":1}'
+WRITE = '{"process":"1","action":"write","value":3,"invoked":0.1,"returned":0.2}'
+
+values = st.none() | st.integers(-9, 9) | st.text(max_size=5) | st.lists(st.integers(0, 9), max_size=3)
+
+
+@st.composite
+def histories(draw):
+    times = sorted(draw(st.lists(st.floats(0, 1e6), min_size=0, max_size=8, unique=True)))
+    operations = tuple(
+        Operation(
+            process=f"p{number}", action=draw(st.sampled_from(["read", "write", "append"])),
+            key=draw(st.text(max_size=3)), value=draw(values), result=draw(values), invoked=time,
+            returned=draw(st.none() | st.just(time + 1)),
+        )
+        for number, time in enumerate(times)
+    )  # fmt: skip
+    return History(operations=operations, store=draw(st.sampled_from(["", "kv"])), initial=draw(values))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "h.jsonl"
+
+
+def refused(path, text):
+    path.write_text(text)
+    with pytest.raises(BadFileError) as caught:
+        read_history(path)
+    return caught.value
+
+
+@given(history=histories())
+def test_a_history_survives_the_disk(tmp_path_factory, history):
+    for name in ("h.jsonl", "h.jsonl.gz"):
+        path = tmp_path_factory.mktemp("h") / name
+        write_history(path, history)
+        assert read_history(path) == history
+
+
+def test_one_line_an_operation_after_a_header_with_a_version(path):
+    first = Operation(process="1", action="write", key="x", value=1, invoked=0.0, returned=1.0)
+    open_one = Operation(process="2", action="read", key="x", invoked=0.5)
+    write_history(path, History(operations=(first, open_one)))
+    lines = path.read_text().splitlines()
+    assert json.loads(lines[0]) == {"format": "wavetank-history", "version": 1}
+    assert len(lines) == 3
+    assert "returned" not in json.loads(lines[2])
+
+
+def test_compression_is_told_by_content(tmp_path):
+    path = tmp_path / "odd-name.jsonl"
+    path.write_bytes(gzip.compress(f"{HEADER}\n{WRITE}\n".encode()))
+    assert len(read_history(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [
+        ('{"process":"1","action":"write","invoked":"soon"}', 33),
+        ('{"process":"1","action":"write","value":}', 41),
+        ('{"process":1,"action":"write","invoked":0}', 2),
+        ("[1, 2]", 1),
+        ('{"process":"1","action":"write","invoked":0,"colour":1}', 1),
+    ],
+)
+def test_a_bad_line_is_named_with_line_and_column(path, line, column):
+    error = refused(path, f"{HEADER}\n{WRITE}\n{line}\n")
+    assert error.where == f"{path}, line 3, column {column}"
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("operation", "says"),
+    [
+        ('{"process":"1","action":"read","invoked":3,"returned":2}', "returned before"),
+        ('{"process":"2","action":"read","invoked":0.0}', "order of their invocation"),
+        ('{"process":"1","action":"read","invoked":0.15}', "while another was under way"),
+    ],
+)
+def test_impossible_times_are_refused_where_they_stand(path, operation, says):
+    error = refused(path, f"{HEADER}\n{WRITE}\n\n{operation}\n")
+    assert says in error.problem
+    assert "line 4" in error.where
+
+
+def test_a_process_may_go_on_after_an_operation_that_never_came_back(path):
+    path.write_text(f'{HEADER}\n{{"process":"1","action":"write","invoked":0}}\n{WRITE}\n')
+    assert len(read_history(path)) == 2
+
+
+def test_another_format_or_version_is_refused(path):
+    assert "no history" in refused(path, '{"format":"other","version":1}').problem
+    assert refused(path, '{"format":"wavetank-history","version":9}').allowed == "1"
+
+
+def test_nothing_and_noise_are_refused(path):
+    assert "empty" in refused(path, " \n").problem
+    assert "no format" in refused(path, "hello\n").problem
+    path.write_bytes(b'{"format":\xff')
+    with pytest.raises(BadFileError, match="UTF-8"):
+        read_history(path)
+    path.write_bytes(gzip.compress(b"x")[:-4])
+    with pytest.raises(BadFileError, match="cannot be read"):
+        read_history(path)
+    with pytest.raises(BadFileError, match="cannot be read"):
+        read_history(path.with_name("absent"))
+
+
+def test_deep_nesting_is_refused_without_a_crash(path):
+    error = refused(path, f'{HEADER}\n{{"process":"1","action":"w","invoked":0,"value":{"[" * 100_000}\n')
+    assert "line 2" in error.where
+
+
+def test_a_file_beyond_the_limit_is_refused(path, monkeypatch):
+    monkeypatch.setattr("wavetank.protocols.history.LARGEST_BYTES", 10)
+    assert "too large" in refused(path, f"{HEADER}\n").problem
+
+
+def test_messages_join_operations_forwards(path):
+    operations = (
+        Operation(process="1", action="write", value=1, invoked=0.0, returned=1.0),
+        Operation(process="2", action="read", result=1, invoked=2.0, returned=3.0),
+    )
+    kept = History(operations=operations, messages=((0, 1),))
+    write_history(path, kept)
+    assert read_history(path) == kept
+    with pytest.raises(BadValueError, match="before it was sent"):
+        History(operations=operations, messages=((1, 0),))
+    with pytest.raises(BadValueError, match="not there"):
+        History(operations=operations, messages=((0, 7),))
+
+
+def test_a_time_that_is_no_number_is_refused():
+    with pytest.raises(BadValueError, match="finite"):
+        History(operations=(Operation(process="1", action="read", invoked=float("nan")),))
+
+
+def test_a_value_without_a_json_form_is_not_written(path):
+    history = History(operations=(Operation(process="1", action="write", value=object(), invoked=0.0),))
+    with pytest.raises(BadFileError, match="no JSON form"):
+        write_history(path, history)
+    assert not path.exists()

@@ -106,7 +106,8 @@ def _say_settings(kind: str) -> None:
         for field in dataclasses.fields(KINDS[name].load()):  # type: ignore[arg-type]
             allowed = field.metadata.get("choices") or ()
             unit = field.metadata.get("unit", "")
-            default = field.default if field.default not in ("", ()) else "none"
+            default = ", ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+            default = default if default != "" else "none"
             text = f"{field.name} ({', '.join(filter(None, (unit, f'by default {default}')))}): "
             text += field.metadata.get("says", "") + (f"; one of {', '.join(allowed)}" if allowed else "")
             say_wrapped(text, first="  ", rest="      ")

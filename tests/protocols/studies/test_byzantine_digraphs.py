@@ -4,7 +4,9 @@ import pytest
 
 from wavetank import catalog
 from wavetank.errors import BadValueError
-from wavetank.protocols.studies.byzantine_digraphs import ByzantineDigraphs
+from wavetank.protocols.digraphs.path_adversaries import PATH_ADVERSARIES
+from wavetank.protocols.simulation import Run
+from wavetank.protocols.studies.byzantine_digraphs import ByzantineDigraphs, contraction
 
 SMALL = ByzantineDigraphs(size=5, densities=(0.5, 0.9), graphs=25, tried=3)
 
@@ -16,7 +18,8 @@ def figures(name: str, study: ByzantineDigraphs = SMALL, seed: int = 0) -> dict[
 
 def test_signatures_enlarge_the_class_and_lies_shrink_it() -> None:
     shares = {name: figures(name)["solvable_share"] for name in ByzantineDigraphs.systems}
-    assert shares["crash-flooding"] > shares["signed-digraph-consensus"] > shares["unsigned-condition"]
+    assert shares["crash-flooding"] > shares["signed-digraph-consensus"] > shares["unsigned-digraph-consensus"]
+    assert shares["approximate-digraph-consensus"] == shares["unsigned-digraph-consensus"]
 
 
 def test_no_run_breaks_where_the_condition_holds_and_every_attack_does_where_it_fails() -> None:
@@ -43,8 +46,26 @@ def test_equal_seeds_give_equal_figures() -> None:
     assert figures("signed-digraph-consensus", seed=4) == figures("signed-digraph-consensus", seed=4)
 
 
-def test_a_condition_without_an_algorithm_is_only_counted() -> None:
-    assert set(figures("unsigned-condition")) == {"solvable_share"}
+@pytest.mark.parametrize("name", ["unsigned-digraph-consensus", "approximate-digraph-consensus"])
+def test_without_signatures_no_liar_breaks_it_where_three_reach_holds(name: str) -> None:
+    found = figures(name)
+    assert found["runs"] % len(PATH_ADVERSARIES) == 0
+    assert found["runs"] > 0
+    assert found["violations"] == 0
+    assert found["messages_per_decision"] > 0
+
+
+def test_the_range_shrinks_by_a_half_in_each_asynchronous_round() -> None:
+    assert 0 < figures("approximate-digraph-consensus")["contraction"] <= 0.5
+    assert "contraction" not in figures("unsigned-digraph-consensus")
+
+
+def test_contraction_is_the_worst_round() -> None:
+    run = Run(size=3, time=0.0, nodes=[], correct=frozenset({0, 1}))
+    assert contraction(run) == 0.0
+    values = [(0, 0.0), (1, 8.0), (2, -99.0), (0, 3.0), (1, 5.0), (0, 4.0), (1, 5.0)]
+    run.recorded["value"] = [(0.0, node, value) for node, value in values]
+    assert contraction(run) == 0.5
 
 
 def test_as_many_faults_as_nodes_are_refused() -> None:

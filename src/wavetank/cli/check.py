@@ -176,7 +176,7 @@ def _as_json(report: CheckReport) -> dict[str, Any]:
 
 
 def _tally(reports: Sequence[CheckReport], files: int) -> str:
-    outcomes = Counter(verdict.outcome for report in reports for verdict in report.verdicts)
+    outcomes = Counter[str](verdict.outcome for report in reports for verdict in report.verdicts)
     parts = [f"{outcomes[outcome]} {outcome}" for outcome in _COLOURS if outcomes[outcome]]
     unread = files - len(reports)
     return f"{files} files: {', '.join(parts) or 'no verdicts'}" + (

@@ -88,13 +88,16 @@ class CheckReport:
 
 
 class Checker(Protocol):
-    """A frozen dataclass whose fields are its settings (``wavetank check FILE --set NAME=VALUE``).
+    """A frozen dataclass whose fields are its settings (``wavetank check FILE --set NAME=VALUE``)."""
 
-    ``check(path, budget)`` reads the file and answers; it raises ``BadFileError`` with line and column for a file that
-    cannot be read.
-    """
+    def check(self, path: Path, budget: Budget) -> CheckReport:
+        """Read a file and answer.
 
-    def check(self, path: Path, budget: Budget) -> CheckReport: ...
+        Raises
+        ------
+        BadFileError
+            With line and column, for a file that cannot be read.
+        """
 
 
 @dataclass(frozen=True)

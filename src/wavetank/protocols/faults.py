@@ -156,6 +156,7 @@ class FaultyNode(Node):
 
     @context.setter
     def context(self, outside: Context) -> None:
+        """Give the inner node its own side of the outside."""
         self._outside = outside
         self.inner.context = FaultyContext(outside, self)
 

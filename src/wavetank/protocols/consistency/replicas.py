@@ -114,15 +114,18 @@ class Replicas:
 class Store(Protocol):
     """A replicated store: makes its state for one run."""
 
-    def open(self, replicas: Replicas) -> OpenStore: ...
+    def open(self, replicas: Replicas) -> OpenStore:
+        """Return the store's state for a run over these replicas."""
 
 
 class OpenStore(Protocol):
     """A store in a run; ``reply`` is called once, when the operation is done, with what was read."""
 
-    def read(self, replica: int, key: str, reply: Reply) -> None: ...
+    def read(self, replica: int, key: str, reply: Reply) -> None:
+        """Read at a replica."""
 
-    def write(self, replica: int, key: str, value: int, reply: Reply) -> None: ...
+    def write(self, replica: int, key: str, value: int, reply: Reply) -> None:
+        """Write at a replica."""
 
 
 class _Client:

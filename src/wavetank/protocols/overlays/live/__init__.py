@@ -1,0 +1,1 @@
+"""Directories over sockets: the overlays' own nodes on loopback, and libraries beside them."""

@@ -1,0 +1,262 @@
+"""Published Kademlia libraries as they are, on loopback, with the keys that the overlays get.
+
+Every library runs its own protocol over its own transport, with its own defaults; all nodes live in this process.
+
+Sources: B. Muller, "kademlia", a library on asyncio and UDP; the libp2p project, "py-libp2p", whose ``kad_dht`` runs
+on trio over TCP with Noise and Yamux.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import time
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wavetank.errors import BadValueError, missing_extra
+from wavetank.rng import Draws, stream_key
+from wavetank.settings import check_parameters, setting
+
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A record, who publishes it and who asks for it.
+
+    Parameters
+    ----------
+    publisher, asker : int
+    key, endpoint : str
+    """
+
+    publisher: int
+    asker: int
+    key: str
+    endpoint: str
+
+    @property
+    def publication(self) -> tuple[str, str, str]:
+        """Return the command that publishes it."""
+        return ("publish", self.key, self.endpoint)
+
+    @property
+    def question(self) -> tuple[str, str]:
+        """Return the command that asks for it."""
+        return ("lookup", self.key)
+
+
+def loopback_workload(nodes: int, lookups: int, seed: int) -> list[Record]:
+    """Return records, each published and asked for once by random nodes."""
+    draws = Draws(stream_key(seed, "loopback"))
+    return [
+        Record(
+            publisher=draws.below(nodes),
+            asker=draws.below(nodes),
+            key=f"capability {number}",
+            endpoint=f"agent {number}",
+        )
+        for number in range(lookups)
+    ]
+
+
+def _told(workload: Sequence[Record], answers: Sequence[str], latencies: Sequence[float]) -> tuple[float, float]:
+    right = [took for each, answer, took in zip(workload, answers, latencies, strict=True) if answer == each.endpoint]
+    right.sort()
+    return len(right) / len(workload), right[len(right) // 2] if right else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryDirectory:
+    """Base of the libraries.
+
+    Parameters
+    ----------
+    most_nodes, most_records : int
+        Nodes and records of one trial at most: one process has to bear them all.
+    """
+
+    most_nodes: int = setting(64, low=2, high=256, says="nodes of one trial at most")
+    most_records: int = setting(1000, low=1, high=10_000, says="records of one trial at most")
+
+    def __post_init__(self) -> None:
+        check_parameters(type(self), vars(self), where=f"system {type(self).__name__.lower()}")
+
+    def try_out(self, nodes: int, workload: Sequence[Record]) -> tuple[float, float]:
+        """Start nodes, publish all records, ask for all.
+
+        Parameters
+        ----------
+        nodes : int
+            Nodes beyond ``most_nodes`` share those that run.
+        workload : sequence of Record
+            Those beyond ``most_records`` are left out.
+
+        Returns
+        -------
+        tuple of float
+            Lookups that returned the endpoint / lookups, and the median seconds of these (NaN without any).
+        """
+        raise NotImplementedError
+
+    def _count(self, nodes: int, workload: Sequence[Record]) -> int:
+        if nodes < 2 or not workload:
+            raise BadValueError("A trial has 2 nodes and 1 record at least.", given=(nodes, len(workload)))
+        return min(nodes, self.most_nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KademliaLibrary(LibraryDirectory):
+    """The PyPI package ``kademlia``: asyncio, UDP, k = 20, alpha = 3.
+
+    Parameters
+    ----------
+    ksize, alpha : int
+        The library's k and alpha.
+    """
+
+    ksize: int = setting(20, low=1, high=256, says="the library's k")
+    alpha: int = setting(3, low=1, high=32, says="the library's alpha")
+
+    def try_out(self, nodes: int, workload: Sequence[Record]) -> tuple[float, float]:
+        """Run the library; see :meth:`LibraryDirectory.try_out`.
+
+        Raises
+        ------
+        MissingExtraError
+            If the library is not installed.
+        """
+        try:
+            from kademlia.network import Server
+        except ImportError as error:
+            raise missing_extra("kademlia", "protocol-peers", needed_for="kademlia-library") from error
+        count = self._count(nodes, workload)
+        workload = workload[: self.most_records]
+
+        async def whole() -> tuple[float, float]:
+            servers: list[Any] = [Server(ksize=self.ksize, alpha=self.alpha) for _ in range(count)]
+            try:
+                ports = []
+                for server in servers:
+                    port = _free_port(socket.SOCK_DGRAM)
+                    await server.listen(port, interface=_HOST)
+                    ports.append(port)
+                for server in servers[1:]:
+                    await server.bootstrap([(_HOST, ports[0])])
+                for each in workload:
+                    await server_of(servers, each.publisher).set(each.key, each.endpoint)
+                answers, latencies = [], []
+                for each in workload:
+                    began = time.perf_counter()
+                    answers.append(await server_of(servers, each.asker).get(each.key) or "")
+                    latencies.append(time.perf_counter() - began)
+            finally:
+                for server in servers:
+                    server.stop()
+            return _told(workload, answers, latencies)
+
+        return asyncio.run(whole())
+
+
+def server_of(servers: Sequence[Any], node: int) -> Any:
+    """Return the server that plays a node."""
+    return servers[node % len(servers)]
+
+
+def _free_port(kind: socket.SocketKind) -> int:
+    with socket.socket(socket.AF_INET, kind) as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Libp2pDht(LibraryDirectory):
+    """The DHT of ``libp2p``: trio, TCP with Noise and Yamux; every node is told of a few others.
+
+    Parameters
+    ----------
+    acquaintances : int
+        Nodes that each node connects to at the start.
+    limit_s : float
+        Seconds after which a publication or lookup has failed.
+    """
+
+    most_nodes: int = setting(6, low=2, high=64, says="nodes of one trial at most")
+    most_records: int = setting(8, low=1, high=10_000, says="records of one trial at most")
+    acquaintances: int = setting(4, low=1, high=32, says="nodes that each node connects to at the start")
+    limit_s: float = setting(5.0, unit="s", low=0.1, high=60.0, says="until a publication or lookup has failed")
+
+    def try_out(self, nodes: int, workload: Sequence[Record]) -> tuple[float, float]:
+        """Run the library; see :meth:`LibraryDirectory.try_out`.
+
+        Raises
+        ------
+        MissingExtraError
+            If the library is not installed.
+        """
+        try:
+            import trio
+            from libp2p import new_host
+            from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+            from libp2p.peer.peerinfo import PeerInfo
+            from libp2p.records.validator import NamespacedValidator
+            from libp2p.tools.anyio_service import background_trio_service
+            from multiaddr import Multiaddr  # type: ignore[import-untyped, unused-ignore]
+        except ImportError as error:
+            raise missing_extra("libp2p", "protocol-peers", needed_for="libp2p-dht") from error
+        count = self._count(nodes, workload)
+        workload = workload[: self.most_records]
+
+        async def whole() -> tuple[float, float]:
+            hosts: list[Any] = []
+            tables: list[Any] = []
+            answers, latencies = [], []
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(count):
+                    host = new_host()
+                    address = Multiaddr(f"/ip4/{_HOST}/tcp/{_free_port(socket.SOCK_STREAM)}")
+                    await stack.enter_async_context(host.run(listen_addrs=[address]))
+                    validator = NamespacedValidator({"wavetank": typing.cast(Any, _AnyRecord())})
+                    # All nodes share one address here, so the limit on nodes of one subnet must not apply.
+                    table = KadDHT(host, DHTMode.SERVER, validator=validator, max_peers_per_subnet=0)
+                    await stack.enter_async_context(background_trio_service(table))
+                    hosts.append(host)
+                    tables.append(table)
+                for place, (host, table) in enumerate(zip(hosts, tables, strict=True)):
+                    for step in range(1, min(self.acquaintances, count - 1) + 1):
+                        other = hosts[(place + step) % count]
+                        await host.connect(PeerInfo(other.get_id(), other.get_addrs()))
+                        await table.add_peer(other.get_id())
+                for each in workload:
+                    with trio.move_on_after(self.limit_s):
+                        await server_of(tables, each.publisher).put_value(_named(each.key), each.endpoint.encode())
+                for each in workload:
+                    began, answer = time.perf_counter(), None
+                    with trio.move_on_after(self.limit_s):
+                        answer = await server_of(tables, each.asker).get_value(_named(each.key))
+                    answers.append(bytes(answer or b"").decode())
+                    latencies.append(time.perf_counter() - began)
+            return _told(workload, answers, latencies)
+
+        told: tuple[float, float] = trio.run(whole)
+        return told
+
+
+class _AnyRecord:
+    """Takes every record, as the other directories do."""
+
+    def validate(self, key: str, value: bytes) -> None:
+        """Accept."""
+
+    def select(self, key: str, values: Sequence[bytes]) -> int:
+        """Take the first."""
+        return 0
+
+
+def _named(key: str) -> str:
+    return f"/wavetank/{key}"

@@ -1,0 +1,107 @@
+"""Kademlia as QUANTAS runs it: one contact for every place of the first bit in which two ids differ.
+
+A lookup goes to the contact that shares one more bit with the target at least, so it takes at most log2(N) hops, and
+about half of that on average.  Nobody joins or leaves.
+
+Source: the KademliaPeer of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026), after P. Maymounkov,
+D. Mazieres, "Kademlia: A Peer-to-Peer Information System Based on the XOR Metric", IPTPS 2002.
+
+Differs from the source:
+1. A contact is drawn when it is first needed, not in the first round.
+2. A message holds the target, the hops and the round of the start alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from wavetank.protocols.interfaces import Message, Node, Snapshot
+from wavetank.protocols.quantas.series import lookup_series
+from wavetank.protocols.simulation import Run
+
+
+class Lookup(Message, frozen=True):
+    """Look for a node."""
+
+    target: int
+    hops: int
+    started: float
+
+
+class KademliaNode(Node):
+    """A node with one contact for each group of ids.
+
+    Attributes
+    ----------
+    contacts : dict
+        Place of the highest differing bit to the contact.
+    """
+
+    def __init__(self) -> None:
+        self.contacts: dict[int, int] = {}
+
+    def request(self, number: int, command: Any) -> None:
+        """Look up the node of that id."""
+        now = self.context.now
+        if command == self.context.id:
+            self.context.record("lookup_hops", 0)
+            self.context.record("lookup_rounds", 0)
+        else:
+            self._pass_on(command, 0, now)
+
+    def receive(self, sender: int, message: Any) -> None:
+        """Answer a lookup for this node, pass on the others."""
+        if message.target == self.context.id:
+            self.context.record("lookup_hops", message.hops)
+            self.context.record("lookup_rounds", self.context.now - message.started)
+        else:
+            self._pass_on(message.target, message.hops, message.started)
+
+    def _pass_on(self, target: int, hops: int, started: float) -> None:
+        group = (target ^ self.context.id).bit_length() - 1
+        contact = self.contacts.get(group)
+        if contact is None:
+            contact = self._drawn(group, target)
+            if contact < 0:
+                return
+        self.context.send(contact, Lookup(target, hops + 1, started))
+
+    def _drawn(self, group: int, target: int) -> int:
+        """Draw the contact of a group; -1 when no neighbour is nearer to the target than this node."""
+        context = self.context
+        if len(context.peers) == context.size - 1:
+            low = ((context.id >> group) ^ 1) << group
+            contact = context.rng.between(low, min(low + (1 << group), context.size) - 1)
+        else:
+            group_of = [peer for peer in context.peers if (peer ^ context.id).bit_length() - 1 == group]
+            if not group_of:
+                nearest = min(context.peers, key=lambda peer: peer ^ target, default=context.id)
+                return nearest if nearest ^ target < context.id ^ target else -1
+            contact = context.rng.choice(group_of)
+        self.contacts[group] = contact
+        return contact
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantasKademlia:
+    """Kademlia with one contact a group, a lookup a round."""
+
+    messages: ClassVar[tuple[type[Message], ...]] = (Lookup,)
+
+    def node(self, index: int, size: int) -> Node:
+        """Return a new node."""
+        return KademliaNode()
+
+    def bears(self, size: int) -> int:
+        """Return 0: a lost lookup is not sent again."""
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
+        """Return "": every lookup that arrives has found its target."""
+        return ""
+
+    def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
+        """Return the figures QUANTAS writes after every round."""
+        return lookup_series(run, rounds, "kademlia")

@@ -1,0 +1,365 @@
+"""Raft as QUANTAS runs it: a leader copies one request at a time, and a node that hears nothing stands for election.
+
+There is no log: a request is committed when a majority has answered, and everybody is told.  Nodes keep what clients
+ask, pass it to the leader they know, and pass it on again when the leader changes.
+:mod:`wavetank.protocols.consensus.raft` is the full protocol; this is the variant whose messages QUANTAS counts.
+
+Source: the RaftPeer of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026), after D. Ongaro, J. Ousterhout, "In
+Search of an Understandable Consensus Algorithm", USENIX ATC 2014.
+
+Differs from the source:
+1. What a node draws in every round (whether a client asks it) is the time until the draw succeeds; the jitter of a
+   timeout is drawn when the timeout without it has passed.  Both have the same distribution.
+2. A request is a number that tells submitter and count.
+3. As there, the first timeout is 100 rounds and up to 4 more whatever the settings, a candidate does not vote for
+   itself, votes are counted without their term, and a request can be committed twice by two leaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from wavetank.protocols.interfaces import Message, Node, Snapshot
+from wavetank.protocols.quantas.rounds import geometric
+from wavetank.protocols.quantas.series import running_total
+from wavetank.protocols.simulation import Run
+from wavetank.settings import check_parameters, setting
+
+_FIRST_TIMEOUT, _FIRST_JITTER = 100, 5
+
+
+class Ask(Message, frozen=True):
+    """A client's request on its way to a leader; ``known`` is the leader it was passed to before, or -1."""
+
+    key: int
+    known: int
+
+
+class Replicate(Message, frozen=True):
+    """The leader's request to all."""
+
+    term: int
+    key: int
+
+
+class Stored(Message, frozen=True):
+    """The answer to :class:`Replicate`."""
+
+    key: int
+
+
+class Committed(Message, frozen=True):
+    """The leader tells all; rounds of start and end of the replication."""
+
+    term: int
+    key: int
+    begun: float
+    done: float
+
+
+class Elect(Message, frozen=True):
+    """A candidate asks for votes."""
+
+    term: int
+
+
+class Vote(Message, frozen=True):
+    """A vote for the receiver."""
+
+
+class QuantasRaftNode(Node):
+    """A server.
+
+    Attributes
+    ----------
+    leader : int
+        The leader it knows; -1 for none.
+    confirmed : list of (float, float)
+        Round and latency of every commit it was told of.
+    """
+
+    def __init__(self, algorithm: QuantasRaft, index: int, size: int) -> None:
+        self.id = index
+        self.quorum = size // 2 + 1
+        self.algorithm = algorithm
+        self.leader = 0
+        self.term = 0
+        self.votes: set[int] = set()
+        self.answers: set[int] = set()
+        self.known: set[int] = set()
+        self.committed: set[int] = set()
+        # What clients ask, with the leader it was passed to; what the leader will replicate.
+        self.deferred: dict[int, int] = {}
+        # Which of them are new since they were last looked through, and whether the leader is.
+        self.fresh: list[int] = []
+        self.moved = False
+        self.pending: dict[int, None] = {}
+        self.in_flight = -1
+        self.begun = 0.0
+        self.asked = 0
+        self.size = size
+        self.confirmed: list[tuple[float, float]] = []
+        self.elections: list[float] = []
+        # Since when the timeout counts, and its end once the jitter is drawn.
+        self.heard = 0.0
+        self.drawn_for = -1.0
+        self.deadline = 0.0
+        self.submit_at = 0.0
+
+    def start(self) -> None:
+        """Wait for a leader, and for clients."""
+        self.drawn_for = 0.0
+        self.deadline = _FIRST_TIMEOUT + float(self.context.rng.below(_FIRST_JITTER))
+        self.context.set_timer("timeout", self.deadline)
+        if self.algorithm.submit_rate > 0:
+            self._await_client(0)
+
+    def _await_client(self, less: int) -> None:
+        after = geometric(self.context.rng, 1 / self.algorithm.submit_rate) - less
+        self.submit_at = self.context.now + after
+        if after:
+            self.context.set_timer("client", after)
+        else:
+            self._ask(self._new_request())
+            self._await_client(0)
+
+    def timer(self, name: str) -> None:
+        """A client asks, or nothing was heard for too long."""
+        context = self.context
+        if name == "client":
+            if context.now > self.submit_at:
+                # This node stood still when the draw would have succeeded; tries begin again with this round.
+                self._await_client(1)
+            else:
+                self._ask(self._new_request())
+                self._await_client(0)
+        else:
+            self._look_at_clock()
+        if self.fresh or self.moved:
+            self._forward()
+
+    def request(self, number: int, command: Any) -> None:
+        """Take a request of a client; the command is the request's key."""
+        self._ask(command)
+        if self.fresh or self.moved:
+            self._forward()
+
+    def receive(self, sender: int, message: Any) -> None:
+        """Handle one message, then pass on what waits."""
+        self.receive_all([(sender, message)])
+
+    def receive_all(self, box: Sequence[tuple[int, Any]]) -> None:
+        """Handle all messages of a round, then pass on what waits."""
+        for sender, message in box:
+            kind = type(message)
+            if kind is Stored:
+                if message.key == self.in_flight and self.leader == self.id:
+                    answers = self.answers
+                    answers.add(sender)
+                    if len(answers) >= self.quorum:
+                        self._commit()
+            elif kind is Replicate:
+                term = message.term
+                if self.term <= term:
+                    self.term = term
+                    if self.leader != sender:
+                        self.leader = sender
+                        self.moved = True
+                        self.in_flight = -1
+                    if self.votes:
+                        self.votes = set()
+                    self.heard = self.context.now
+                key = message.key
+                if key not in self.known:
+                    self.known.add(key)
+                    self.deferred[key] = -1
+                    self.fresh.append(key)
+                self.context.send(sender, Stored(key))
+            elif kind is Committed:
+                if message.term > self.term:
+                    self.term = message.term
+                key = message.key
+                self.committed.add(key)
+                self.deferred.pop(key, None)
+                self.pending.pop(key, None)
+                self.confirmed.append((self.context.now, message.done - message.begun))
+                self.context.decide(key, key)
+            elif kind is Ask:
+                self._ask(message.key, message.known)
+            elif kind is Elect:
+                self._vote(sender, message.term)
+            elif self.leader != self.id:
+                self.votes.add(sender)
+                if len(self.votes) >= self.quorum:
+                    self._lead()
+        if self.fresh or self.moved:
+            self._forward()
+
+    def _new_request(self) -> int:
+        self.asked += 1
+        return (self.asked - 1) * self.size + self.id
+
+    def _ask(self, key: int, known: int = -1) -> None:
+        if key not in self.known:
+            self.known.add(key)
+            self.deferred[key] = known
+            self.fresh.append(key)
+        if self.leader == self.id:
+            self._forward()
+            self._replicate()
+
+    def _forward(self) -> None:
+        """Pass what clients asked to the leader, or take it on as the leader."""
+        leader, deferred = self.leader, self.deferred
+        if leader == self.id:
+            for key in deferred:
+                if key not in self.committed:
+                    self.pending[key] = None
+            deferred.clear()
+        elif leader >= 0:
+            send = self.context.send
+            for key in list(deferred) if self.moved else self.fresh:
+                known = deferred.get(key, leader)
+                if known == leader:
+                    continue
+                if key in self.committed:
+                    del deferred[key]
+                else:
+                    send(leader, Ask(key, known))
+                    deferred[key] = leader
+        self.moved = False
+        self.fresh.clear()
+
+    def _replicate(self) -> None:
+        """Send the next request to all, of this node itself when no client has one."""
+        if self.in_flight >= 0:
+            return
+        if not self.pending:
+            key = self._new_request()
+            self.known.add(key)
+            self.pending[key] = None
+        for key in list(self.pending):
+            del self.pending[key]
+            if key in self.committed:
+                continue
+            self.in_flight = key
+            self.begun = self.heard = self.context.now
+            self.answers = set()
+            self.context.broadcast(Replicate(self.term, key))
+            return
+
+    def _commit(self) -> None:
+        key, now = self.in_flight, self.context.now
+        self.confirmed.append((now, now - self.begun))
+        self.context.decide(key, key)
+        self.committed.add(key)
+        self.deferred.pop(key, None)
+        self.pending.pop(key, None)
+        self.context.broadcast(Committed(self.term, key, self.begun, now))
+        self.in_flight = -1
+        self._replicate()
+
+    def _put_back(self) -> None:
+        """Give up the request in flight, to be the first one of the next term."""
+        key = self.in_flight
+        if key >= 0 and key not in self.committed:
+            self.pending = {key: None, **self.pending}
+        self.in_flight = -1
+
+    def _vote(self, candidate: int, term: int) -> None:
+        if term <= self.term:
+            return
+        self.term = term
+        self.leader = -1
+        self.votes = set()
+        self._put_back()
+        self.heard = self.context.now
+        self.context.send(candidate, Vote())
+
+    def _lead(self) -> None:
+        self.heard = self.context.now
+        self.leader = self.id
+        self.moved = True
+        self.votes = set()
+        self._put_back()
+        self.elections.append(self.context.now)
+        self._forward()
+        self._replicate()
+
+    def _look_at_clock(self) -> None:
+        """Stand for election when the timeout has passed; otherwise look again when it may have."""
+        now = self.context.now
+        if self.drawn_for != self.heard:
+            earliest = self.heard + self.algorithm.timeout
+            if now >= earliest:
+                self._draw_deadline(earliest)
+            else:
+                self.context.set_timer("timeout", earliest - now)
+                return
+        if now >= self.deadline:
+            self._put_back()
+            self.leader = -1
+            self.term += 1
+            self.votes = set()
+            self.heard = now
+            self.context.broadcast(Elect(self.term))
+            self._draw_deadline(now + self.algorithm.timeout)
+        self.context.set_timer("timeout", max(self.deadline - now, 1))
+
+    def _draw_deadline(self, earliest: float) -> None:
+        self.drawn_for = self.heard
+        jitter = self.algorithm.jitter
+        self.deadline = earliest + (self.context.rng.below(jitter) if jitter > 0 else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantasRaft:
+    """The Raft variant of QUANTAS.
+
+    Parameters
+    ----------
+    submit_rate : int
+        A client asks a node every so many rounds on average; 0 for no clients but requests.
+    timeout : int
+        Rounds of silence before an election.
+    jitter : int
+        Rounds, less than which are added to the timeout at random.
+    """
+
+    submit_rate: int = setting(20, unit="rounds", says="mean time between requests at a node; 0: none", low=0)
+    timeout: int = setting(100, unit="rounds", says="silence before an election", low=1)
+    jitter: int = setting(5, unit="rounds", says="random part of the timeout, exclusive", low=0)
+    messages: ClassVar[tuple[type[Message], ...]] = (Ask, Replicate, Stored, Committed, Elect, Vote)
+
+    def __post_init__(self) -> None:
+        names = ("submit_rate", "timeout", "jitter")
+        check_parameters(type(self), {name: getattr(self, name) for name in names}, where="raft")
+
+    def node(self, index: int, size: int) -> Node:
+        """Return a new server."""
+        return QuantasRaftNode(self, index, size)
+
+    def bears(self, size: int) -> int:
+        """Return how many servers may stand still: a leader needs the answers of a majority besides itself."""
+        return max(size - 1 - (size // 2 + 1), 0)
+
+    def violation(self, snapshot: Snapshot) -> str:
+        """Return "": there is no order of requests that could be broken."""
+        return ""
+
+    def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
+        """Return the figures QUANTAS writes after every round."""
+        nodes: list[Any] = [getattr(node, "inner", node) for node in run.nodes]
+        commits = [entry for node in nodes for entry in node.confirmed]
+        at = [when for when, _ in commits]
+        count = running_total(at, [1.0] * len(at), rounds)
+        elections = [when for node in nodes for when in node.elections]
+        return {
+            "latency": (running_total(at, [waited for _, waited in commits], rounds) / np.maximum(count, 1)).tolist(),
+            "throughput": (count / run.size).tolist(),
+            "leaderChanges": running_total(elections, [1.0] * len(elections), rounds).astype(int).tolist(),
+        }

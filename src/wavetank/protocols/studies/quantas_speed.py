@@ -1,0 +1,122 @@
+"""Study ``quantas-speed``: how many rounds a second a simulator of distributed algorithms reaches."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wavetank.errors import BadFileError, WavetankError
+from wavetank.protocols.quantas.experiments import read_experiments
+from wavetank.protocols.quantas.peers import QuantasProgram
+from wavetank.settings import setting
+from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy, Trial
+
+
+def _experiment(peer: str, size: int, rounds: int, parameters: Mapping[str, Any], per_round: int = 1) -> dict[str, Any]:
+    return {
+        "threadCount": 1,
+        "distribution": {"type": "uniform", "maxDelay": 1, "maxMsgsRec": per_round},
+        "topology": {"type": "complete", "initialPeers": size, "initialPeerType": peer},
+        "parameters": dict(parameters),
+        "tests": 1,
+        "rounds": rounds,
+    }
+
+
+_CRASHES = {
+    "crash_count": 5, "crash_recovery_round": 40, "crash_recovery_delay": 20, "crash_odds": 0.05,
+    "submit_rate": 10, "timeout_spacing": 20, "timeout_jitter": 10,
+}  # fmt: skip
+_MINERS = {
+    "submitRate": 10, "mineRate": 1, "mineScaler": 4, "mineRates": [3],
+    "parasiteFault": {"leadThreshold": 3, "peerIndices": [0]},
+}  # fmt: skip
+# Experiments of QUANTAS's own inputs.
+EXPERIMENTS: Mapping[str, dict[str, Any]] = {
+    "kademlia-128": _experiment("KademliaPeer", 128, 500, {}),
+    "chord-128": _experiment("LinearChordPeer", 128, 500, {}),
+    "raft-20": _experiment("RaftPeer", 20, 1000, _CRASHES),
+    "raft-20-no-crashes": _experiment(
+        "RaftPeer", 20, 1000, {"submit_rate": 20, "timeout_spacing": 20, "timeout_jitter": 5}
+    ),
+    "pbft-100": _experiment("PBFTPeer", 100, 50, {"byzantine_count": 0}, per_round=10),
+    "bitcoin-10": _experiment("BitcoinPeer", 10, 2000, _MINERS),
+    "ethereum-10": _experiment("EthereumPeer", 10, 1000, {**_MINERS, "mineScaler": 2}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantasSpeed(TimingStudy):
+    """How many rounds a second does a simulator of distributed algorithms reach?
+
+    Both contenders run the same experiments of QUANTAS's inputs on one core, one after the other in every round.
+    """
+
+    name = "quantas-speed"
+    baseline = "quantas2"
+    systems = ("quantas2", "quantas-cpp")
+    cases_by = "experiment"
+    metrics = (
+        *TimingStudy.timing_metrics[:2],
+        Metric("rounds_per_s", "rounds/s", "higher", "measured", "rounds of the experiment / wall time"),
+    )
+    charts = (Chart("bars", "Rounds a second", y="rounds_per_s", by="experiment", log="x", says="Longer is faster."),)
+
+    binaries: str = setting("", says="folder of QUANTAS's programs, one named after each peer; empty: left out")
+    experiments: tuple[str, ...] = setting(tuple(EXPERIMENTS), says="experiments timed", choices=tuple(EXPERIMENTS))
+
+    def check(self) -> None:
+        """Refuse a folder that is not there."""
+        if self.binaries and not Path(self.binaries).is_dir():
+            raise BadFileError("There is no folder of QUANTAS's programs.", given=self.binaries, where="binaries")
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what qualifies the figures."""
+        if self.binaries:
+            return ("The time of quantas-cpp includes the start of its process.",)
+        return ("quantas-cpp is left out: build QUANTAS, one program a peer, and give --set binaries=FOLDER.",)
+
+    def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
+        """Return one trial a seed and experiment, without programs that are not there."""
+        here = [name for name in systems if name != "quantas-cpp" or self.binaries]
+        return super().trials(here, seeds) if here else []
+
+    def case_names(self, seed: int) -> Sequence[str]:
+        """Return the experiments."""
+        return self.experiments
+
+    def case(self, name: str, seed: int) -> Case:
+        """Return an experiment and the seed."""
+        return Case(name=name, data=(EXPERIMENTS[name], seed))
+
+    def contender(self, system: Any, case: Case) -> Callable[[], object]:
+        """Return a call that runs the experiment and returns its figures."""
+        wanted, seed = case.data
+        if isinstance(system, QuantasProgram):
+            folder, peer = Path(self.binaries), wanted["topology"]["initialPeerType"]
+            return lambda: system.run(folder, peer, wanted)["tests"][0]
+        with tempfile.TemporaryDirectory() as home:
+            path = Path(home) / "experiment.json"
+            path.write_text(json.dumps({"experiments": [wanted]}))
+            (experiment,) = read_experiments(path)
+        return lambda: experiment.test(seed)[1]
+
+    def verify(self, case: Case, system: str, result: object) -> None:
+        """Refuse a run in which nothing was achieved."""
+        figures: Any = result
+        wanted = ("throughput", "kademliaRequestsSatisfied", "linearChordRequestsSatisfied", "dagLongestChainLength")
+        if not any(figures[name][-1] > 0 for name in wanted if name in figures):
+            raise WavetankError(f"The experiment {case.name!r} came to nothing.", given=system)
+
+    def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> Mapping[str, Measurements]:
+        """Return rounds a second."""
+        found: dict[str, Measurements] = {}
+        for system, by_case in times.items():
+            found[system] = Measurements()
+            for case, took_s in by_case.items():
+                found[system].put("rounds_per_s", EXPERIMENTS[case]["rounds"] / took_s, experiment=case)
+        return found

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wavetank.errors import BadValueError
+from wavetank.protocols.faults import Crash, Omission
+from wavetank.protocols.interfaces import Node
+from wavetank.protocols.network import Network
+from wavetank.protocols.overlays.chord import Chord
+from wavetank.protocols.overlays.directory import Directory, Nodes, Stored, inner_node
+from wavetank.protocols.overlays.gossip import Gossip
+from wavetank.protocols.overlays.kademlia import Kademlia
+from wavetank.protocols.overlays.pastry import Pastry
+from wavetank.protocols.overlays.registry import Registry
+from wavetank.protocols.simulation import Request, simulate
+
+OVERLAYS = (Chord, Pastry, Kademlia)
+ALL = (*OVERLAYS, Registry, Gossip)
+
+
+def published_and_asked(size: int, count: int) -> list[Request]:
+    publications = [Request(at=100, node=n % size, command=("publish", f"key {n}", f"at {n}")) for n in range(count)]
+    lookups = [Request(at=150 + n % 7, node=(5 * n) % size, command=("lookup", f"key {n}")) for n in range(count)]
+    return publications + lookups
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("size", [2, 5, 24])
+def test_without_churn_every_lookup_succeeds_once_all_have_joined(kind: type[Directory], size: int) -> None:
+    run = simulate(kind(stabilize_rounds=2), size=size, until=240, requests=published_and_asked(size, 20), seed=4)
+    for number in range(20):
+        assert run.replies[number].result.status == "published"
+        assert run.replies[20 + number].result.endpoints == (f"at {number}",)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_messages_are_conserved_also_when_some_are_lost(kind: type[Directory]) -> None:
+    network = Network.complete(16, drop=0.1)
+    run = simulate(kind(stabilize_rounds=2), network=network, until=150, requests=published_and_asked(16, 10), seed=1)
+    assert run.dropped > 0
+    assert run.sent == run.delivered + run.dropped + run.under_way
+    assert run.sent == sum(sum(inner_node(node).sent) for node in run.nodes)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_equal_seeds_give_equal_runs(kind: type[Directory]) -> None:
+    runs = [
+        simulate(kind(), size=12, until=120, requests=published_and_asked(12, 5), seed=9, log=True) for _ in range(2)
+    ]
+    assert runs[0].digest() == runs[1].digest()
+
+
+@pytest.mark.parametrize("kind", OVERLAYS)
+def test_records_survive_as_many_crashes_as_the_directory_bears(kind: type[Directory], stationary: Any) -> None:
+    size = 40
+    run = stationary.run(kind(), size, [Request(at=1, node=3, command=("publish", "key", "here"))], until=20)
+    [outcome] = stationary.outcomes(run)
+    keepers = [node for node in outcome.owners if node not in (0, 3)][:3]
+    asker = next(node for node in range(4, size) if node not in outcome.owners)
+
+    def setup(nodes: Any) -> None:
+        from wavetank.protocols.overlays.tables import give_exact
+
+        give_exact(nodes, range(size), 1)
+
+    run = simulate(
+        kind(),
+        size=size,
+        until=100,
+        seed=1,
+        setup=setup,
+        requests=[
+            Request(at=1, node=3, command=("publish", "key", "here")),
+            Request(at=32, node=asker, command=("trace", "key")),
+        ],
+        faults=[Crash(members=tuple(keepers), at=30.0)],
+    )
+    assert run.replies[1].result.endpoints == ("here",)
+    assert len(keepers) <= kind().bears(size)
+
+
+@pytest.mark.parametrize("kind", OVERLAYS)
+def test_a_trace_tells_whom_the_lookup_asked_and_what_came_back(kind: type[Directory], stationary: Any) -> None:
+    run = stationary.run(kind(), 200, [Request(at=1, node=0, command=("trace", "nobody has this"))])
+    [outcome] = stationary.outcomes(run)
+    assert outcome.status == "failed"
+    assert outcome.reason == "not-found"
+    assert len(outcome.trace) == outcome.asked > 0
+    assert all(at >= 1 and 0 < node < 200 and said for at, node, said in outcome.trace)
+
+
+def test_a_newcomer_that_reaches_nobody_says_so() -> None:
+    run = simulate(
+        Chord(deadline_rounds=20),
+        size=5,
+        until=80,
+        requests=[Request(at=1, node=4, command=("lookup", "key"))],
+        faults=[Omission(members=(4,), sending=1.0, receiving=1.0)],
+    )
+    assert run.replies[0].result.reason == "not-joined"
+
+
+def test_a_registry_that_is_down_fails_every_lookup() -> None:
+    requests = [
+        Request(at=1, node=2, command=("publish", "key", "here")),
+        Request(at=20, node=3, command=("lookup", "key")),
+    ]
+    run = simulate(Registry(), size=5, until=60, requests=requests, faults=[Crash(members=(0,), at=10.0)])
+    assert run.replies[0].result.status == "published"
+    assert run.replies[1].result.reason == "owners-down"
+
+
+def test_records_end_when_nobody_publishes_them_again() -> None:
+    requests = [
+        Request(at=1, node=2, command=("publish", "key", "here")),
+        Request(at=30, node=3, command=("lookup", "key")),
+        Request(at=100, node=3, command=("lookup", "key")),
+    ]
+    directory = Registry(republish_rounds=20, ttl_rounds=40)
+    run = simulate(directory, size=5, until=150, requests=requests, faults=[Crash(members=(2,), at=5.0)])
+    assert run.replies[1].result.status == "found"
+    assert run.replies[2].result.reason == "not-found"
+
+
+def made(kind: type[Directory], **parameters: Any) -> Any:
+    node: Node = kind(**parameters).node(0, 4)
+    run = simulate(kind(**parameters), size=4, until=1)
+    node.context = run.nodes[0].context
+    return node
+
+
+def test_a_full_store_refuses_further_keys_and_endpoints() -> None:
+    node = made(Registry, store_keys=2, endpoints_per_key=2)
+    assert [node.keep(key, "a", 10.0) for key in (1, 2, 3)] == ["", "", "store-full"]
+    assert [node.keep(1, end, 10.0) for end in ("b", "c")] == ["", "store-full"]
+    assert node.keep(1, "a", 10.0) == ""
+
+
+def test_a_record_that_is_too_large_is_refused_at_both_ends() -> None:
+    node = made(Registry, record_bytes=4)
+    assert node.keep(1, "ééé", 10.0) == "record-too-large"
+    requests = [Request(at=1, node=1, command=("publish", "key", "too long"))]
+    run = simulate(Registry(record_bytes=4), size=3, until=10, requests=requests)
+    assert run.replies[0].result.reason == "record-too-large"
+
+
+def test_lookups_beyond_the_limit_fail_at_once() -> None:
+    requests = [Request(at=1, node=1, command=("lookup", f"key {n}")) for n in range(5)]
+    run = simulate(Registry(lookups=2), size=3, until=10, requests=requests)
+    assert [run.replies[n].result.reason for n in range(5)].count("too-many-lookups") == 3
+
+
+def test_answers_nobody_asked_for_change_nothing() -> None:
+    node = made(Kademlia)
+    node.receive(1, Nodes(12345, (2, 3), True, ("forged",), 4))
+    node.receive(1, Stored(12345, "", 3))
+    assert node.lookups == {}
+    assert node.store == {}
+
+
+def test_contacts_that_do_not_exist_are_ignored() -> None:
+    node = made(Kademlia)
+    node.joined = True
+    lookup = node._new(4, 99)
+    node._merge(lookup, (-1, 7, 10**9), 1)
+    assert lookup.order == []
+
+
+@pytest.mark.parametrize(
+    "command", [("steal", "key"), ("lookup",), "lookup", ("lookup", 3), ("publish", "a", "b", "c")]
+)
+def test_a_command_that_is_none_is_refused(command: Any) -> None:
+    with pytest.raises(BadValueError, match="asked to publish or to look up"):
+        simulate(Registry(), size=3, until=10, requests=[Request(at=1, node=1, command=command)])
+
+
+def test_records_may_not_end_before_they_are_published_again() -> None:
+    with pytest.raises(BadValueError, match="before they are published again"):
+        Chord(ttl_rounds=10, republish_rounds=20)
+
+
+def test_a_node_without_a_directory_is_refused() -> None:
+    with pytest.raises(BadValueError, match="no node of a directory"):
+        inner_node(Node())
+
+
+def test_an_answer_that_comes_after_the_key_is_settled_does_not_end_a_publication(stationary: Any) -> None:
+    requests = [Request(at=1, node=n, command=("publish", f"key {n}", "here")) for n in range(60)]
+    run = stationary.run(Kademlia(parallel=8, redundancy=4), 60, requests)
+    for outcome in stationary.outcomes(run):
+        assert outcome.status == "published"
+        assert len(outcome.owners) == 4

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,28 +11,31 @@ from wavetank.errors import BadValueError
 from wavetank.protocols.digraphs.conditions import holds
 from wavetank.protocols.digraphs.path_adversaries import PATH_ADVERSARIES
 from wavetank.protocols.digraphs.routes import links_of, members_of, reaches, small_sets
-from wavetank.protocols.digraphs.unsigned import Report, UnsignedConsensus, source_of, spreads, timetable
+from wavetank.protocols.digraphs.unsigned import Report, UnsignedConsensus, UnsignedNode, source_of, spreads, timetable
 from wavetank.protocols.faults import Fault
 from wavetank.protocols.live.cluster import run_cluster
 from wavetank.protocols.network import Links, Network, Topology
 from wavetank.protocols.simulation import LIVES, Run, simulate
 from wavetank.rng import Draws
 
+PAIRS = {(node, to) for node in range(5) for to in range(5) if node != to}
+
 
 def incomplete() -> Topology:
-    """Return five nodes that meet 3-reach for one fault without being complete."""
-    missing = {(0, 1), (2, 1), (4, 3)}
-    pairs = {(node, to) for node in range(5) for to in range(5) if node != to}
-    return Topology.from_edges(pairs - missing, size=5)
+    """Return five nodes that meet 3-reach for one fault; a ring of links is missing."""
+    return Topology.from_edges(PAIRS - {(node, (node + 1) % 5) for node in range(5)}, size=5)
+
+
+def mute() -> Topology:
+    """Return five nodes that meet 3-reach for one fault, though nobody hears node 0, and it hears three."""
+    return Topology.from_edges(PAIRS - {(0, 1), (0, 2), (0, 3), (0, 4), (1, 0)}, size=5)
 
 
 def run(
-    algorithm: UnsignedConsensus, graph: Topology, *, life: str = "rounds", seed: int = 0, faults: list[Fault] | None = None
-) -> Run:  # fmt: skip
+    algorithm: UnsignedConsensus, graph: Topology, *, life: str = "rounds", seed: int = 0, faults: Sequence[Fault] = ()
+) -> Run:
     until = algorithm.rounds(graph.size) + 1
-    return simulate(
-        algorithm, network=Network(topology=graph), until=until, life=life, seed=seed, faults=tuple(faults or ())
-    )
+    return simulate(algorithm, network=Network(topology=graph), until=until, life=life, seed=seed, faults=faults)
 
 
 def broken(graph: Topology, faults: int, adversary: str, draws: Draws) -> str:
@@ -43,8 +49,19 @@ def broken(graph: Topology, faults: int, adversary: str, draws: Draws) -> str:
     return algorithm.violation(found.snapshot())
 
 
+def test_a_network_need_not_be_complete() -> None:
+    for graph in (incomplete(), mute()):
+        assert holds("reach-3", graph, 1)
+        assert sum(len(graph.peers(node)) for node in range(5)) == 15
+
+
+def test_a_node_refuses_to_start_in_another_network_than_it_was_told() -> None:
+    with pytest.raises(BadValueError, match="not the one that the parameter links describes"):
+        run(UnsignedConsensus(), incomplete())
+
+
 @pytest.mark.parametrize("life", LIVES)
-@pytest.mark.parametrize("graph", [Topology.complete(4), Topology.complete(7), incomplete()])
+@pytest.mark.parametrize("graph", [Topology.complete(4), Topology.complete(7), incomplete(), mute()])
 def test_without_liars_all_decide_one_value_of_theirs(graph: Topology, life: str) -> None:
     for inputs in ((0,), (1,), (0, 1, 1), (1, 0, 0, 0)):
         algorithm = UnsignedConsensus(inputs=inputs, links=links_of(graph))
@@ -96,6 +113,20 @@ def test_ten_thousand_runs_against_the_whole_library() -> None:
             assert broken(graph, 1, adversary, draws) == ""
 
 
+@pytest.mark.slow
+def test_all_networks_of_five_nodes_that_meet_the_condition_are_borne() -> None:
+    draws = Draws(31)
+    graphs = 0
+    # With a sixth link missing some node hears fewer than three.
+    for count in range(6):
+        for missing in combinations(sorted(PAIRS), count):
+            graph = Topology.from_edges(PAIRS - set(missing), size=5)
+            if holds("reach-3", graph, 1):
+                graphs += 1
+                assert broken(graph, 1, draws.choice(sorted(PATH_ADVERSARIES)), draws) == ""
+    assert graphs == 2885
+
+
 def test_where_the_condition_fails_the_library_breaks_it() -> None:
     draws = Draws(2)
     tried = 0
@@ -140,6 +171,7 @@ def test_a_message_over_another_path_than_it_says_is_not_heard() -> None:
     algorithm = UnsignedConsensus(inputs=(0,))
     found = simulate(algorithm, size=4, until=0)
     node = found.nodes[0]
+    assert isinstance(node, UnsignedNode)
     for wrong in (
         Report(0, (2,), 1),
         Report(0, (), 1),
@@ -149,10 +181,10 @@ def test_a_message_over_another_path_than_it_says_is_not_heard() -> None:
         Report(-1, (1,), 1),
     ):
         node.receive(1, wrong)
-    assert node.heard == {}  # type: ignore[attr-defined]
+    assert node.heard == {}
     node.receive(1, Report(0, (1,), 1))
     node.receive(1, Report(0, (1,), 0))
-    assert node.heard == {0: {(1, 0): 1}}  # type: ignore[attr-defined]
+    assert node.heard == {0: {(1, 0): 1}}
 
 
 def test_slow_links_are_borne_when_the_step_is_long_enough() -> None:
@@ -192,6 +224,6 @@ def test_violations_are_told() -> None:
 def test_bad_parameters_are_refused() -> None:
     for wrong in ({"inputs": (2,)}, {"faults": -1}, {"links": ("0-1",)}, {"step_rounds": 0.0}):
         with pytest.raises(BadValueError):
-            UnsignedConsensus(**wrong)  # type: ignore[arg-type]
+            UnsignedConsensus(**wrong)
     with pytest.raises(BadValueError):
         UnsignedConsensus(links=("0>9",)).rounds(4)

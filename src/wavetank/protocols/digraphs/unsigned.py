@@ -28,6 +28,8 @@ from wavetank.protocols.digraphs.routes import (
     Path,
     Reaches,
     check_links,
+    check_peers,
+    check_size,
     members_of,
     onward,
     reaches,
@@ -83,6 +85,7 @@ def source_of(known: Reaches, guess: int) -> int:
 @lru_cache(maxsize=64)
 def timetable(links: tuple[str, ...], size: int, faults: int) -> tuple[Step, ...]:
     """Return all steps, in order; those in which nobody has anything to say are left out."""
+    check_size(size, faults)
     known = reaches(links, size)
     found = []
     for guess in small_sets(range(size), min(faults, size - 1)):
@@ -141,6 +144,7 @@ class UnsignedNode(Node):
 
     def start(self) -> None:
         """Begin the first step, or decide where there is none: a node alone."""
+        check_peers(self.parameters.links, self.context.id, self.context.peers, self.context.size)
         self._begin()
 
     def _begin(self) -> None:

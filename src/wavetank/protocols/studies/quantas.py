@@ -42,6 +42,7 @@ LINK_FAULTS: Mapping[str, Mapping[str, float]] = {
 }
 _LINK_ROUNDS = 1000
 _PER_ROUND = 10
+_ASKED = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,6 +154,8 @@ class QuantasRaftNode(Node):
 
     def receive_all(self, box: Sequence[tuple[int, Any]]) -> None:
         """Handle all messages of a round, then pass on what waits."""
+        context = self.context
+        send, now = context.send, context.now
         for sender, message in box:
             kind = type(message)
             if kind is Stored:
@@ -172,24 +174,35 @@ class QuantasRaftNode(Node):
                         self.in_flight = -1
                     if self.votes:
                         self.votes = set()
-                    self.heard = self.context.now
+                    self.heard = now
                 key = message.key
                 if key not in self.known:
                     self.known.add(key)
                     self.deferred[key] = -1
                     self.fresh.append(key)
-                self.context.send(sender, Stored(key))
+                send(sender, Stored(key))
             elif kind is Committed:
                 if message.term > self.term:
                     self.term = message.term
                 key = message.key
                 self.committed.add(key)
                 self.deferred.pop(key, None)
-                self.pending.pop(key, None)
-                self.confirmed.append((self.context.now, message.done - message.begun))
-                self.context.decide(key, key)
+                if self.pending:
+                    self.pending.pop(key, None)
+                self.confirmed.append((now, message.done - message.begun))
+                context.decide(key, key)
             elif kind is Ask:
-                self._ask(message.key, message.known)
+                key = message.key
+                if self.leader != self.id or self.deferred or self.fresh or self.moved:
+                    self._ask(key, message.known)
+                    continue
+                # Most messages: a request reaches a leader that has nothing else to take on.
+                if key not in self.known:
+                    self.known.add(key)
+                    if key not in self.committed:
+                        self.pending[key] = None
+                if self.in_flight < 0:
+                    self._replicate()
             elif kind is Elect:
                 self._vote(sender, message.term)
             elif self.leader != self.id:

@@ -189,6 +189,8 @@ class _Context:
     """A node's side of the loop."""
 
     __slots__ = (
+        "_decided_at",
+        "_decisions",
         "_everyone",
         "_generations",
         "_linked",
@@ -206,6 +208,8 @@ class _Context:
 
     def __init__(self, loop: _Loop, topology: Topology, node: int, seed: int) -> None:
         self._loop = loop
+        self._decisions = loop.run.decisions
+        self._decided_at = loop.run.decided_at
         self.id = node
         self.size = topology.size
         self.peers = topology.peers(node)
@@ -329,13 +333,14 @@ class _Context:
 
     def decide(self, value: Any, instance: Any = 0) -> None:
         """See Context."""
-        run = self._loop.run
         key = (self.id, instance)
-        known = run.decisions.setdefault(key, value)
-        if known is value:
-            run.decided_at.setdefault(key, self.now)
-        elif known != value:
-            run.contradictions.append(f"node {self.id} decided {known!r}, then {value!r} in instance {instance!r}")
+        decisions = self._decisions
+        if key not in decisions:
+            decisions[key] = value
+            self._decided_at[key] = self.now
+        elif decisions[key] != value:
+            told = f"node {self.id} decided {decisions[key]!r}, then {value!r} in instance {instance!r}"
+            self._loop.run.contradictions.append(told)
 
     def reply(self, number: int, result: Any) -> None:
         """See Context."""

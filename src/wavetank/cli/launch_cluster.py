@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavetank import catalog
+from wavetank.catalog import SystemEntry
 from wavetank.cli.exits import DOES_NOT_HOLD, INTERRUPTED
 from wavetank.cli.terminal import is_terminal, say, say_heading, say_json, say_wrapped, style
 from wavetank.errors import BadValueError, UnknownNameError, unknown_name
@@ -81,13 +82,20 @@ def command(**given: Any) -> int:
     return _launch(given)
 
 
+def _is_algorithm(entry: SystemEntry) -> bool:
+    kind = entry.load() if entry.shape == "node" else None
+    return all(hasattr(kind, each) for each in ("messages", "node", "bears", "violation"))
+
+
 def _protocols() -> list[str]:
-    return sorted(entry.name for entry in catalog.everything() if entry.shape == "node")
+    # Only told after a mistake: finding out which are algorithms imports them.
+    return sorted(entry.name for entry in catalog.everything() if _is_algorithm(entry))
 
 
 def _algorithm(name: str, pairs: tuple[str, ...]) -> Algorithm:
-    if name not in _protocols():
-        if name in catalog.everything().systems:
+    systems = catalog.everything().systems
+    if name not in systems or not _is_algorithm(systems[name]):
+        if name in systems:
             raise UnknownNameError(
                 f"The system {name!r} has no nodes that could be launched.", allowed=_protocols(), where="--protocol"
             )

@@ -206,7 +206,7 @@ class Libp2pDht(LibraryDirectory):
             from libp2p.peer.peerinfo import PeerInfo
             from libp2p.records.validator import NamespacedValidator
             from libp2p.tools.anyio_service import background_trio_service
-            from multiaddr import Multiaddr  # type: ignore[import-untyped, unused-ignore]
+            from multiaddr import Multiaddr
         except ImportError as error:
             raise missing_extra("libp2p", "protocol-peers", needed_for="libp2p-dht") from error
         count = self._count(nodes, workload)

@@ -43,6 +43,7 @@ ALIVE, RIGHT, LEFT, LEAVES = -1, -2, -3, -4
 _HEADER_BYTES = 28 + 8
 _KEY_BYTES = 20
 _CONTACT_BYTES = 26
+_GATES = 4
 
 _FRESH, _ASKED, _ANSWERED, _SILENT = range(4)
 
@@ -203,7 +204,7 @@ class Directory:
     suspect_rounds : float
         How long a silent node is believed only in person.
     bootstraps : int
-        Nodes 0 to ``bootstraps - 1`` are known to those who join.
+        Nodes 0 to ``bootstraps - 1`` are known to those who join; four of them, drawn at random, are asked.
     store_keys, endpoints_per_key, record_bytes, lookups : int
         Limits: keys a node keeps for others, endpoints of one key, bytes of one endpoint, lookups under way at a node.
     salt : int
@@ -224,7 +225,7 @@ class Directory:
     suspect_rounds: float = setting(
         20.0, unit="rounds", low=0.0, says="how long a silent node is believed in person only"
     )
-    bootstraps: int = setting(16, low=1, says="nodes known to those who join")
+    bootstraps: int = setting(65536, low=1, says="nodes known to those who join")
     store_keys: int = setting(4096, low=1, says="keys a node keeps for others")
     endpoints_per_key: int = setting(64, low=1, says="endpoints kept for one key")
     record_bytes: int = setting(512, unit="bytes", low=1, high=8192, says="greatest endpoint of a record")
@@ -380,13 +381,18 @@ class DirectoryNode(Node):
         if self.own == 0 and not self.context.load("member", False):
             self.joined = True
             return
-        gates = min(self.parameters.bootstraps, self.size)
-        # Until the overlay stands, only its founder can tell the way.
-        gate = self.context.rng.below(gates) if self.context.load("member", False) else 0
-        if gate == self.own:
-            gate = (gate + 1) % self.size
         self.context.set_timer("join", self.parameters.deadline_rounds)
-        self._search(self._new(JOIN, self.id), first=(gate,))
+        self._search(self._new(JOIN, self.id), first=self._gates())
+
+    def _gates(self) -> tuple[int, ...]:
+        """Return whom to ask for the way in."""
+        if not self.context.load("member", False):
+            # Until the overlay stands, only its founder can tell.
+            return (0,)
+        # Some are down, or outside themselves: one alone would let churn lock everyone out.
+        known = min(self.parameters.bootstraps, self.size)
+        drawn = {self.context.rng.below(known) for _ in range(_GATES)}
+        return tuple(sorted(drawn - {self.own})) or ((self.own + 1) % self.size,)
 
     def request(self, number: int, command: Any) -> None:
         """Publish or look up: ``("publish", key, endpoint)``, ``("lookup", key)`` or ``("trace", key)``."""

@@ -49,7 +49,8 @@ class Words:
 def only_words(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"words": Kind("a list of words", (".words",), "wavetank.protocols.checking:Words")}
     monkeypatch.setattr(checking, "Words", Words, raising=False)
-    for home in ("wavetank.protocols.checking.KINDS", "wavetank.cli.check.KINDS"):
+    # The importer first: imported under the patch, it would keep the toys for good.
+    for home in ("wavetank.cli.check.KINDS", "wavetank.protocols.checking.KINDS"):
         monkeypatch.setattr(home, kinds)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -383,7 +384,7 @@ class Scheduler:
         return 0.0
 
 
-class _Simulation:
+class _Simulation(ABC):
     """State shared by the two lives; each has its own calendar and loop."""
 
     def __init__(
@@ -435,6 +436,12 @@ class _Simulation:
                 self.held += 1
                 return True
         due = self.arrival(now, delay)
+        waiting: list[float] | None = None
+        if links.queue is not None:
+            waiting = self._queued.setdefault((sender, to), [])
+            waiting[:] = [each for each in waiting if each > now]
+            if len(waiting) >= links.queue:
+                return False
         if not held_back:
             channel = context._channels.setdefault(to, [0, 0])
             if channel[0] < due:
@@ -443,38 +450,34 @@ class _Simulation:
                 channel[0], channel[1] = channel[0] + 1, 0
             channel[1] += 1
             due = channel[0]
-        if links.queue is not None:
-            waiting = self._queued.setdefault((sender, to), [])
-            waiting[:] = [each for each in waiting if each > now]
-            if len(waiting) >= links.queue:
-                return False
+        if waiting is not None:
             waiting.append(due)
         self.put(due, to, sender, message)
         return True
 
+    @abstractmethod
     def arrival(self, now: float, delay: float) -> float:
         """Return when a message sent now arrives."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, due: float, to: int, sender: int, message: Message) -> None:
         """Have a message arrive."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put_timer(self, due: float, node: int, name: str, generation: int) -> None:
         """Have a timer run out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put_request(self, number: int, request: Request) -> None:
         """Have a request made."""
-        raise NotImplementedError
 
+    @abstractmethod
     def play(self, stop: Callable[[Run], bool] | None) -> float:
         """Run to the end; return the time reached."""
-        raise NotImplementedError
 
+    @abstractmethod
     def under_way(self) -> int:
         """Count the messages that have not arrived."""
-        raise NotImplementedError
 
     def note(self, kind: str, now: float, node: int, what: Any, sender: int = -1) -> None:
         """Write the log."""

@@ -12,6 +12,7 @@ Differs from the source:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -47,7 +48,7 @@ class Behaviour:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class Fault(ABC):
     """Base of all faults.
 
     Parameters
@@ -61,6 +62,7 @@ class Fault:
     # Whether the members may do anything at all; a node that is only silent or slow is still honest.
     byzantine: ClassVar[bool] = True
 
+    @abstractmethod
     def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
         """Return the behaviour of one member.
 
@@ -71,7 +73,6 @@ class Fault:
         pool : dict
             Shared by all members that run in one process: what colluding nodes tell each other.
         """
-        raise NotImplementedError
 
 
 def byzantine_members(faults: Sequence[Fault]) -> frozenset[int]:

@@ -10,6 +10,7 @@ two looks at a file; programs and their steps are this package's own.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -90,7 +91,7 @@ def digest_of(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-class Wire(Node):
+class Wire(Node, ABC):
     """A node that sends long messages in parts and counts what it sends.
 
     Parameters
@@ -141,9 +142,9 @@ class Wire(Node):
         if isinstance(message, self.kinds):
             self.arrived(sender, message)
 
+    @abstractmethod
     def arrived(self, sender: int, message: Any) -> None:
         """Take a whole message."""
-        raise NotImplementedError
 
     def _put_together(self, sender: int, part: Part) -> Message | None:
         if not 0 <= part.index < part.count <= LARGEST_MESSAGE_BYTES // PART_BYTES or len(part.data) > PART_BYTES:
@@ -171,7 +172,7 @@ def _union(kinds: tuple[type[Message], ...]) -> Any:
     return found
 
 
-class Device(Wire):
+class Device(Wire, ABC):
     """A device: programs that change its files, and an engine that notices.
 
     Parameters
@@ -280,9 +281,9 @@ class Device(Wire):
         since = self.looked[path][1] if path in self.looked else self.gone.get(path, float("-inf"))
         return self.context.now - since >= self.settle_rounds
 
+    @abstractmethod
     def scanned(self) -> None:
         """React to a look at the tree."""
-        raise NotImplementedError
 
     def wanted(self, path: str) -> None:
         """Fetch a content that a program asks for and that is in the cloud alone."""

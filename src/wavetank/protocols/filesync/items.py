@@ -10,6 +10,7 @@ IEEE TC 39(4), 1990, for disconnected operation and reintegration; the rules are
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -119,7 +120,7 @@ def version_of(bodies: Sequence[Body]) -> bytes:
     return digest_of(msgspec.msgpack.encode(parts))
 
 
-class FileCloud(Wire):
+class FileCloud(Wire, ABC):
     """The cloud's table of items; an engine adds its rule for clashes."""
 
     def __init__(self) -> None:
@@ -150,9 +151,9 @@ class FileCloud(Wire):
         elif isinstance(message, Fetch) and message.item in self.records:
             self.transmit(sender, Contents(self.records[message.item], self.bodies[message.item]))
 
+    @abstractmethod
     def judge(self, upload: Upload) -> tuple[bool, Record]:
         """Take a version or not; return that, and the record the cloud then holds for the item."""
-        raise NotImplementedError
 
     def take(self, record: Record, bodies: tuple[Body, ...]) -> Record:
         """Make this the current version of its item; return it with its serial."""

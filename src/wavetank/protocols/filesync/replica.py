@@ -10,6 +10,7 @@ Sources: Y. Afek and others, "Atomic Snapshots of Shared Memory", JACM 40(4), 19
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from wavetank.errors import BadFileError
@@ -29,7 +30,7 @@ def graph_of(context: Context) -> Graph:
     return Graph(context.save, context.load)
 
 
-class Replica(Device):
+class Replica(Device, ABC):
     """A device with snapshots; engines add how snapshots travel.
 
     Parameters
@@ -93,9 +94,9 @@ class Replica(Device):
             self.context.record("postponed")
         self.exchange()
 
+    @abstractmethod
     def exchange(self) -> None:
         """Send what there is to send."""
-        raise NotImplementedError
 
     def _notice(self) -> None:
         roots = group_roots({*self.looked, *self.present})

@@ -18,6 +18,7 @@ import contextlib
 import secrets
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -255,7 +256,7 @@ def _as_operation(command: Any) -> tuple[str, str, Any]:
     return "command", "", command
 
 
-class Cluster:
+class Cluster(ABC):
     """What all clusters share: clients, their clocks, and the collection of what nodes do.
 
     Parameters
@@ -323,37 +324,41 @@ class Cluster:
 
     # -- what a cluster of one kind does in its own way ----------------------------------------------------------------
 
+    @abstractmethod
     async def _launch(self) -> None:
-        raise NotImplementedError
+        """Start what runs the nodes."""
 
+    @abstractmethod
     def _pass_on(self, node: int, number: int, command: Any) -> None:
-        raise NotImplementedError
+        """Give a request to its node."""
 
+    @abstractmethod
     async def _close(self) -> None:
-        raise NotImplementedError
+        """End everything."""
 
+    @abstractmethod
     async def _collect(self) -> dict[int, Node]:
         """Return the nodes as they ended, by id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tallied(self) -> tuple[dict[str, int], dict[str, int]]:
-        raise NotImplementedError
+        """Return the counters, and the hostile frames by reason."""
 
+    @abstractmethod
     async def kill(self, node: int) -> None:
         """End a node as kill -9 does; with it end those that share its process."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def restart(self, node: int) -> None:
         """Start what :meth:`kill` ended again, with what was saved."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def stop(self, node: int, for_s: float | None = None) -> None:
         """Stop a node as SIGSTOP does, until :meth:`resume` or for a time; with it those that share its process."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def resume(self, node: int) -> None:
         """Let what :meth:`stop` stopped go on."""
-        raise NotImplementedError
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ _UNWRITTEN_BYTES = 2**20
 _TAKEN = 8192
 
 
-class Link:
+class Link(ABC):
     """What one endpoint has to say to another.
 
     Parameters
@@ -75,17 +76,17 @@ class Link:
             self.endpoint.overflowed += excess
 
     @property
+    @abstractmethod
     def writable(self) -> bool:
         """Whether a write would go out now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def move(self, address: tuple[str, int]) -> None:
         """Send to this address from now on."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """Stop sending."""
-        raise NotImplementedError
 
     def _taken(self) -> list[Envelope]:
         queue = self.queue
@@ -105,8 +106,9 @@ class Link:
                 reversed([each for each in batch if each[2] is not culprit[2] or each[0] != culprit[0]])
             )
 
+    @abstractmethod
     def _encode_and_write(self, batch: list[Envelope]) -> None:
-        raise NotImplementedError
+        """Put a batch on the wire."""
 
 
 class StreamLink(Link):

@@ -19,6 +19,7 @@ Differs from the source:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -184,7 +185,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Directory:
+class Directory(ABC):
     """Parameters that all overlays share.
 
     Parameters
@@ -241,9 +242,9 @@ class Directory:
                 allowed=f"ttl_rounds of at least republish_rounds, {self.republish_rounds:g}",
             )
 
+    @abstractmethod
     def node(self, index: int, size: int) -> Node:
         """Return a new node."""
-        raise NotImplementedError
 
     def bears(self, size: int) -> int:
         """Return how many nodes may crash at once without a record being lost."""
@@ -262,7 +263,7 @@ class Directory:
         return ""
 
 
-class DirectoryNode(Node):
+class DirectoryNode(Node, ABC):
     """A node of the directory; overlays say whom they know and how they keep it fresh.
 
     Attributes
@@ -300,25 +301,25 @@ class DirectoryNode(Node):
 
     # What an overlay says.
 
+    @abstractmethod
     def answer(self, target: int) -> tuple[tuple[int, ...], bool]:
         """Return contacts for a key, best first, and whether they are the nodes responsible for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rank(self, node: int, target: int) -> int:
         """Return how far a node is from a key; the lowest is asked first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self, node: int) -> None:
         """Take a node into the table if it belongs there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forget(self, node: int) -> None:
         """Take a silent node out of the table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def known(self) -> set[int]:
         """Return the nodes in the table."""
-        raise NotImplementedError
 
     def stabilize(self) -> None:
         """Look at the nearest nodes; called once a period."""

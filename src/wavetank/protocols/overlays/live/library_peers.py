@@ -14,6 +14,7 @@ import math
 import socket
 import time
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,7 @@ def _told(workload: Sequence[Record], answers: Sequence[str], latencies: Sequenc
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibraryDirectory:
+class LibraryDirectory(ABC):
     """Base of the libraries.
 
     Parameters
@@ -87,6 +88,7 @@ class LibraryDirectory:
     def __post_init__(self) -> None:
         check_parameters(type(self), vars(self), where=f"system {type(self).__name__.lower()}")
 
+    @abstractmethod
     def try_out(self, nodes: int, workload: Sequence[Record]) -> tuple[float, float]:
         """Start nodes, publish all records, ask for all.
 
@@ -102,7 +104,6 @@ class LibraryDirectory:
         tuple of float
             Lookups that returned the endpoint / lookups, and the median seconds of these (NaN without any).
         """
-        raise NotImplementedError
 
     def _count(self, nodes: int, workload: Sequence[Record]) -> int:
         if nodes < 2 or not workload:

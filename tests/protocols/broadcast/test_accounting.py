@@ -6,15 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.broadcast import accounting
-from wavetank.protocols.broadcast.accounting import Sizes, Votes, binary_bytes, encoded_bytes, payload_of
+from wavetank.protocols.broadcast import accounting, bracha, coded, hash_bracha, sampled
+from wavetank.protocols.broadcast.accounting import (
+    MOST_OPEN,
+    InstanceNode,
+    Sizes,
+    SourceNode,
+    Votes,
+    binary_bytes,
+    encoded_bytes,
+    payload_of,
+)
+from wavetank.protocols.broadcast.adversaries import Scripted
 from wavetank.protocols.broadcast.amortized import Amortized, Echo, Link, Proof, Vote
 from wavetank.protocols.broadcast.bracha import Bracha, Send
 from wavetank.protocols.broadcast.coded import Coded
 from wavetank.protocols.broadcast.hash_bracha import HashBracha
 from wavetank.protocols.broadcast.sampled import Sampled
 from wavetank.protocols.interfaces import Message, Snapshot
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.protocols.simulation import Request, Run, simulate
 
 _encode = msgspec.msgpack.encode
 
@@ -92,3 +102,67 @@ def test_broken_properties_are_named() -> None:
     assert "nodes 0 and 1" in accounting.broken_agreement(end({(0, (2, 1)): b"a", (1, (2, 1)): b"b"}))
     assert "without the broadcast before" in accounting.broken_order(end({(0, (2, 2)): b"a"}))
     assert not accounting.broken_order(end({(0, (2, 1)): b"a", (0, (2, 2)): b"a"}))
+
+
+# A vote of node 0 for a broadcast, in the words of each protocol.
+SPEAKING = {
+    "bracha": (Bracha(), lambda source, number: bracha.Echo(source, number, b"x")),
+    "hash-bracha": (HashBracha(), lambda source, number: hash_bracha.Ready(source, number, bytes(32))),
+    "hash-bracha-fetch": (HashBracha(), lambda source, number: hash_bracha.Fetch(source, number)),
+    "coded": (Coded(), lambda source, number: coded.Ready(source, number, bytes(32))),
+    "sampled": (Sampled(), lambda source, number: sampled.Echo(source, number, bytes(32))),
+    "sampled-gossip": (Sampled(), lambda source, number: sampled.Gossip(source, number, b"x", bytes(16))),
+}
+
+
+def known(run: Run, node: int) -> InstanceNode[accounting.Instance]:
+    found = run.nodes[node]
+    assert isinstance(found, InstanceNode)
+    return found
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_a_liar_makes_nobody_remember_more_than_so_many_broadcasts(name: str) -> None:
+    algorithm, say = SPEAKING[name]
+    script = tuple(say(source, number) for number in range(1, MOST_OPEN + 300) for source in (1, 2))
+    asks = [Request(at=5.0, node=2, command=("broadcast", b"after the flood"))]
+    run = simulate(algorithm, size=6, until=60, faults=[Scripted(members=(0,), script=script)], requests=asks)
+    for node in range(1, 6):
+        assert len(known(run, node).instances) <= 2 * MOST_OPEN
+        assert known(run, node).open[1][0] == MOST_OPEN
+    assert run.total("refused") == 5 * 2 * 299
+    # What others say of the source of which the liar said too much still counts.
+    assert {run.decisions[node, (2, 1)] for node in range(1, 6)} == {b"after the flood"}
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+@pytest.mark.parametrize(("source", "number"), [(-1, 1), (4, 1), (2**40, 1), (1, 0), (1, -1), (1, 2**64 - 1)])
+def test_broadcasts_that_cannot_be_are_not_remembered(name: str, source: int, number: int) -> None:
+    algorithm, say = SPEAKING[name]
+    run = simulate(algorithm, size=4, until=20, faults=[Scripted(members=(0,), script=(say(source, number),))])
+    assert run.total("rejected") == 3
+    assert not any(known(run, node).instances for node in (1, 2, 3))
+
+
+@pytest.mark.parametrize("algorithm", [Bracha(), HashBracha(), Coded()], ids=lambda each: type(each).__name__)
+def test_a_source_waits_until_there_is_room_and_delivery_makes_some(algorithm: Bracha) -> None:
+    count = MOST_OPEN // 2 + 88
+    requests = [Request(at=1.0, node=0, command=("broadcast", b"%d" % number)) for number in range(count)]
+    widest = 0
+
+    def watch(run: Run) -> bool:
+        nonlocal widest
+        widest = max(widest, known(run, 0).open.get(0, [0])[0])
+        return False
+
+    run = simulate(algorithm, size=4, until=60, requests=requests, stop=watch)
+    assert len(run.decisions) == 4 * count
+    assert len(run.replies) == count
+    assert [run.decisions[3, (0, number)] for number in (1, count)] == [b"0", b"%d" % (count - 1)]
+    assert not any(known(run, node).open for node in range(4))
+    assert widest == MOST_OPEN // 2
+
+
+def test_what_does_not_say_how_to_broadcast_is_no_node() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        SourceNode(Sizes())  # type: ignore[abstract]

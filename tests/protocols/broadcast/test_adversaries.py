@@ -79,3 +79,11 @@ def test_every_adversary_acts_for_its_members_alone(name: str) -> None:
     for seed in range(20):
         faults = ADVERSARIES[name]((1, 4), 7, Draws(seed))
         assert byzantine_members(faults) == {1, 4}
+
+
+def test_twins_change_payloads_that_are_text_too() -> None:
+    faults = [Twins(members=(0,), first=(1,), second=(2,))]
+    requests = [Request(at=1.0, node=0, command=("broadcast", "p"))]
+    run = simulate(Bracha(), size=4, until=20, requests=requests, faults=faults, log=True)
+    heard = {each.what.payload for each in run.log if isinstance(each.what, Send)}
+    assert heard == {b"p", b"another p"}

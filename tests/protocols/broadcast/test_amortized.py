@@ -251,6 +251,28 @@ def test_an_exposure_needs_two_signatures_of_the_source() -> None:
     assert not any(node_of(run, node).streams[2].exposed for node in (1, 2, 3))
 
 
+@pytest.mark.parametrize("number", [0, -1, 2**64])
+def test_an_exposure_of_a_link_that_cannot_be_is_passed_over(number: int) -> None:
+    script = (Exposure(2, number, bytes(32), bytes(16), bytes(31), bytes(16)),)
+    run = simulate(Amortized(), size=4, until=20, faults=[Scripted(members=(0,), script=script)])
+    assert run.delivered == 3
+    assert not any(node_of(run, node).streams[2].exposed for node in (1, 2, 3))
+
+
+def test_one_copy_of_a_proved_link_is_kept_whatever_its_signature() -> None:
+    sign = scheme("keyed-hash", 0).sign
+    first, second = digest_of(b"a"), digest_of(b"b")
+    parent = head_of(2, 1, first, ROOT)
+    content = echo_content(2, 2, head_of(2, 2, second, parent))
+    proof = Proof(2, 1, (first, second), tuple(Vote(node, 2, sign(node, content)) for node in (0, 1, 3)))
+    # The first link never comes, so the second waits; relays may sign it with anything.
+    copies = tuple(Link(2, 2, parent, b"b", False, b"%d" % number) for number in range(200))
+    run = simulate(Amortized(), size=4, until=60, faults=[Scripted(members=(0,), script=(proof, *copies))])
+    for node in (1, 3):
+        assert node_of(run, node).level(2, 2) == "locked"
+        assert [len(each) for each in node_of(run, node).streams[2].spare.values()] == [1]
+
+
 def forged_proofs() -> list[Proof]:
     sign = scheme("keyed-hash", 0).sign
     digest = digest_of(b"forged")

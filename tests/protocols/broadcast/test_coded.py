@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from wavetank.protocols.broadcast.adversaries import Scripted, Twins
-from wavetank.protocols.broadcast.coded import Coded, Echo, Send
+from wavetank.protocols.broadcast.coded import Coded, Echo, Ready, Send
 from wavetank.protocols.broadcast.erasure import encode, merkle_tree
 from wavetank.protocols.broadcast.trials import judged
 from wavetank.protocols.faults import SelectiveRelay
@@ -53,3 +53,10 @@ def test_a_fragment_without_its_proof_is_rejected() -> None:
 def test_two_halves_deliver_nothing() -> None:
     faults = [Twins(members=(0,), first=(1, 2, 3), second=(4, 5, 6))]
     assert simulate(Coded(), size=7, until=40, requests=ONE, faults=faults).decisions == {}
+
+
+def test_a_root_of_another_length_is_rejected() -> None:
+    script = (Ready(2, 1, b""), Ready(2, 1, bytes(31)), Send(1, b"", b"", ()))
+    run = simulate(Coded(), size=4, until=60, faults=[Scripted(members=(1,), script=script)])
+    assert run.total("rejected") == 9
+    assert run.decisions == {}

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.broadcast.adversaries import Twins
+from wavetank.protocols.broadcast.adversaries import Scripted, Twins
 from wavetank.protocols.broadcast.bracha import Bracha
-from wavetank.protocols.broadcast.hash_bracha import HashBracha
+from wavetank.protocols.broadcast.hash_bracha import Echo, HashBracha, Payload, Ready
 from wavetank.protocols.broadcast.trials import judged
 from wavetank.protocols.faults import SelectiveRelay
 from wavetank.protocols.simulation import Request, simulate
@@ -53,3 +53,11 @@ def test_two_halves_that_heard_different_things_deliver_nothing() -> None:
 def test_a_negative_payload_is_refused() -> None:
     with pytest.raises(BadValueError, match="out of range"):
         HashBracha(payload_bytes=-1)
+
+
+def test_a_vote_for_nothing_delivers_nothing() -> None:
+    # The empty digest stands for "none yet": taken for a digest it would make all deliver the empty payload.
+    script = (Echo(2, 1, b""), Ready(2, 1, b""), Echo(2, 2, b"short"), Payload(2, 1, b""))
+    run = simulate(HashBracha(), size=4, until=40, faults=[Scripted(members=(0,), script=script)])
+    assert run.decisions == {}
+    assert run.total("rejected") == 9

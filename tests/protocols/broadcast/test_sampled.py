@@ -5,13 +5,15 @@ import statistics
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.broadcast.accounting import broken_totality
-from wavetank.protocols.broadcast.sampled import Sampled
+from wavetank.protocols.broadcast.accounting import broken_totality, digest_of
+from wavetank.protocols.broadcast.adversaries import Scripted
+from wavetank.protocols.broadcast.sampled import Echo, Gossip, Ready, Sampled, SampledNode
 from wavetank.protocols.faults import SelectiveRelay
 from wavetank.protocols.network import Network
 from wavetank.protocols.simulation import Request, simulate
 
 ONE = [Request(at=1.0, node=0, command=("broadcast", b"payload"))]
+TWO = [Request(at=5.0, node=2, command=("broadcast", b"payload"))]
 
 
 @pytest.mark.parametrize("size", [4, 31, 100])
@@ -52,3 +54,21 @@ def test_a_late_subscriber_hears_what_was_said() -> None:
 def test_a_share_above_one_is_refused() -> None:
     with pytest.raises(BadValueError, match="out of range"):
         Sampled(echo_share=1.5)
+
+
+def test_a_liar_that_is_ready_for_everything_does_not_keep_others_from_delivering() -> None:
+    script = tuple(Ready(2, 1, digest_of(b"%d" % number)) for number in range(100))
+    script += (Ready(2, 1, b""), Echo(2, 1, b""))
+    # Echoes come late, so that the lies are there first.
+    run = simulate(Sampled(), size=6, until=40, requests=TWO, faults=[Scripted(members=(0,), script=script)])
+    assert {run.decisions.get((node, (2, 1))) for node in range(1, 6)} == {b"payload"}
+    assert run.total("rejected") == 10
+    for node in run.nodes[1:]:
+        assert isinstance(node, SampledNode)
+        assert len(node.instances[2, 1].readies) <= 3
+
+
+def test_a_number_that_cannot_be_signed_is_rejected() -> None:
+    script = (Gossip(2, -1, b"x", bytes(16)), Gossip(2, 2**70, b"x", bytes(16)))
+    run = simulate(Sampled(), size=4, until=40, faults=[Scripted(members=(0,), script=script)])
+    assert run.total("rejected") == 6

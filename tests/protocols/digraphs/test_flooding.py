@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from wavetank.errors import BadValueError
 from wavetank.protocols.digraphs.adversaries import ADVERSARIES
 from wavetank.protocols.digraphs.conditions import holds
-from wavetank.protocols.digraphs.flooding import CrashFlooding, DolevStrong
+from wavetank.protocols.digraphs.flooding import CrashFlooding, DolevStrong, FloodingNode, Input
 from wavetank.protocols.faults import Crash
 from wavetank.protocols.network import Network, Topology
 from wavetank.protocols.simulation import simulate
@@ -66,6 +68,15 @@ def test_flooding_costs_a_message_a_link_and_origin() -> None:
     found = simulate(CrashFlooding(inputs=(1,)), size=6, until=7)
     assert found.sent == 6 * 6 * 5
     assert set(found.decisions.values()) == {1}
+
+
+def test_what_is_said_of_nobody_is_passed_over() -> None:
+    node = CrashFlooding().node(0, 3)
+    assert isinstance(node, FloodingNode)
+    node.context = SimpleNamespace(size=3, broadcast=lambda message: None)  # type: ignore[assignment]
+    for origin in (-1, 3, 2**40):
+        node.receive(1, Input(origin, 1, ()))
+    assert node.known == {}
 
 
 def test_bad_parameters_are_refused() -> None:

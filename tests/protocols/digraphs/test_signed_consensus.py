@@ -5,10 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
+from wavetank.protocols.broadcast.adversaries import Scripted
 from wavetank.protocols.digraphs.adversaries import ADVERSARIES
 from wavetank.protocols.digraphs.conditions import holds
-from wavetank.protocols.digraphs.signed_consensus import Chain, SignedConsensus
-from wavetank.protocols.faults import Corruption
+from wavetank.protocols.digraphs.signed_consensus import Chain, Denial, SignedConsensus, denial_content
+from wavetank.protocols.digraphs.signing import scheme
+from wavetank.protocols.faults import Corruption, Replay
 from wavetank.protocols.live.cluster import run_cluster
 from wavetank.protocols.network import Links, Network, Topology
 from wavetank.protocols.simulation import LIVES, Run, simulate
@@ -122,6 +124,47 @@ def test_chains_that_are_not_well_formed_are_rejected() -> None:
         Chain(good.origin, good.value, good.signers, ()),
     ):
         assert not node._is_good(broken)  # type: ignore[attr-defined]
+
+
+def denial(lacks: tuple[tuple[int, int], ...], node: int = 1) -> Denial:
+    return Denial(node, lacks, scheme("keyed-hash", 0).sign(1, denial_content(node, lacks)))
+
+
+def test_a_liar_denies_values_of_nodes_alone_and_each_once() -> None:
+    unheard = tuple(
+        denial(lacks)
+        for lacks in (((7, 0),), ((-1, 0),), ((2, 5),), ((2, 0), (2, 0)), tuple((n, 0) for n in range(99)))
+    )
+    script = (*unheard, denial(((2, 0),)), denial(((2, 1),), node=9))
+    found = run(SignedConsensus(), Topology.complete(4), faults=[Scripted(members=(1,), script=script)])
+    for node in (0, 2, 3):
+        denied = found.nodes[node].denied  # type: ignore[attr-defined]
+        assert {key for key, liars in denied.items() if 1 in liars} == {(2, 0)}
+        assert all(0 <= origin < 4 and value in (0, 1) for origin, value in denied)
+    assert found.total("rejected denials") == 3 * 6
+
+
+def test_a_liar_that_denies_endlessly_is_heard_no_more() -> None:
+    every = [(origin, value) for origin in range(4) for value in (0, 1)]
+    script = tuple(
+        denial(tuple(each for place, each in enumerate(every) if code >> place & 1)) for code in range(1, 200)
+    )
+    found = run(SignedConsensus(), Topology.complete(4), faults=[Scripted(members=(1,), script=script)])
+    for node in (0, 2, 3):
+        heard = [each for each, _ in found.nodes[node].heard]  # type: ignore[attr-defined]
+        assert heard.count(1) == 2 * 4
+    assert SignedConsensus().violation(found.snapshot()) == ""
+
+
+@pytest.mark.parametrize("graph", [CLIQUES, Topology.complete(5)])
+def test_random_changes_and_repetitions_break_nothing(graph: Topology) -> None:
+    for seed in range(60):
+        member = (seed % graph.size,)
+        faults = [Corruption(members=member, probability=0.5), Replay(members=member, probability=0.5)]
+        algorithm = SignedConsensus(inputs=tuple(seed >> node & 1 for node in range(graph.size)))
+        found = run(algorithm, graph, seed=seed, faults=faults)
+        assert algorithm.violation(found.snapshot()) == ""
+        assert {node for node, _ in found.decisions} >= set(range(graph.size)) - set(member)
 
 
 def test_slow_links_are_borne_when_the_step_is_long_enough() -> None:

@@ -12,6 +12,7 @@ from wavetank.protocols.population.simulator import (
     PopulationBatched,
     PopulationPython,
     PopulationSequential,
+    _collision,
     collision_free,
     is_silent,
 )
@@ -186,3 +187,54 @@ def test_more_than_256_states_fit_into_two_bytes():
 def test_what_cannot_be_simulated_is_refused(simulator, call, says):
     with pytest.raises(BadValueError, match=says):
         call(simulator)
+
+
+def test_batches_follow_the_exact_distribution():
+    # Every meeting changes something and there are two states: the simulator jumps nowhere, all of it is batches.
+    rules = [Rule("A", "A", "B", "A"), Rule("A", "B", "B", "B"), Rule("B", "A", "A", "A"), Rule("B", "B", "A", "A")]
+    protocol = PopulationProtocol.from_rules("flips", rules=rules, initial={"a": "A"}, outputs={"A": 0, "B": 1})
+    n, meetings, runs = 200, 60, 4000
+    law = np.zeros(n + 1)
+    law[n] = 1.0
+    for _ in range(meetings):
+        following = np.zeros(n + 1)
+        for a in range(n + 1):
+            b, pairs = n - a, n * (n - 1)
+            for share, change in ((a * (a - 1), -1), (a * b, -1), (b * a, 1), (b * (b - 1), 2)):
+                if share:
+                    following[a + change] += law[a] * share / pairs
+        law = following
+    seen = observed(PopulationBatched(), protocol, {"a": n}, meetings, runs)
+    edges = np.flatnonzero(np.diff(np.floor(np.minimum(np.cumsum(law), 0.95) * 15)))
+    expected = np.diff([0.0, *np.cumsum(law)[edges], 1.0]) * runs
+    counted = np.diff([0, *[(seen <= edge).sum() for edge in edges], runs])
+    assert len(expected) > 8
+    assert expected.min() > 5
+    assert stats.chisquare(counted, expected).pvalue > LEAST_P
+
+
+def test_the_meeting_that_ends_a_batch_is_of_each_kind_as_often_as_chance_has_it():
+    # State 0 is of agents outside the batch, 1 of those in it; 2, 3, 4 tell which kinds met: both in it, or one.
+    kinds, touched, untouched = np.zeros(3), 6, 14
+    tables = np.zeros((2, 5, 5), np.int64)
+    tables[:, :2, :2] = [[0, 4], [3, 2]]
+    enabled, stream = np.ones((5, 5), bool), np.zeros(1, np.uint64)
+    for _ in range(20_000):
+        counts, after = np.array([untouched, 0, 0, 0, 0]), np.array([0, touched, 0, 0, 0])
+        _collision(counts, after, tables[0], tables[1], enabled, touched, np.uint64(7), stream)
+        assert counts.sum() + after.sum() == touched + untouched
+        kinds += after[2:] > 0
+    shares = np.array([touched * (touched - 1), touched * untouched, untouched * touched], float)
+    assert stats.chisquare(kinds, shares / shares.sum() * 20_000).pvalue > LEAST_P
+
+
+def test_four_billion_agents_are_batched_without_overflow_and_more_are_refused():
+    protocol = rock_paper_scissors()
+    counts = protocol.counts({"a": 1 << 31, "b": 1 << 30, "c": 1 << 30})
+    run = PopulationBatched().run(protocol, counts, interactions=3_000_000, seed=1)
+    assert run.counts.sum() == 1 << 32
+    assert (run.counts > 0).all()
+    # A meeting changes one agent at most.
+    assert np.abs(run.counts - counts).max() <= 3_000_000
+    with pytest.raises(BadValueError, match="number of agents"):
+        PopulationBatched().run(protocol, counts * 2, interactions=1, seed=1)

@@ -81,3 +81,18 @@ def test_unknown_letters_and_huge_monoids_are_refused():
         Automaton.from_regex("a*", "ab").accepts("abc")
     with pytest.raises(BadValueError, match="too large"):
         SyntacticMonoid.of(Automaton.from_regex("(ab)*", "ab"), most=5)
+
+
+@pytest.mark.parametrize("pattern", ["(ab)*", "(a|b)*aa(a|b)*", "b*(ab*ab*)*", "a(a|b)*"])
+def test_a_product_is_the_one_word_after_the_other(pattern):
+    found = monoid(pattern)
+    texts = ["".join(word) for word in words("ab", 4, 0)]
+    for first in texts:
+        for second in texts[:12]:
+            assert found.product[found.value(first), found.value(second)] == found.value(first + second)
+
+
+@pytest.mark.parametrize(("letters", "states", "most"), [("ab", 1, 12), ("ab", 5, 1), ("", 5, 12)])
+def test_languages_that_do_not_exist_are_not_drawn_for_ever(letters, states, most):
+    with pytest.raises(BadValueError, match="no such language"):
+        random_star_free(letters, np.random.default_rng(0), states=states, most_elements=most)

@@ -1,8 +1,11 @@
-"""What all broadcast protocols here share: quorums, one way of counting bytes, and what an algorithm must keep.
+"""What all broadcast protocols here share: quorums, requests, one way of counting bytes, what an algorithm must keep.
 
 A message counts as many bytes as its MessagePack encoding has, with Ed25519 signatures, whatever scheme signs in a
 simulation.  A payload may be declared larger than it is: a study of megabytes then carries a few bytes and counts
 megabytes.  Frames, checksums and the layers below are left out, for all protocols alike.
+
+What a liar may make a node remember is bounded: it can speak of so many undelivered broadcasts of each source, and of
+none that cannot be.
 
 Source: G. Bracha, "Asynchronous Byzantine agreement protocols", Information and Computation 75(2), 1987, for the
 quorums and properties.
@@ -11,18 +14,26 @@ quorums and properties.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
+from wavetank.settings import check_parameters, setting
 
 HASH_BYTES = 32
 SIGNATURE_BYTES = 64
+
+MOST_OPEN = 1024
+"""Undelivered broadcasts of one source of which a node lets another one speak."""
+
+LAST_NUMBER = 2**63 - 1
+"""Numbers of broadcasts run from 1 to this; what is signed holds them in eight bytes."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -175,6 +186,175 @@ class CountingNode(Node):
         peers = self.context.peers
         self.context.record("bytes", encoded_bytes(message, self.sizes) * len(peers))
         self.context.broadcast(message)
+
+
+class SourceNode(CountingNode, ABC):
+    """A participant that numbers what its clients broadcast, and sends it while there is room.
+
+    Attributes
+    ----------
+    number : int
+        Broadcasts sent.
+    waiting : list of (int, bytes)
+        Requests that wait for room, and their payloads.
+    requests : dict of int to int
+        Number of an own undelivered broadcast to that of its request.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.number = 0
+        self.waiting: list[tuple[int, bytes]] = []
+        self.requests: dict[int, int] = {}
+
+    def request(self, number: int, command: Any) -> None:
+        """Broadcast a payload."""
+        self.waiting.append((number, payload_of(command)))
+        self.send_waiting()
+
+    def send_waiting(self) -> None:
+        """Send what waits, as far as there is room."""
+        while self.waiting and self.has_room():
+            request, payload = self.waiting.pop(0)
+            self.number += 1
+            self.requests[self.number] = request
+            self.send_payload(payload)
+
+    @abstractmethod
+    def has_room(self) -> bool:
+        """Return whether another broadcast of this node may be under way."""
+
+    @abstractmethod
+    def send_payload(self, payload: bytes) -> None:
+        """Begin this node's broadcast of the present ``number``."""
+
+    def deliver(self, key: tuple[int, int], payload: bytes) -> None:
+        """Give out a broadcast, and answer the request behind it when it was this node's.
+
+        Parameters
+        ----------
+        key : tuple of int
+            Source and number.
+        payload : bytes
+        """
+        self.context.decide(payload, key)
+        if key[0] == self.context.id and key[1] in self.requests:
+            self.context.reply(self.requests.pop(key[1]), key)
+
+
+@dataclass(slots=True)
+class Instance:
+    """What a node knows of one broadcast; protocols add to it.
+
+    Attributes
+    ----------
+    delivered : bool
+    spoken : int
+        Who spoke of it before it was delivered, as bits.
+    """
+
+    delivered: bool = False
+    spoken: int = 0
+
+
+InstanceT = TypeVar("InstanceT", bound=Instance)
+
+
+class InstanceNode(SourceNode, Generic[InstanceT]):
+    """A participant for which every broadcast is an instance of its own.
+
+    Attributes
+    ----------
+    instances : dict
+        (source, number) to what is known of that broadcast.
+    open : dict of int to list of int
+        Source to the number of its undelivered broadcasts of which each node spoke, :data:`MOST_OPEN` at most; a source
+        of whose none anybody spoke is left out.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.instances: dict[tuple[int, int], InstanceT] = {}
+        self.open: dict[int, list[int]] = {}
+
+    @abstractmethod
+    def new_instance(self) -> InstanceT:
+        """Return what is known of a broadcast before anything is."""
+
+    def has_room(self) -> bool:
+        """Return whether others, who may hear of deliveries late, still let this node speak of another broadcast."""
+        me = self.context.id
+        return me not in self.open or self.open[me][me] < MOST_OPEN // 2
+
+    def instance_of(self, speaker: int, source: int, number: int) -> InstanceT | None:
+        """Return what is known of the broadcast that a node speaks of; None for one that it may not speak of.
+
+        Parameters
+        ----------
+        speaker : int
+            The neighbour whose message it is, or this node.
+        source, number : int
+            As the message says.
+        """
+        instance = self.instances.get((source, number))
+        if instance is not None and (instance.delivered or instance.spoken >> speaker & 1):
+            return instance
+        if instance is None and not (0 <= source < self.context.size and 0 < number <= LAST_NUMBER):
+            self.context.record("rejected")
+            return None
+        spoken = self.open.get(source)
+        if spoken is None:
+            spoken = self.open[source] = [0] * self.context.size
+        if spoken[speaker] == MOST_OPEN:
+            self.context.record("refused")
+            return None
+        spoken[speaker] += 1
+        if instance is None:
+            instance = self.instances[source, number] = self.new_instance()
+        instance.spoken |= 1 << speaker
+        return instance
+
+    def close(self, key: tuple[int, int], instance: InstanceT, payload: bytes) -> None:
+        """Deliver a broadcast; its speakers may speak of another one."""
+        instance.delivered = True
+        spoken = self.open[key[0]]
+        for speaker in members(instance.spoken):
+            spoken[speaker] -= 1
+        if not any(spoken):
+            del self.open[key[0]]
+        instance.spoken = 0
+        self.deliver(key, payload)
+        self.send_waiting()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BroadcastProtocol:
+    """What is the same for all reliable broadcasts: a declared payload, n > 3f, and agreement.
+
+    Parameters
+    ----------
+    payload_bytes : int
+        What a payload is counted as; 0 for its own size.
+    """
+
+    system: ClassVar[str]
+
+    payload_bytes: int = setting(0, unit="bytes", low=0, says="what a payload is counted as; 0 for its own size")
+
+    def __post_init__(self) -> None:
+        check_parameters(type(self), vars(self), where=f"system {self.system}")
+
+    def bears(self, size: int) -> int:
+        """Return how many nodes may be Byzantine."""
+        return most_faults(size)
+
+    def violation(self, snapshot: Snapshot) -> str:
+        """Return two nodes that delivered different payloads, in words, or ""."""
+        return broken_agreement(snapshot)
+
+    def example_command(self, number: int) -> tuple[str, bytes]:
+        """Return what a client may ask."""
+        return ("broadcast", f"payload {number}".encode())
 
 
 def broken_agreement(snapshot: Snapshot) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wavetank.protocols.broadcast.accounting import payload_of
 from wavetank.protocols.faults import Behaviour, Corruption, Fault, FaultyContext, FaultyNode, Replay
 from wavetank.protocols.faults import SelectiveRelay as Selective
 from wavetank.protocols.interfaces import Context, Message, Node
@@ -81,7 +82,7 @@ class _Pair(Node):
     def request(self, number: int, command: Any) -> None:
         self.asked += 1
         self.copies[0].request(number, command)
-        other = (command[0], b"another " + command[1]) if self.asked >= self.fork else command
+        other = ("broadcast", b"another " + payload_of(command)) if self.asked >= self.fork else command
         self.copies[1].request(number, other)
 
 

@@ -32,19 +32,19 @@ from typing import Any, ClassVar
 
 from wavetank.protocols.broadcast.accounting import (
     HASH_BYTES,
-    CountingNode,
+    LAST_NUMBER,
+    BroadcastProtocol,
     Sizes,
-    broken_agreement,
+    SourceNode,
     broken_order,
     digest_of,
     intersecting_quorum,
     most_faults,
-    payload_of,
 )
 from wavetank.protocols.digraphs.signing import SCHEMES, scheme
 from wavetank.protocols.interfaces import Message, Node, Snapshot
 from wavetank.rng import Draws, stream_key
-from wavetank.settings import check_parameters, setting
+from wavetank.settings import setting
 
 DRAWS = ("rotation", "hash")
 TURNS = ("everyone", "committee")
@@ -124,6 +124,10 @@ class Exposure(Message, frozen=True):
 def head_of(source: int, number: int, digest: bytes, parent: bytes) -> bytes:
     """Return the head of a chain: it names the payload and, through its parent, all before it."""
     return digest_of(_PLACE.pack(source, number) + digest + parent)
+
+
+def _head_of(link: Link) -> bytes:
+    return head_of(link.source, link.number, digest_of(link.payload), link.parent)
 
 
 def link_content(source: int, number: int, head: bytes) -> bytes:
@@ -256,7 +260,7 @@ class Stream:
         return sorted(self.top, reverse=True)[voters - 1]
 
 
-class AmortizedNode(CountingNode):
+class AmortizedNode(SourceNode):
     """A participant."""
 
     def __init__(self, parameters: Amortized, size: int) -> None:
@@ -268,10 +272,6 @@ class AmortizedNode(CountingNode):
         self.patience = parameters.patience(size)
         self.scheme = scheme(parameters.signatures, parameters.key_seed)
         self.streams: dict[int, Stream] = {}
-        # As a source: links sent, payloads that wait for room in the window, and the requests behind the links.
-        self.number = 0
-        self.waiting: list[tuple[int, bytes]] = []
-        self.requests: dict[int, int] = {}
 
     def level(self, source: int, number: int) -> str:
         """Return how far a link has come: ``unknown``, ``seen``, ``witnessed``, ``locked`` or ``delivered``.
@@ -290,34 +290,31 @@ class AmortizedNode(CountingNode):
 
     # As a source.
 
-    def request(self, number: int, command: Any) -> None:
-        """Broadcast a payload."""
-        self.waiting.append((number, payload_of(command)))
-        self._send_waiting()
+    def has_room(self) -> bool:
+        """Return whether the window has room for another link."""
+        stream = self._stream(self.context.id)
+        # Someone who has this node's key may have led the others along another chain: then there is nothing to add to.
+        return self.number - stream.delivered < self.parameters.window and stream.held == self.number
 
-    def _send_waiting(self) -> None:
+    def send_payload(self, payload: bytes) -> None:
+        """Add a link to this node's chain and send it to everyone."""
         me = self.context.id
         stream = self._stream(me)
-        # Someone who has this node's key may have led the others along another chain: then there is nothing to add to.
-        while self.waiting and self.number - stream.delivered < self.parameters.window and stream.held == self.number:
-            request, payload = self.waiting.pop(0)
-            quiet = self.number == stream.delivered
-            self.number += 1
-            self.requests[self.number] = request
-            parent = stream.heads[self.number - 1]
-            head = head_of(me, self.number, digest_of(payload), parent)
-            link = Link(
-                source=me,
-                number=self.number,
-                parent=parent,
-                payload=payload,
-                everyone=quiet and self.parameters.optimistic and self._turns_to_everyone,
-                signature=self.scheme.sign(me, link_content(me, self.number, head)),
-            )
-            self.tell_all(link)
-            if self._turns_to_everyone:
-                self.context.set_timer("pause", self.parameters.pause_rounds)
-            self._on_link(me, link)
+        quiet = self.number - 1 == stream.delivered
+        parent = stream.heads[self.number - 1]
+        head = head_of(me, self.number, digest_of(payload), parent)
+        link = Link(
+            source=me,
+            number=self.number,
+            parent=parent,
+            payload=payload,
+            everyone=quiet and self.parameters.optimistic and self._turns_to_everyone,
+            signature=self.scheme.sign(me, link_content(me, self.number, head)),
+        )
+        self.tell_all(link)
+        if self._turns_to_everyone:
+            self.context.set_timer("pause", self.parameters.pause_rounds)
+        self._on_link(me, link)
 
     @property
     def _turns_to_everyone(self) -> bool:
@@ -346,7 +343,7 @@ class AmortizedNode(CountingNode):
             self._watch(source, stream)
         if not stream.delivered < number <= stream.delivered + self.parameters.window:
             return
-        head = head_of(source, number, digest_of(link.payload), link.parent)
+        head = _head_of(link)
         if stream.heads.get(number) == head:
             if number in stream.links:
                 return
@@ -354,7 +351,11 @@ class AmortizedNode(CountingNode):
             self.context.record("rejected")
             return
         spare = stream.spare.setdefault(number, [])
-        if link in spare:
+        # Of the link that a quorum signed one is enough, with whatever signature; others must differ.
+        if stream.heads.get(number) == head:
+            if any(_head_of(each) == head for each in spare):
+                return
+        elif link in spare:
             return
         known = [*spare, *([stream.links[number]] if number in stream.links else [])]
         if known and not stream.exposed:
@@ -367,7 +368,7 @@ class AmortizedNode(CountingNode):
         self._extend(source, stream)
 
     def _expose(self, stream: Stream, link: Link, head: bytes, other: Link) -> None:
-        other_head = head_of(other.source, other.number, digest_of(other.payload), other.parent)
+        other_head = _head_of(other)
         if head == other_head or not self.scheme.verify(
             link.source, link_content(link.source, link.number, head), link.signature
         ):
@@ -380,6 +381,7 @@ class AmortizedNode(CountingNode):
         stream = self._stream(source)
         if (
             not stream.exposed
+            and 0 < number <= LAST_NUMBER
             and message.head != message.other_head
             and self.scheme.verify(source, link_content(source, number, message.head), message.signature)
             and self.scheme.verify(source, link_content(source, number, message.other_head), message.other_signature)
@@ -414,7 +416,7 @@ class AmortizedNode(CountingNode):
                 # Of a source with two chains only what a quorum signed is taken up.
                 if not stream.exposed and link.parent == stream.heads[number - 1]:
                     return link
-            elif head_of(source, number, digest_of(link.payload), link.parent) == head:
+            elif _head_of(link) == head:
                 return link
         return None
 
@@ -491,9 +493,7 @@ class AmortizedNode(CountingNode):
         while stream.delivered < min(stream.locked, stream.held):
             stream.delivered += 1
             number = stream.delivered
-            self.context.decide(stream.links[number].payload, (source, number))
-            if source == self.context.id and number in self.requests:
-                self.context.reply(self.requests.pop(number), (source, number))
+            self.deliver((source, number), stream.links[number].payload)
         if stream.delivered == before:
             return
         stream.acknowledged[self.context.id] = stream.delivered
@@ -503,7 +503,7 @@ class AmortizedNode(CountingNode):
         self._watch(source, stream)
         self._fetch_asked(source, stream)
         if source == self.context.id:
-            self._send_waiting()
+            self.send_waiting()
 
     def _forget(self, stream: Stream, before: int) -> None:
         for number in [number for number in stream.echoes if number < stream.locked]:
@@ -668,7 +668,7 @@ _HANDLERS: dict[type[Message], Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Amortized:
+class Amortized(BroadcastProtocol):
     """Reliable broadcast of streams: committees echo, and votes add up along the sender's chain.
 
     Parameters
@@ -706,6 +706,7 @@ class Amortized:
     Hu, Yao and Li, arXiv 2605.10372, 2026.
     """
 
+    system: ClassVar[str] = "amortized-brb"
     messages: ClassVar[tuple[type[Message], ...]] = tuple(_HANDLERS)
 
     committee: int = setting(0, unit="nodes", low=0, says="nodes that echo each link; 0 for log2 n")
@@ -719,10 +720,6 @@ class Amortized:
     quorum: int = setting(0, low=0, says="votes that lock; 0 for the right number")
     signatures: str = setting("keyed-hash", choices=SCHEMES, says="strength of signatures")
     key_seed: int = setting(0, low=0, says="seed of the keys")
-    payload_bytes: int = setting(0, unit="bytes", low=0, says="what a payload is counted as; 0 for its own size")
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system amortized-brb")
 
     def seats(self, size: int) -> int:
         """Return how many nodes echo each link."""
@@ -736,14 +733,6 @@ class Amortized:
         """Return a new participant."""
         return AmortizedNode(self, size)
 
-    def bears(self, size: int) -> int:
-        """Return how many nodes may be Byzantine."""
-        return most_faults(size)
-
     def violation(self, snapshot: Snapshot) -> str:
         """Return a broken agreement or order, in words, or ""."""
-        return broken_agreement(snapshot) or broken_order(snapshot)
-
-    def example_command(self, number: int) -> tuple[str, bytes]:
-        """Return what a client may ask."""
-        return ("broadcast", f"payload {number}".encode())
+        return super().violation(snapshot) or broken_order(snapshot)

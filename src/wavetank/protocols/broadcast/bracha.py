@@ -9,6 +9,7 @@ Source: G. Bracha, "Asynchronous Byzantine agreement protocols", Information and
 Differs from the source:
 1. A sender may broadcast any number of times; each broadcast is an instance of its own.
 2. The sender's own echo and ready are counted like the others'.
+3. A node lets another one speak of 1024 undelivered broadcasts of a source; what it says of more is refused.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from wavetank.protocols.broadcast.accounting import (
-    CountingNode,
+    BroadcastProtocol,
+    Instance,
+    InstanceNode,
     Sizes,
     Votes,
-    broken_agreement,
     intersecting_quorum,
     most_faults,
-    payload_of,
 )
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.interfaces import Message, Node
+from wavetank.settings import setting
 
 
 class Send(Message, frozen=True):
@@ -53,15 +54,14 @@ class Ready(Message, frozen=True):
 
 
 @dataclass(slots=True)
-class _Instance:
+class _Instance(Instance):
     echoed: bool = False
     ready: bool = False
-    delivered: bool = False
     echoes: Votes = field(default_factory=Votes)
     readies: Votes = field(default_factory=Votes)
 
 
-class BrachaNode(CountingNode):
+class BrachaNode(InstanceNode[_Instance]):
     """A participant."""
 
     def __init__(self, parameters: Bracha, size: int) -> None:
@@ -70,15 +70,13 @@ class BrachaNode(CountingNode):
         self.enough_echoes = parameters.quorum or intersecting_quorum(size)
         self.enough_to_follow = faults + 1
         self.enough_readies = parameters.quorum or 2 * faults + 1
-        self.number = 0
-        self.asked: dict[int, int] = {}
-        self.instances: dict[tuple[int, int], _Instance] = {}
 
-    def request(self, number: int, command: Any) -> None:
-        """Broadcast a payload."""
-        payload = payload_of(command)
-        self.number += 1
-        self.asked[self.number] = number
+    def new_instance(self) -> _Instance:
+        """Return what is known of a broadcast before anything is."""
+        return _Instance()
+
+    def send_payload(self, payload: bytes) -> None:
+        """Send everyone the payload."""
         self.tell_all(Send(self.number, payload))
         self._echo(self.context.id, self.number, payload)
 
@@ -88,10 +86,8 @@ class BrachaNode(CountingNode):
             self._echo(sender, message.number, message.payload)
             return
         key = message.source, message.number
-        instance = self.instances.get(key)
-        if instance is None:
-            instance = self.instances[key] = _Instance()
-        if instance.delivered:
+        instance = self.instance_of(sender, message.source, message.number)
+        if instance is None or instance.delivered:
             return
         if isinstance(message, Echo):
             if instance.echoes.add(sender, message.payload) >= self.enough_echoes:
@@ -101,8 +97,8 @@ class BrachaNode(CountingNode):
 
     def _echo(self, source: int, number: int, payload: bytes) -> None:
         key = source, number
-        instance = self.instances.setdefault(key, _Instance())
-        if instance.echoed:
+        instance = self.instance_of(source, *key)
+        if instance is None or instance.echoed:
             return
         instance.echoed = True
         self.tell_all(Echo(source, number, payload))
@@ -120,15 +116,12 @@ class BrachaNode(CountingNode):
         if count >= self.enough_to_follow:
             self._ready(key, instance, payload)
         if instance.readies.of(payload) >= self.enough_readies and not instance.delivered:
-            instance.delivered = True
             instance.echoes, instance.readies = Votes(), Votes()
-            self.context.decide(payload, key)
-            if key[0] == self.context.id and key[1] in self.asked:
-                self.context.reply(self.asked.pop(key[1]), key)
+            self.close(key, instance, payload)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bracha:
+class Bracha(BroadcastProtocol):
     """Reliable broadcast in which every message carries the payload.
 
     Parameters
@@ -143,26 +136,11 @@ class Bracha:
     Bracha, Information and Computation 75(2), 1987.
     """
 
+    system: ClassVar[str] = "bracha"
     messages: ClassVar[tuple[type[Message], ...]] = (Send, Echo, Ready)
 
     quorum: int = setting(0, low=0, says="votes that are enough; 0 for the right numbers")
-    payload_bytes: int = setting(0, unit="bytes", low=0, says="what a payload is counted as; 0 for its own size")
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system bracha")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new participant."""
         return BrachaNode(self, size)
-
-    def bears(self, size: int) -> int:
-        """Return how many nodes may be Byzantine."""
-        return most_faults(size)
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return two nodes that delivered different payloads, in words, or ""."""
-        return broken_agreement(snapshot)
-
-    def example_command(self, number: int) -> tuple[str, bytes]:
-        """Return what a client may ask."""
-        return ("broadcast", f"payload {number}".encode())

@@ -10,6 +10,7 @@ al., "The Honey Badger of BFT Protocols", CCS 2016.
 Differs from the source:
 1. Symbols of 16 bits (see :mod:`wavetank.protocols.broadcast.erasure`).
 2. A sender may broadcast any number of times, each an instance of its own.
+3. A node lets another one speak of 1024 undelivered broadcasts of a source; what it says of more is refused.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ from typing import Any, ClassVar
 
 from wavetank.protocols.broadcast.accounting import (
     HASH_BYTES,
-    CountingNode,
+    BroadcastProtocol,
+    Instance,
+    InstanceNode,
     Sizes,
     Votes,
-    broken_agreement,
     most_faults,
-    payload_of,
 )
 from wavetank.protocols.broadcast.erasure import committed, decode, fragment_bytes, is_proved
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.interfaces import Message, Node
 
 
 class Send(Message, frozen=True):
@@ -59,17 +59,16 @@ class Ready(Message, frozen=True):
 
 
 @dataclass(slots=True)
-class _Instance:
+class _Instance(Instance):
     echoed: bool = False
     ready: bool = False
-    delivered: bool = False
     echoes: Votes = field(default_factory=Votes)
     readies: Votes = field(default_factory=Votes)
     # Root to place to fragment.
     fragments: dict[bytes, dict[int, bytes]] = field(default_factory=dict)
 
 
-class CodedNode(CountingNode):
+class CodedNode(InstanceNode[_Instance]):
     """A participant."""
 
     def __init__(self, parameters: Coded, size: int) -> None:
@@ -79,18 +78,16 @@ class CodedNode(CountingNode):
         super().__init__(Sizes(declared, fragment_bytes(declared, self.needed) if declared else 0))
         self.faults = faults
         self.enough_echoes = size - faults
-        self.number = 0
-        self.asked: dict[int, int] = {}
-        self.instances: dict[tuple[int, int], _Instance] = {}
         # The first call loads the compiled code; others need not wait for that later.
         committed(b"", size, self.needed)
 
-    def request(self, number: int, command: Any) -> None:
-        """Broadcast a payload."""
-        size = self.context.size
-        root, fragments, paths = committed(payload_of(command), size, self.needed)
-        self.number += 1
-        self.asked[self.number] = number
+    def new_instance(self) -> _Instance:
+        """Return what is known of a broadcast before anything is."""
+        return _Instance()
+
+    def send_payload(self, payload: bytes) -> None:
+        """Send everyone a fragment."""
+        root, fragments, paths = committed(payload, self.context.size, self.needed)
         for peer in self.context.peers:
             self.tell(peer, Send(self.number, root, fragments[peer], paths[peer]))
         me = self.context.id
@@ -101,9 +98,12 @@ class CodedNode(CountingNode):
         if isinstance(message, Send):
             self._on_send(sender, message)
             return
+        if len(message.root) != HASH_BYTES:
+            self.context.record("rejected")
+            return
         key = message.source, message.number
-        instance = self.instances.setdefault(key, _Instance())
-        if len(message.root) != HASH_BYTES or instance.delivered:
+        instance = self.instance_of(sender, message.source, message.number)
+        if instance is None or instance.delivered:
             return
         if isinstance(message, Echo):
             self._on_echo(key, instance, sender, message)
@@ -112,9 +112,12 @@ class CodedNode(CountingNode):
 
     def _on_send(self, source: int, message: Send) -> None:
         key = source, message.number
-        instance = self.instances.setdefault(key, _Instance())
+        instance = self.instance_of(source, *key)
         me = self.context.id
-        if instance.echoed or not is_proved(message.root, message.fragment, me, self.context.size, message.path):
+        if instance is None or instance.echoed:
+            return
+        if not is_proved(message.root, message.fragment, me, self.context.size, message.path):
+            self.context.record("rejected")
             return
         instance.echoed = True
         echo = Echo(*key, message.root, message.fragment, message.path)
@@ -158,15 +161,12 @@ class CodedNode(CountingNode):
         payload = self._payload(instance, root)
         if payload is None:
             return
-        instance.delivered = True
         instance.echoes, instance.readies, instance.fragments = Votes(), Votes(), {}
-        self.context.decide(payload, key)
-        if key[0] == self.context.id and key[1] in self.asked:
-            self.context.reply(self.asked.pop(key[1]), key)
+        self.close(key, instance, payload)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coded:
+class Coded(BroadcastProtocol):
     """Reliable broadcast in which echoes carry fragments of an erasure code.
 
     Parameters
@@ -179,25 +179,9 @@ class Coded:
     Cachin and Tessaro, SRDS 2005.
     """
 
+    system: ClassVar[str] = "coded-broadcast"
     messages: ClassVar[tuple[type[Message], ...]] = (Send, Echo, Ready)
-
-    payload_bytes: int = setting(0, unit="bytes", low=0, says="what a payload is counted as; 0 for its own size")
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system coded-broadcast")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new participant."""
         return CodedNode(self, size)
-
-    def bears(self, size: int) -> int:
-        """Return how many nodes may be Byzantine."""
-        return most_faults(size)
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return two nodes that delivered different payloads, in words, or ""."""
-        return broken_agreement(snapshot)
-
-    def example_command(self, number: int) -> tuple[str, bytes]:
-        """Return what a client may ask."""
-        return ("broadcast", f"payload {number}".encode())

@@ -10,6 +10,7 @@ CRYPTO 2001.
 Differs from the source:
 1. A missing payload is fetched from f+1 nodes that echoed its digest, as their echoes come in.
 2. Payloads that were delivered are kept, so that others can fetch them.
+3. A node lets another one speak of 1024 undelivered broadcasts of a source; what it says of more is refused.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from wavetank.protocols.broadcast.accounting import (
-    CountingNode,
+    HASH_BYTES,
+    BroadcastProtocol,
+    Instance,
+    InstanceNode,
     Sizes,
     Votes,
-    broken_agreement,
     digest_of,
     intersecting_quorum,
     members,
     most_faults,
-    payload_of,
 )
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.interfaces import Message, Node
 
 
 class Send(Message, frozen=True):
@@ -71,14 +72,13 @@ class Payload(Message, frozen=True):
 
 
 @dataclass(slots=True)
-class _Instance:
+class _Instance(Instance):
     # What the sender said; the digest is empty before it has.
     payload: bytes = b""
     digest: bytes = b""
     ready: bool = False
     # The digest that 2f+1 are ready for.
     sure: bytes = b""
-    delivered: bool = False
     # Who was asked for the payload, as bits.
     asked: int = 0
     # Who was sent the payload, as bits: once each.
@@ -87,22 +87,20 @@ class _Instance:
     readies: Votes = field(default_factory=Votes)
 
 
-class HashBrachaNode(CountingNode):
+class HashBrachaNode(InstanceNode[_Instance]):
     """A participant."""
 
     def __init__(self, parameters: HashBracha, size: int) -> None:
         super().__init__(Sizes(parameters.payload_bytes))
         self.faults = most_faults(size)
         self.enough_echoes = intersecting_quorum(size)
-        self.number = 0
-        self.asked: dict[int, int] = {}
-        self.instances: dict[tuple[int, int], _Instance] = {}
 
-    def request(self, number: int, command: Any) -> None:
-        """Broadcast a payload."""
-        payload = payload_of(command)
-        self.number += 1
-        self.asked[self.number] = number
+    def new_instance(self) -> _Instance:
+        """Return what is known of a broadcast before anything is."""
+        return _Instance()
+
+    def send_payload(self, payload: bytes) -> None:
+        """Send everyone the payload."""
         self.tell_all(Send(self.number, payload))
         self._on_payload(self.context.id, self.number, payload)
 
@@ -111,21 +109,26 @@ class HashBrachaNode(CountingNode):
         if isinstance(message, Send):
             self._on_payload(sender, message.number, message.payload)
             return
+        kind = type(message)
+        if (kind is Echo or kind is Ready) and len(message.digest) != HASH_BYTES:
+            # The empty one, which stands for none, above all.
+            self.context.record("rejected")
+            return
         key = message.source, message.number
-        instance = self.instances.get(key)
+        instance = self.instance_of(sender, message.source, message.number)
         if instance is None:
-            instance = self.instances[key] = _Instance()
-        if isinstance(message, Echo):
+            return
+        if kind is Echo:
             if instance.delivered:
                 return
             if instance.echoes.add(sender, message.digest) >= self.enough_echoes:
                 self._ready(key, instance, message.digest)
             if instance.sure == message.digest:
                 self._complete(key, instance)
-        elif isinstance(message, Ready):
+        elif kind is Ready:
             if not instance.delivered:
                 self._count_ready(key, instance, sender, message.digest)
-        elif isinstance(message, Fetch):
+        elif kind is Fetch:
             if instance.digest and not instance.served >> sender & 1:
                 instance.served |= 1 << sender
                 self.tell(sender, Payload(*key, instance.payload))
@@ -135,8 +138,8 @@ class HashBrachaNode(CountingNode):
 
     def _on_payload(self, source: int, number: int, payload: bytes) -> None:
         key = source, number
-        instance = self.instances.setdefault(key, _Instance())
-        if instance.digest:
+        instance = self.instance_of(source, *key)
+        if instance is None or instance.digest:
             return
         instance.payload, instance.digest = payload, digest_of(payload)
         self.tell_all(Echo(source, number, instance.digest))
@@ -171,15 +174,12 @@ class HashBrachaNode(CountingNode):
                     instance.asked |= 1 << peer
                     self.tell(peer, Fetch(*key))
             return
-        instance.delivered = True
         instance.echoes, instance.readies = Votes(), Votes()
-        self.context.decide(instance.payload, key)
-        if key[0] == self.context.id and key[1] in self.asked:
-            self.context.reply(self.asked.pop(key[1]), key)
+        self.close(key, instance, instance.payload)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HashBracha:
+class HashBracha(BroadcastProtocol):
     """Reliable broadcast in which the payload travels once and digests are voted on.
 
     Parameters
@@ -192,25 +192,9 @@ class HashBracha:
     Bracha, Information and Computation 75(2), 1987.
     """
 
+    system: ClassVar[str] = "hash-bracha"
     messages: ClassVar[tuple[type[Message], ...]] = (Send, Echo, Ready, Fetch, Payload)
-
-    payload_bytes: int = setting(0, unit="bytes", low=0, says="what a payload is counted as; 0 for its own size")
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system hash-bracha")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new participant."""
         return HashBrachaNode(self, size)
-
-    def bears(self, size: int) -> int:
-        """Return how many nodes may be Byzantine."""
-        return most_faults(size)
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return two nodes that delivered different payloads, in words, or ""."""
-        return broken_agreement(snapshot)
-
-    def example_command(self, number: int) -> tuple[str, bytes]:
-        """Return what a client may ask."""
-        return ("broadcast", f"payload {number}".encode())

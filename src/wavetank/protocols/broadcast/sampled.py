@@ -9,6 +9,8 @@ Source: R. Guerraoui et al., "Scalable Byzantine Reliable Broadcast", DISC 2019 
 Differs from the source:
 1. Samples are drawn without replacement, and serve all broadcasts.
 2. Sizes of samples are one multiple of the logarithm of n; the paper optimises each for a given probability.
+3. A node may be ready for two payloads of one broadcast; what it says of a third is not counted.
+4. A node lets another one speak of 1024 undelivered broadcasts of a source; what it says of more is refused.
 """
 
 from __future__ import annotations
@@ -19,19 +21,22 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from wavetank.protocols.broadcast.accounting import (
-    CountingNode,
+    HASH_BYTES,
+    BroadcastProtocol,
+    Instance,
+    InstanceNode,
     Sizes,
     Votes,
-    broken_agreement,
     digest_of,
     members,
-    payload_of,
 )
 from wavetank.protocols.digraphs.signing import SCHEMES, scheme
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.interfaces import Message, Node
+from wavetank.settings import setting
 
 _PLACE = struct.Struct(">IQ")
+# Two payloads of one broadcast are enough to know that its source lies.
+_MOST_READY = 2
 
 
 class Subscribe(Message, frozen=True):
@@ -67,12 +72,11 @@ class Ready(Message, frozen=True):
 
 
 @dataclass(slots=True)
-class _Instance:
+class _Instance(Instance):
     payload: bytes = b""
     digest: bytes = b""
     # The digests this node is ready for, in the order in which it became so.
     ready: list[bytes] = field(default_factory=list)
-    delivered: bool = False
     echoes: Votes = field(default_factory=Votes)
     # Digest to who is ready for it, as bits: a node may be ready for several.
     readies: dict[bytes, int] = field(default_factory=dict)
@@ -83,7 +87,7 @@ def gossip_content(source: int, number: int, digest: bytes) -> bytes:
     return b"gossip" + _PLACE.pack(source, number) + digest
 
 
-class SampledNode(CountingNode):
+class SampledNode(InstanceNode[_Instance]):
     """A participant."""
 
     def __init__(self, parameters: Sampled, size: int) -> None:
@@ -91,9 +95,6 @@ class SampledNode(CountingNode):
         self.parameters = parameters
         self.scheme = scheme(parameters.signatures, parameters.key_seed)
         self.sample_size = parameters.sample(size)
-        self.number = 0
-        self.asked: dict[int, int] = {}
-        self.instances: dict[tuple[int, int], _Instance] = {}
         # Sets of nodes as bits.
         self.gossip_to: list[int] = []
         self.echo_sample = self.ready_sample = self.delivery_sample = 0
@@ -111,28 +112,39 @@ class SampledNode(CountingNode):
     def _drawn(self) -> list[int]:
         return sorted(self.context.rng.sample(self.context.peers, self.sample_size))
 
-    def request(self, number: int, command: Any) -> None:
-        """Broadcast a payload."""
-        payload = payload_of(command)
-        self.number += 1
-        self.asked[self.number] = number
+    def new_instance(self) -> _Instance:
+        """Return what is known of a broadcast before anything is."""
+        return _Instance()
+
+    def send_payload(self, payload: bytes) -> None:
+        """Sign the payload and let it spread."""
         me = self.context.id
         signature = self.scheme.sign(me, gossip_content(me, self.number, digest_of(payload)))
-        self._on_gossip(Gossip(me, self.number, payload, signature))
+        self._on_gossip(me, Gossip(me, self.number, payload, signature))
 
     def receive(self, sender: int, message: Any) -> None:
         """React to a message."""
         if isinstance(message, Gossip):
-            self._on_gossip(message)
+            self._on_gossip(sender, message)
         elif isinstance(message, Subscribe):
             self._on_subscribe(sender, message)
-        else:
+        elif self._listens(sender, message):
             key = message.source, message.number
-            instance = self.instances.setdefault(key, _Instance())
+            instance = self.instance_of(sender, message.source, message.number)
+            if instance is None:
+                return
             if isinstance(message, Echo):
                 self._on_echo(key, instance, sender, message.digest)
             else:
                 self._on_ready(key, instance, sender, message.digest)
+
+    def _listens(self, sender: int, message: Echo | Ready) -> bool:
+        """Return whether the sender is in the sample that counts, and names what can be a payload."""
+        sample = self.echo_sample if isinstance(message, Echo) else self.ready_sample | self.delivery_sample
+        if len(message.digest) != HASH_BYTES:
+            self.context.record("rejected")
+            return False
+        return bool(sample >> sender & 1)
 
     def _on_subscribe(self, sender: int, message: Subscribe) -> None:
         new_echo = message.echoes and not self.echo_to >> sender & 1
@@ -146,10 +158,10 @@ class SampledNode(CountingNode):
                 for digest in instance.ready:
                     self.tell(sender, Ready(*key, digest))
 
-    def _on_gossip(self, gossip: Gossip) -> None:
+    def _on_gossip(self, sender: int, gossip: Gossip) -> None:
         key = gossip.source, gossip.number
-        instance = self.instances.setdefault(key, _Instance())
-        if instance.digest or not 0 <= gossip.source < self.context.size:
+        instance = self.instance_of(sender, *key)
+        if instance is None or instance.digest:
             return
         digest = digest_of(gossip.payload)
         if not self.scheme.verify(gossip.source, gossip_content(*key, digest), gossip.signature):
@@ -163,25 +175,20 @@ class SampledNode(CountingNode):
         self._complete(key, instance)
 
     def _on_echo(self, key: tuple[int, int], instance: _Instance, sender: int, digest: bytes) -> None:
-        if self.echo_sample >> sender & 1 and instance.echoes.add(sender, digest) >= self._share(
-            self.parameters.echo_share
-        ):
+        if instance.echoes.add(sender, digest) >= self._share(self.parameters.echo_share):
             self._ready(key, instance, digest)
 
     def _share(self, share: float) -> int:
         return math.ceil(share * self.sample_size)
 
     def _ready(self, key: tuple[int, int], instance: _Instance, digest: bytes) -> None:
-        if digest not in instance.ready:
+        if digest not in instance.ready and len(instance.ready) < _MOST_READY:
             instance.ready.append(digest)
             for peer in members(self.ready_to):
                 self.tell(peer, Ready(*key, digest))
 
     def _on_ready(self, key: tuple[int, int], instance: _Instance, sender: int, digest: bytes) -> None:
-        if not (self.ready_sample | self.delivery_sample) >> sender & 1:
-            return
-        # Two digests are enough to know; a liar's third is not kept.
-        if digest not in instance.readies and len(instance.readies) >= 2 * self.context.size:
+        if sum(bits >> sender & 1 for bits in instance.readies.values()) >= _MOST_READY:
             return
         bits = instance.readies[digest] = instance.readies.get(digest, 0) | 1 << sender
         if (bits & self.ready_sample).bit_count() >= self._share(self.parameters.ready_share):
@@ -192,14 +199,11 @@ class SampledNode(CountingNode):
         bits = instance.readies.get(instance.digest, 0) & self.delivery_sample
         if instance.delivered or bits.bit_count() < self._share(self.parameters.delivery_share):
             return
-        instance.delivered = True
-        self.context.decide(instance.payload, key)
-        if key[0] == self.context.id and key[1] in self.asked:
-            self.context.reply(self.asked.pop(key[1]), key)
+        self.close(key, instance, instance.payload)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled:
+class Sampled(BroadcastProtocol):
     """Reliable broadcast with random samples in place of quorums.
 
     Parameters
@@ -220,6 +224,7 @@ class Sampled:
     Guerraoui et al., DISC 2019.
     """
 
+    system: ClassVar[str] = "sampled-broadcast"
     messages: ClassVar[tuple[type[Message], ...]] = (Subscribe, Gossip, Echo, Ready)
 
     factor: float = setting(4.0, low=0.1, high=100.0, says="size of a sample over ln n")
@@ -228,10 +233,6 @@ class Sampled:
     delivery_share: float = setting(0.67, low=0.01, high=1.0, says="share that must be ready for delivery")
     signatures: str = setting("keyed-hash", choices=SCHEMES, says="strength of signatures")
     key_seed: int = setting(0, low=0, says="seed of the keys")
-    payload_bytes: int = setting(0, unit="bytes", low=0, says="what a payload is counted as; 0 for its own size")
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system sampled-broadcast")
 
     def sample(self, size: int) -> int:
         """Return the size of a sample."""
@@ -244,11 +245,3 @@ class Sampled:
     def bears(self, size: int) -> int:
         """Return how many nodes may be Byzantine with small odds of failure: a fifth, cautiously."""
         return (size - 1) // 5
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return two nodes that delivered different payloads, in words, or ""."""
-        return broken_agreement(snapshot)
-
-    def example_command(self, number: int) -> tuple[str, bytes]:
-        """Return what a client may ask."""
-        return ("broadcast", f"payload {number}".encode())

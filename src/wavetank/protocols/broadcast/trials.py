@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavetank.protocols.broadcast.accounting import broken_agreement, broken_totality
+from wavetank.protocols.broadcast.accounting import broken_agreement, broken_totality, payload_of
 from wavetank.protocols.broadcast.adversaries import ADVERSARIES, Favour
 from wavetank.protocols.faults import Fault
 from wavetank.protocols.interfaces import Algorithm
@@ -117,7 +117,7 @@ def judged(algorithm: Algorithm, run: Run) -> dict[str, str]:
             found = run.decisions.get((node, (request.node, number)))
             if found is None:
                 validity = f"node {node} never delivered broadcast {number} of correct node {request.node}"
-            elif found != request.command[1]:
+            elif found != payload_of(request.command):
                 integrity = f"node {node} delivered {found!r} as broadcast {number} of correct node {request.node}"
     own = [each for each in run.contradictions if int(each.split()[1]) in run.correct]
     return {

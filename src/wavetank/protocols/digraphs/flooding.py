@@ -89,7 +89,7 @@ class FloodingNode(Node):
 
     def receive(self, sender: int, message: Any) -> None:
         """Keep the first value of an origin and pass it on."""
-        if message.origin not in self.known:
+        if 0 <= message.origin < self.context.size and message.origin not in self.known:
             self.known[message.origin] = message
             self.context.broadcast(message)
 

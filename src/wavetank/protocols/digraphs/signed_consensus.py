@@ -157,18 +157,24 @@ class SignedNode(Node):
         key = (denial.node, denial.lacks)
         if key in self.heard or self.block > self.blocks + 1:
             return
-        # Two versions of a liar's denial show that it lies; more are of no use, and would let it flood the network.
+        # A liar signs many versions, but may not flood the network.
         if sum(node == denial.node for node, _ in self.heard) >= 2 * self.context.size:
             return
-        if not 0 <= denial.node < self.context.size or not self._verify(
-            denial.node, denial_content(*key), denial.signature
-        ):
+        if not self._can_deny(denial) or not self._verify(denial.node, denial_content(*key), denial.signature):
             self.context.record("rejected denials")
             return
         self.heard.add(key)
         for each in denial.lacks:
             self.denied.setdefault(each, set()).add(denial.node)
         self.context.broadcast(denial)
+
+    def _can_deny(self, denial: Denial) -> bool:
+        """Return whether a denial is of a node, and of values of nodes, each once."""
+        return (
+            0 <= denial.node < self.context.size
+            and len(set(denial.lacks)) == len(denial.lacks)
+            and all(0 <= origin < self.context.size and value in VALUES for origin, value in denial.lacks)
+        )
 
     def _decision(self) -> int:
         votes = dict.fromkeys(VALUES, 0)

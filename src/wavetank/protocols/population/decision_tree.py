@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import NamedTuple
 
 from wavetank.errors import BadValueError
@@ -126,6 +125,7 @@ class DecisionTree:
         self.found: list[Found] = []
         self._functions: list[tuple[int, ...]] = []
         self._numbers: dict[tuple[int, ...], int] = {}
+        self._submonoids: dict[tuple[int, ...], tuple[int, ...]] = {}
         letters = tuple(range(len(self.letters)))
         start = _Frame(letters, tuple(int(each in monoid.accepting) for each in self._elements(letters)), START, END)
         self._grow(start, (), Found(0, -1, -1, "", 0, ()))
@@ -189,7 +189,9 @@ class DecisionTree:
             frame = _Frame(rest, tuple(values[each] for each in self._elements(rest)), frame.low, frame.high)
 
     def _elements(self, letters: tuple[int, ...]) -> tuple[int, ...]:
-        return _submonoid(self.monoid, letters)
+        if letters not in self._submonoids:
+            self._submonoids[letters] = _submonoid(self.monoid, letters)
+        return self._submonoids[letters]
 
     def _residual(self, frame: _Frame, way: str, value: int, letter: int) -> int:
         """Return the number of the function that is left of an interval once its outer part and a letter are known."""
@@ -254,7 +256,6 @@ class DecisionTree:
         self.found = kept
 
 
-@cache
 def _submonoid(monoid: SyntacticMonoid, letters: tuple[int, ...]) -> tuple[int, ...]:
     elements = [0]
     for element in elements:

@@ -11,6 +11,7 @@ Ordered Agents", arXiv 2605.09937, 2026.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -203,7 +204,8 @@ class PopulationProtocol:
         index: dict[Hashable, int] = {}
         found: list[Any] = []
         families = [""]
-        entries: list[tuple[int, int, int, int, int, int]] = []
+        # Relation, both states, both new states and family of one meeting after the other: millions of them.
+        entries = array("h")
 
         def number_of(state: Hashable) -> int:
             if state not in index:
@@ -230,12 +232,13 @@ class PopulationProtocol:
                             continue
                         if new[2] not in families:
                             families.append(new[2])
-                        entries.append((relation, p, q, number_of(new[0]), number_of(new[1]), families.index(new[2])))
+                        entries.extend((relation, p, q, number_of(new[0]), number_of(new[1]), families.index(new[2])))
             done += 1
         first, second, family = _empty_tables(name, 4 if ordered else 1, len(found))
         if entries:
-            relations, p, q, p_next, q_next, why = np.array(entries, np.int64).T
-            first[relations, p, q], second[relations, p, q], family[relations, p, q] = p_next, q_next, why
+            rows = np.frombuffer(entries, np.int16).reshape(-1, 6).T
+            meetings = rows[0], rows[1], rows[2]
+            first[meetings], second[meetings], family[meetings] = rows[3], rows[4], rows[5]
             if ordered and not neighbours:
                 for table in (first, second, family):
                     table[JUST_BEFORE], table[JUST_AFTER] = table[FAR_BEFORE], table[FAR_AFTER]
@@ -382,20 +385,14 @@ class PopulationProtocol:
         size = len(self)
         classes = np.unique(self.outputs, return_inverse=True)[1].reshape(-1).astype(np.int16)
         while True:
-            first, second = classes[self.new_initiator], classes[self.new_responder]
-            # One signature a state: what it and its partner become, for every partner's class, in both roles.
-            signature = np.concatenate(
-                [
-                    classes[:, None],
-                    *(table[relation] for table in (first, second) for relation in range(table.shape[0])),
-                    *(table[relation].T for table in (first, second) for relation in range(table.shape[0])),
-                ],
-                axis=1,
-            )
-            refined = np.unique(signature, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int16)
-            if refined.max() == classes.max():
+            before = classes.max()
+            # What a state and its partner become, in both roles: one table at a time, which takes the least memory.
+            for table in (*self.new_initiator, *self.new_responder):
+                for role in (table, table.T):
+                    signature = np.concatenate([classes[:, None], classes[role]], axis=1)
+                    classes = np.unique(signature, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int16)
+            if classes.max() == before:
                 break
-            classes = refined
         # Classes in the order of their first state.
         leaders = np.unique(classes, return_index=True)[1]
         order = np.argsort(leaders)

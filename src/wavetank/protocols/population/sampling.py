@@ -87,7 +87,7 @@ def hypergeometric(key: int, stream: NDArray[np.uint64], good: int, bad: int, dr
     key : uint64
     stream : uint64 array (1,)
     good, bad, draws : int
-        ``draws`` is at most ``good + bad``; all at most 2**40.
+        ``draws`` is at most ``good + bad``, which is at most 2**32.
     """
     if draws == 0 or good == 0:
         return 0

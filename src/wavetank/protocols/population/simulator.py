@@ -42,7 +42,8 @@ _BLOCK = 512
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MOST_SEQUENTIAL = 1 << 31
-_MOST_BATCHED = 1 << 40
+# Beyond, float64 logarithms of factorials are no longer exact to 1e-4.
+_MOST_BATCHED = 1 << 32
 
 
 def check_population(protocol: PopulationProtocol, counts: NDArray[np.int64], most: int, interactions: int) -> int:
@@ -125,7 +126,7 @@ class PopulationSequential:
 
 @dataclass(frozen=True, kw_only=True)
 class PopulationBatched:
-    """Simulates batches of meetings on the number of agents in each state; at most 2**40 agents."""
+    """Simulates batches of meetings on the number of agents in each state; at most 2**32 agents."""
 
     def run(
         self, protocol: PopulationProtocol, counts: NDArray[np.int64], *, interactions: int, seed: int
@@ -408,11 +409,11 @@ def _collision(
 ) -> bool:  # fmt: skip
     """Let one meeting happen that involves at least one agent of this batch."""
     untouched = counts.sum()
-    both, one = touched * (touched - 1), touched * untouched
-    # Initiator and responder touched, initiator alone, responder alone.
-    ticket = below(key, counter, both + 2 * one)
-    p = _take(after if ticket < both + one else counts, key, counter)
-    q = _take(counts if both <= ticket < both + one else after, key, counter)
+    # Initiator and responder touched, initiator alone, responder alone; each has a factor ``touched`` more ways.
+    both = touched - 1
+    ticket = below(key, counter, both + 2 * untouched)
+    p = _take(after if ticket < both + untouched else counts, key, counter)
+    q = _take(counts if both <= ticket < both + untouched else after, key, counter)
     after[first[p, q]] += 1
     after[second[p, q]] += 1
     return enabled[p, q]

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, missing_extra
 
-_MOST_ELEMENTS = 20_000
+# The table of products is dense: 4 bytes a pair, and as much again for each step of the tests.
+_MOST_ELEMENTS = 8_000
 
 
 @dataclass(frozen=True)
@@ -166,17 +167,27 @@ class SyntacticMonoid:
         identity = tuple(states)
         index: dict[tuple[int, ...], int] = {identity: 0}
         order = [identity]
-        for element in order:
-            for letter in letters:
+        # Element times letter, and each element as an earlier one times a letter.
+        times: list[list[int]] = []
+        built = [(0, 0)]
+        for number, element in enumerate(order):
+            times.append([])
+            for place, letter in enumerate(letters):
                 found = tuple(letter[target] for target in element)
                 if found not in index:
                     if len(order) == most:
                         raise BadValueError("The syntactic monoid is too large.", given=f"more than {most} elements")
                     index[found] = len(order)
                     order.append(found)
-        product = np.array(
-            [[index[tuple(second[target] for target in first)] for second in order] for first in order], np.int32
-        )
+                    built.append((number, place))
+                times[-1].append(index[found])
+        by_letter = np.array(times, np.int32)
+        # Rows are second factors while it is filled.
+        product = np.empty((len(order), len(order)), np.int32)
+        product[0] = np.arange(len(order))
+        for number, (earlier, place) in enumerate(built[1:], 1):
+            product[number] = by_letter[product[earlier], place]
+        product = np.ascontiguousarray(product.T)
         accepting = frozenset(number for number, element in enumerate(order) if element[0] in automaton.accepting)
         return cls(automaton.letters, product, tuple(index[letter] for letter in letters), accepting)
 
@@ -234,7 +245,18 @@ def random_star_free(letters: Sequence[str], rng: np.random.Generator, *, states
         Of the automaton before it is minimised.
     most_elements : int
         Bound on the size of the syntactic monoid; languages with a monoid of one element are drawn again, too.
+
+    Raises
+    ------
+    BadValueError
+        For fewer than two states or elements, or no letter: then there is nothing to draw.
     """
+    if min(states, most_elements) < 2 or not letters:
+        raise BadValueError(
+            "There is no such language to draw.",
+            given=f"{states} states, {most_elements} elements, {len(letters)} letters",
+            allowed="2 or more states and elements, 1 or more letters",
+        )
     while True:
         moves = tuple(tuple(int(target) for target in row) for row in rng.integers(0, states, (states, len(letters))))
         accepting = frozenset(int(state) for state in np.flatnonzero(rng.random(states) < 0.5))

@@ -62,3 +62,11 @@ def test_the_named_protocol_is_generated(call, here):
     (here / "two.nuscr").write_text("protocol P(role A, role B) { } protocol Q(role A, role B) { m from A to B; }")
     assert call("generate", "two.nuscr", "--to", "python", "--out", ".", "--protocol", "Q").code == 0
     assert (here / "q.py").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(call, here, race):
+    (here / "file").write_text("")
+    told = call("generate", str(race), "--to", "python", "--out", "file/src")
+    assert told.code == 3
+    assert "cannot be written" in told.err
+    assert "0 of 1 files were written" in told.err

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from wavetank.cli.terminal import say, say_json
-from wavetank.errors import BadValueError
+from wavetank.errors import BadFileError, BadValueError
 from wavetank.runfolder import write_atomic
 
 LANGUAGES = ("erlang", "python")
@@ -41,11 +41,19 @@ def command(file: str, language: str, out: str, protocol: str, force: bool, as_j
     files = make(machines, source=module.path)
     folder = Path(out)
     _check_free(folder, files, force)
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, text in files.items():
-        write_atomic(folder / name, text)
-        written.append({"file": str(folder / name), "lines": text.count("\n")})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            write_atomic(folder / name, text)
+            written.append({"file": str(folder / name), "lines": text.count("\n")})
+    except OSError as error:
+        raise BadFileError(
+            "The folder cannot be written to.",
+            given=error.strerror or str(error),
+            where=str(error.filename or folder),
+            hint=f"{len(written)} of {len(files)} files were written; choose another --out",
+        ) from error
     if as_json:
         say_json({"protocol": chosen.name, "roles": list(chosen.roles), "language": language, "files": written})
         return

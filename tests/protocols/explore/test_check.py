@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,7 @@ states = 20000
         ('channels = "set"', 'channels = "set"\n[[faults]]\nkind = "crash"\nmembers = [9]', 12, None),
         ("size = 4", "size = 4\nrequests = [{ nod = 1 }]", 4, "node"),
         ("size = 4", "size = 4\nrequests = [{ node = 7 }]", 4, None),
+        ("[instance]", "faults = [1, 2]\n[instance]", 1, None),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_with_its_line(
@@ -121,3 +123,30 @@ def test_a_file_that_is_no_instance_is_refused(tmp_path: Path) -> None:
         InstanceCheck().check(
             written(tmp_path, GOOD.replace("size = 4", "size = 4\nsymmetry = true\nexact = true")), Budget()
         )
+
+
+def test_parameters_are_a_table(tmp_path: Path) -> None:
+    with pytest.raises(BadFileError, match="must be a table") as caught:
+        InstanceCheck().check(written(tmp_path, 'parameters = 3\n[instance]\nprotocol = "raft"\n'), Budget())
+    assert caught.value.where == f"{tmp_path / 'commit.toml'}, line 1"
+
+
+def test_what_is_no_toml_is_told_with_line_and_column(tmp_path: Path) -> None:
+    with pytest.raises(BadFileError, match="not TOML") as caught:
+        InstanceCheck().check(written(tmp_path, '[instance]\nprotocol = "raft"\n[[faults\n'), Budget())
+    assert caught.value.where == f"{tmp_path / 'commit.toml'}, line 3, column 9"
+    with pytest.raises(BadFileError, match="not TOML") as caught:
+        InstanceCheck().check(written(tmp_path, "size ="), Budget())
+    assert str(caught.value.where).startswith(f"{tmp_path / 'commit.toml'}, ")
+
+
+def test_an_instance_may_be_packed_and_is_unpacked_up_to_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "commit.toml.gz"
+    path.write_bytes(gzip.compress(GOOD.encode()))
+    assert InstanceCheck().check(path, Budget()).verdicts[0].outcome == "holds"
+    path.write_bytes(gzip.compress(b"#" * 2**21))
+    with pytest.raises(BadFileError, match="too large"):
+        InstanceCheck().check(path, Budget())
+    path.write_bytes(gzip.compress(GOOD.encode())[:40])
+    with pytest.raises(BadFileError, match="cannot be read"):
+        InstanceCheck().check(path, Budget())

@@ -451,3 +451,62 @@ def test_a_predicate_that_fails_is_named() -> None:
     with pytest.raises(BadValueError) as caught:
         explore(TwoPhaseCommit(), 3, sometimes={"odd": lambda snapshot: snapshot.nodes[0].nothing})  # type: ignore[attr-defined]
     assert "odd" in str(caught.value)
+
+
+def test_a_run_that_only_the_bound_on_timeouts_ends_is_no_violation() -> None:
+    # One request and one retry are lost; a second retry would be answered.
+    keywords: dict[str, Any] = {"requests": ASK_NODE_1, "eventually": {"answered": answered}}
+    for order in ("breadth-first", "depth-first", "random"):
+        budget = SearchBudget(states=3000)
+        few = explore(
+            Counter(), 2, environment=Environment(drops=2, timeouts=1), order=order, budget=budget, **keywords
+        )
+        judged = few.judgements[-1]
+        assert (judged.name, judged.outcome, judged.example) == ("answered", "undecided", None), order
+        if order != "random":
+            assert few.complete
+            assert "all 1 time-outs are spent" in judged.says
+    assert explore(Counter(), 2, environment=Environment(drops=2, timeouts=3), **keywords).outcome == "holds"
+
+
+class Rally(Node):
+    """Node 0 plays with node 1 for ever, and answers when its timer ran out twice."""
+
+    def __init__(self) -> None:
+        self.late = 0
+
+    def request(self, number: int, command: Any) -> None:
+        self.context.set_timer("late", 5)
+        self.context.send(1, Add(number))
+
+    def receive(self, sender: int, message: Any) -> None:
+        self.context.send(sender, message)
+
+    def timer(self, name: str) -> None:
+        self.late += 1
+        if self.late < 2:
+            self.context.set_timer("late", 5)
+        else:
+            self.context.reply(0, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rallies(Counter):
+    def node(self, index: int, size: int) -> Node:
+        return Rally()
+
+    def violation(self, snapshot: Snapshot) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(("timeouts", "outcome"), [(0, "violated"), (1, "undecided"), (2, "holds")])
+def test_a_cycle_in_which_only_the_bound_holds_a_timer_back_is_no_violation(timeouts: int, outcome: str) -> None:
+    found = explore(
+        Rallies(),
+        2,
+        requests=[Request(at=0, node=0, command="go")],
+        environment=Environment(timeouts=timeouts),
+        eventually={"answered": answered},
+    )
+    assert found.complete
+    assert found.judgements[-1].outcome == outcome

@@ -77,3 +77,16 @@ def test_a_column_grows_and_keeps_what_it_holds() -> None:
 
 def test_the_memory_of_this_process_is_known_or_zero() -> None:
     assert resident_bytes() == 0 or resident_bytes() > 2**20
+
+
+def test_memory_that_python_objects_take_ends_a_search_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = search_of(TwoPhaseCommit(), 6)
+    monkeypatch.setattr("wavetank.protocols.explore.search.resident_bytes", lambda: 2**50)
+    with pytest.raises(OutOfBudget, match="MiB in use"):
+        run(found)
+
+
+def test_rows_of_all_states_are_kept_where_they_are_asked_for() -> None:
+    search = run(search_of(TwoPhaseCommit(), 6, keeps_states=True))
+    assert search.row(0) == search.system.initial
+    assert len({search.row(state) for state in range(search.states)}) == 8832

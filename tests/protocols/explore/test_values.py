@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import enum
+from abc import ABC
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.explore.values import Opaque, canonical, copied, renamed
+from wavetank.protocols.explore.values import Opaque, canonical, copied, has_slots, renamed
 from wavetank.protocols.interfaces import Message, Node
 from wavetank.rng import Draws
 
@@ -126,3 +127,19 @@ def test_ids_are_renamed_where_they_are_declared_and_nowhere_else() -> None:
     assert renamed([Vote(1), {Vote(2, 2)}], ids, names.__getitem__, order) == [Vote(2), {Vote(0, 2)}]
     nested = {Pair: {"left": "ids"}}
     assert renamed(Pair((0, {1: -1}, {2}), 1), nested, names.__getitem__, order) == Pair((1, {2: -1}, {0}), 1)
+
+
+def test_abstract_and_generic_bases_keep_nothing_in_slots() -> None:
+    class Abstract(Keeper, ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
+        pass
+
+    @dataclass(slots=True)
+    class Slotted:
+        value: int
+
+    assert not has_slots(Abstract)
+    assert has_slots(Slotted)
+    original = Abstract()
+    copy = copied(original)
+    copy.votes[1].append(4)
+    assert (original.votes, copy.votes) == ({1: [2, 3], 0: [1]}, {1: [2, 3, 4], 0: [1]})

@@ -195,3 +195,10 @@ def test_roles_that_differ_in_case_alone_are_refused():
     machines = MixedChoice().machines("protocol P(role A, role a) { m from A to a; }")
     with pytest.raises(BadValueError, match="same name in Erlang"):
         erlang_files(machines, source="p.nuscr")
+
+
+@pytest.mark.parametrize(("protocol", "role"), [("File", "Server"), ("gen", "statem"), ("Net", "Kernel")])
+def test_a_role_does_not_take_the_place_of_a_module_of_erlang(protocol, role):
+    machines = MixedChoice().machines(f"protocol {protocol}(role {role}, role Other) {{ m from {role} to Other; }}")
+    with pytest.raises(BadValueError, match=f"{protocol}_{role}".lower()):
+        erlang_files(machines, source="p.nuscr")

@@ -201,11 +201,34 @@ def test_a_file_that_is_no_protocol_is_told(tmp_path, content, problem):
         read_protocols(path)
 
 
+def test_a_byte_that_is_no_text_is_told_with_line_and_column(tmp_path):
+    path = tmp_path / "p.nuscr"
+    path.write_bytes("protocol\n \u00e4 ".encode() + b"\xff")
+    with pytest.raises(BadFileError, match="not UTF-8") as caught:
+        read_protocols(path)
+    assert caught.value.where == f"{path}, line 2, column 4"
+
+
+def test_no_more_of_a_file_is_read_than_is_allowed(tmp_path):
+    path = tmp_path / "p.nuscr"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(BadFileError, match="too large"):
+        read_protocols(path)
+    path = tmp_path / "p.nuscr.gz"
+    path.write_bytes(gzip.compress(b" " * (5 << 20)))
+    with pytest.raises(BadFileError, match="too large"):
+        read_protocols(path)
+
+
 def test_a_damaged_compressed_file_is_told(tmp_path):
     path = tmp_path / "p.nuscr.gz"
-    path.write_bytes(b"\x1f\x8b\x08nothing")
-    with pytest.raises(BadFileError, match="cannot be read"):
-        read_protocols(path)
+    whole = bytearray(gzip.compress(" ".join(map(str, range(2000))).encode()))
+    whole[300:360] = bytes(byte ^ 0x5A for byte in whole[300:360])
+    for damaged in (b"\x1f\x8b\x08nothing", bytes(whole), gzip.compress(b"protocol" * 99)[:20]):
+        path.write_bytes(damaged)
+        with pytest.raises(BadFileError, match="cannot be read"):
+            read_protocols(path)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,8 @@ import pytest
 
 from wavetank.errors import BadFileError, UnknownNameError
 from wavetank.protocols.checking import KINDS, Budget, CheckReport
-from wavetank.protocols.threshold.check import METHODS, OneMethod, ThresholdCheck
+from wavetank.protocols.threshold import check
+from wavetank.protocols.threshold.check import METHODS, FormulaFirst, OneMethod, ThresholdCheck
 from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.preprocess import counter_system
 from wavetank.protocols.threshold.properties import safety_properties
@@ -101,3 +102,23 @@ def test_one_method_alone_runs_in_a_process_of_its_own(voting) -> None:
     answer = OneMethod(name="zcs").decide(system, Deadline(30))
     assert (answer.outcome, answer.by) == ("holds", "zcs")
     assert "memory" in OneMethod(name="zcs", memory_bytes=2.0**20).decide(system, Deadline(30)).says
+
+
+def test_large_questions_are_asked_in_a_process_whose_memory_is_limited(monkeypatch, voting) -> None:
+    automaton = voting("N > 3 * T")
+    system = counter_system(automaton, safety_properties(automaton)[0].queries[0])
+    few = FormulaFirst(memory_bytes=2.0**20)
+    assert few.decide(system, Deadline(30)).outcome == "holds"
+    monkeypatch.setattr(check, "_MOST_FIRINGS_ASKED_HERE", 1)
+    answer = few.decide(system, Deadline(30))
+    assert answer.outcome == "undecided"
+    assert "memory" in answer.says
+    assert FormulaFirst().decide(system, Deadline(30)).outcome == "holds"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory_bytes", [2**24, 2**27])
+def test_memory_that_is_spent_ends_in_undecided_never_in_a_crash(models: Path, memory_bytes: int) -> None:
+    path = models / "ta" / "isola18" / "promela" / "cc_case3.ta.gz"
+    found = ThresholdCheck().check(path, Budget(seconds=20, memory_bytes=memory_bytes))
+    assert "undecided" in {verdict.outcome for verdict in found.verdicts}

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from wavetank.protocols.threshold.clock import OutOfTimeError
 from wavetank.protocols.threshold.counterexample import (
     AbstractRun,
     Counterexample,
@@ -18,7 +19,7 @@ from wavetank.protocols.threshold.counterexample import (
     unreachable_sources,
 )
 from wavetank.protocols.threshold.parser import parse_automaton
-from wavetank.protocols.threshold.preprocess import plain_counter_system
+from wavetank.protocols.threshold.preprocess import counter_system, plain_counter_system
 from wavetank.protocols.threshold.properties import safety_properties
 
 CYCLE = parse_automaton("""skel P { shared x; parameters N; assumptions (0) { N >= 1; }
@@ -54,7 +55,7 @@ def test_firings_without_a_process_are_refused() -> None:
         concretise(SYSTEM, run(({1: 1},)))
     with pytest.raises(ReplayError, match="cannot fire"):
         concretise(SYSTEM, run(({0: 3, 1: 3}, {2: 1})))
-    with pytest.raises(ReplayError, match="too long"):
+    with pytest.raises(OutOfTimeError, match="too long to be replayed"):
         concretise(SYSTEM, run(({0: 600_000, 1: 600_000},)))
 
 
@@ -131,3 +132,14 @@ def test_a_class_of_locations_is_told_by_its_members() -> None:
     assert ("b1", "b2") in system.locations
     found = concretise(system, AbstractRun({"N": 2}, {0: 2}, {}, ({0: 2, 1: 2},)))
     assert replay(twins, item.queries[0], found)[-1]["c"] == 2
+
+
+def test_a_counter_that_only_the_start_speaks_of_is_told_too() -> None:
+    automaton = parse_automaton("""skel P { shared x; parameters N; assumptions (0) { N >= 1; }
+      locations (0) { a: [0]; b: [1]; } inits (0) { a == N; b == 0; x <= N; x >= 1; }
+      rules (0) { 0: a -> b when (true) do { x' == x + 1; }; }
+      specifications (0) { p: [](b == 0); } }""")
+    query = safety_properties(automaton)[0].queries[0]
+    system = counter_system(automaton, query)
+    found = concretise(system, AbstractRun({"N": 1}, {0: 1}, {"x": 1}, ({0: 1},)))
+    assert replay(automaton, query, found)[-1]["x"] == 2

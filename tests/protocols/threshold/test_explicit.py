@@ -83,3 +83,27 @@ def test_resets_and_decrements_are_executed(rounds) -> None:
     run = StateSpace(automaton, query, {"N": 2, "F": 0}).violation(1000)
     assert run is not None
     assert replay(automaton, query, run)[-1]["bad"] == 1
+
+
+def test_time_is_looked_at_within_a_layer_too() -> None:
+    automaton = parse_automaton("""skel P { shared x; parameters N; assumptions (0) { N >= 1; }
+      locations (0) { a: [0]; b: [1]; c: [2]; d: [3]; } inits (0) { a + b + c == N; d == 0; x == 0; }
+      rules (0) { 0: a -> d when (true) do { x' == x + 1; }; }
+      specifications (0) { p: [](x < 100); } }""")
+    query = safety_properties(automaton)[0].queries[0]
+
+    class Ending(Deadline):
+        """Ends at the second look after the search began."""
+
+        looks = 0
+
+        def check(self) -> None:
+            self.looks += 1
+            if self.looks > 41**3 + 1:
+                raise OutOfTimeError("the time is up")
+
+    space = StateSpace(automaton, query, {"N": 40})
+    with pytest.raises(OutOfTimeError):
+        space.violation(10**6, Ending())
+    # 861 ways to start are the first layer; the second look is at its 257th configuration.
+    assert 861 < space.visited <= 861 + 256

@@ -105,3 +105,15 @@ def test_what_is_wrong_is_said_where_it_stands(text: str, says: str, column: int
 def test_a_condition_is_no_number() -> None:
     with pytest.raises(BadFileError, match="found a condition"):
         reader("a == 0").linear()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["!" * 5000 + "(a == 0)", "a == 0 -> " * 5000 + "b == 0", "(a == 0 && (b == 0 || " * 3000 + "true" + "))" * 3000,
+     "a == " + "(" * 5000 + "N" + " / 3)" * 5000],
+    ids=["not", "implies", "alternating", "quotients"],
+)  # fmt: skip
+def test_connectives_inside_one_another_have_a_limit(text: str) -> None:
+    with pytest.raises(BadFileError, match="nested too deep") as caught:
+        formula(text)
+    assert "line 1, column" in str(caught.value.where)

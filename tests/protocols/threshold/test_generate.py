@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from wavetank.protocols.threshold.generate import random_automaton, random_text
 from wavetank.protocols.threshold.properties import safety_properties
 
@@ -25,3 +27,10 @@ def test_drawn_automata_are_small_and_ask_for_safety() -> None:
 
 def test_resets_are_drawn_where_they_are_asked_for() -> None:
     assert any(not random_automaton(seed, resets=True).has_only_increments for seed in range(20))
+
+
+def test_differences_are_drawn_where_they_are_asked_for() -> None:
+    texts = [random_text(seed, differences=True) for seed in range(30)]
+    assert any(re.search(r"x\d - (2 \* )?x\d", text) for text in texts)
+    assert any("x0 <= N;" in text for text in texts)
+    assert not any(re.search(r"x\d - (2 \* )?x\d|x0 <= N;", random_text(seed)) for seed in range(30))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +27,6 @@ from wavetank.protocols.threshold.expressions import (
 from wavetank.protocols.threshold.parameters import (
     ParameterFacts,
     SmtText,
-    limited_solver_memory,
     load_z3,
     number,
 )
@@ -98,8 +98,16 @@ def test_text_for_the_solver_is_smt_lib() -> None:
         text.formula(Always(TRUE))
 
 
-def test_the_memory_of_the_solver_is_limited_for_a_while() -> None:
+def test_a_solver_without_memory_gives_up() -> None:
+    facts = ParameterFacts(("N",), (), Deadline(30))
     z3 = load_z3()
-    with limited_solver_memory(64 * 2**20):
-        assert z3.get_param("memory_max_size") == "64"
-    assert z3.get_param("memory_max_size") == "0"
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            if name == "check":
+                raise z3.Z3Exception("out of memory")
+            return lambda *_: None
+
+    facts._solver = Full()
+    with pytest.raises(OutOfTimeError, match="out of memory"):
+        facts.possible(Linear.name("N"))

@@ -24,9 +24,9 @@ from wavetank.protocols.threshold.zero_counters import ZeroCounters
 METHODS = {"smt": SmtReachability(most_segments=6), "acs": IntervalBackward(), "zcs": ZeroCounters()}
 
 
-def cross_check(seed: int, *, resets: bool, largest: int, states: int) -> None:
+def cross_check(seed: int, *, resets: bool, largest: int, states: int, differences: bool = False) -> None:
     """Hold the three methods and the explicit search against one another."""
-    automaton = random_automaton(seed, resets=resets)
+    automaton = random_automaton(seed, resets=resets, differences=differences)
     for item in safety_properties(automaton):
         for query in item.queries:
             system = counter_system(automaton, query)
@@ -60,11 +60,17 @@ def test_they_agree_where_counters_are_reset_or_lowered(seed: int) -> None:
     cross_check(seed, resets=True, largest=3, states=1000)
 
 
+@settings(max_examples=6)
+@given(st.integers(0, 10**9))
+def test_they_agree_where_guards_compare_differences_and_counters_start_anywhere(seed: int) -> None:
+    cross_check(seed, resets=False, largest=3, states=1000, differences=True)
+
+
 @pytest.mark.slow
 @settings(max_examples=600)
-@given(st.integers(0, 10**9), st.booleans())
-def test_they_agree_on_many_more(seed: int, resets: bool) -> None:
-    cross_check(seed, resets=resets, largest=4, states=20_000)
+@given(st.integers(0, 10**9), st.booleans(), st.booleans())
+def test_they_agree_on_many_more(seed: int, resets: bool, differences: bool) -> None:
+    cross_check(seed, resets=resets, largest=4, states=20_000, differences=differences)
 
 
 def verdict(path: Path, method, seconds: float) -> str:

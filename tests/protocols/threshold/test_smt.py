@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from wavetank.protocols.threshold.answers import SETTLED
 from wavetank.protocols.threshold.automaton import ThresholdAutomaton
 from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import AbstractRun, concretise, replay
-from wavetank.protocols.threshold.parser import parse_automaton
+from wavetank.protocols.threshold.parameters import load_z3
+from wavetank.protocols.threshold.parser import parse_automaton, read_automaton
 from wavetank.protocols.threshold.preprocess import CounterSystem, counter_system, plain_counter_system
 from wavetank.protocols.threshold.properties import safety_properties
-from wavetank.protocols.threshold.smt import Question, SegmentEncoding, SmtReachability, segments_needed
+from wavetank.protocols.threshold.smt import (
+    Question,
+    SegmentEncoding,
+    SmtReachability,
+    segments_needed,
+    smallest_run,
+)
 
 
 def system(automaton: ThresholdAutomaton, name: str, *, plain: bool = False) -> CounterSystem:
@@ -53,6 +62,48 @@ def test_counterexamples_are_made_small(voting) -> None:
     answer = SmtReachability(shrink_s=20).decide(found, Deadline(60))
     assert isinstance(answer.run, AbstractRun)
     assert sum(answer.run.parameters.values()) <= 5
+
+
+def large_run() -> AbstractRun:
+    """Return a run of the voting model with 500 faults, in the moves of its plain system."""
+    return AbstractRun({"N": 1001, "T": 500, "F": 500}, {0: 251, 1: 250}, {}, ({0: 251, 1: 250}, {}, {2: 1, 3: 2}))
+
+
+def test_a_large_run_becomes_the_smallest_along_the_same_moves(voting) -> None:
+    found = system(voting("N > 2 * T"), "agreement", plain=True)
+    replay(found.automaton, found.query, concretise(found, large_run()))
+    run = smallest_run(found, large_run(), Deadline(60))
+    assert run.parameters == {"N": 3, "T": 1, "F": 1}
+    assert [dict(counts) for counts in run.segments if counts] == [{0: 1, 1: 1}, {2: 1, 3: 1}]
+    replay(found.automaton, found.query, concretise(found, run))
+
+
+def test_a_run_stays_as_it_is_when_there_is_no_time_to_make_it_small(voting) -> None:
+    found = system(voting("N > 2 * T"), "agreement", plain=True)
+    assert smallest_run(found, large_run(), Deadline(-1)) == large_run()
+
+
+def test_a_run_with_resets_is_made_small_too(rounds) -> None:
+    found = system(rounds("N - F"), "never_bad", plain=True)
+    answer = SmtReachability(shrink_s=20).decide(found, Deadline(60))
+    assert isinstance(answer.run, AbstractRun)
+    assert answer.run.parameters == {"N": 1, "F": 0}
+
+
+def test_moves_that_reset_cannot_be_followed_in_a_segment(rounds) -> None:
+    encoding = SegmentEncoding(system(rounds("N - F"), "never_bad", plain=True))
+    with pytest.raises(ValueError, match="once between segments"):
+        encoding.follow([{1: 2}])
+
+
+@pytest.mark.slow
+def test_the_published_bug_of_the_phase_king_needs_few_processes(models: Path) -> None:
+    automaton = read_automaton(models / "ta" / "reset-ta" / "phase-king-buggy.eta")
+    found = system(automaton, "reachCons")
+    answer = SmtReachability(shrink_s=60).decide(found, Deadline(240))
+    assert isinstance(answer.run, AbstractRun)
+    assert answer.run.parameters["N"] <= 10
+    replay(automaton, found.query, concretise(found, answer.run))
 
 
 UPPER = """skel P { shared x; parameters N; assumptions (0) { N >= 2; }
@@ -143,3 +194,18 @@ def test_an_encoding_can_go_on_in_two_ways(voting) -> None:
         # The two decisions need both thresholds to be passed, after the votes.
         assert question.satisfiable()
         question.pop()
+
+
+def test_a_solver_without_memory_gives_up_and_a_malformed_question_is_a_defect() -> None:
+    question = Question(Deadline(30))
+    z3 = load_z3()
+    with pytest.raises(z3.Z3Exception):
+        question.add("(assert")
+
+    class Full:
+        def from_string(self, text: str) -> None:
+            raise z3.Z3Exception("out of memory")
+
+    question._solver = Full()
+    with pytest.raises(OutOfTimeError, match="memory"):
+        question.add("(assert true)")

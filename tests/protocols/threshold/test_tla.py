@@ -118,6 +118,39 @@ def test_every_cut_of_a_module_is_refused_politely() -> None:
             parse_tla(body[:end])
 
 
+def with_list(text: str) -> str:
+    return MODEL.replace("ASSUME NbOfCorrProc = N - F /\\ N > 3 * T /\\ T >= F", text)
+
+
+def test_items_behind_bullets_of_one_column_are_in_parentheses() -> None:
+    listed = with_list("""ASSUME
+  /\\ NbOfCorrProc = N - F
+  /\\ \\/ N > 3 * T
+     \\/ /\\ N = 7
+        /\\ T = 3
+  /\\ T >= F""")
+    # Read as one row of operators, "or" would let T >= F go.
+    assert [str(item) for item in parse_tla(listed).assumptions] == ["(N > 3 * T) || ((N == 7) && (T == 3))", "T >= F"]
+    in_row = with_list("ASSUME NbOfCorrProc = N - F /\\ (N > 3 * T \\/ (N = 7 /\\ T = 3)) /\\ T >= F")
+    assert parse_tla(listed).assumptions == parse_tla(in_row).assumptions
+
+
+def test_a_list_inside_a_rule_ends_where_the_next_item_begins() -> None:
+    guard = """/\\ \\/ x >= Limit
+       \\/ y < 1
+    /\\ (/\\ x < 9
+        /\\ y < 9)"""
+    found = parse_tla(MODEL.replace("/\\ (x >= Limit \\/ y < 1)", guard))
+    assert str(found.rules[0].guard) == "((x >= N - T) || (y < 1)) && (x < 9) && (y < 9)"
+    assert found.rules[0].target == "b"
+
+
+def test_a_list_without_an_item_is_told_with_its_place() -> None:
+    with pytest.raises(BadFileError, match="Expected a name") as caught:
+        parse_tla(with_list("ASSUME\n  /\\ NbOfCorrProc = N - F\n  /\\ )"), "model.tla")
+    assert caught.value.where == "model.tla, line 6, column 6"
+
+
 def verdicts(path: Path) -> dict[str, str]:
     automaton = read_automaton(path)
     found = {}

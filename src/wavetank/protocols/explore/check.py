@@ -6,8 +6,10 @@ A file says ``[instance]`` (protocol, size, requests, properties, order), ``[par
 
 from __future__ import annotations
 
+import gzip
 import re
 import tomllib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -84,7 +86,9 @@ class InstanceCheck:
         try:
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise BadFileError("The file is not TOML.", given=str(error), where=str(path)) from error
+            place = re.search(r"\(at (line \d+, column \d+)\)", str(error))
+            where = f"{path}, {place[1]}" if place else f"{path}, at its end"
+            raise BadFileError("The file is not TOML.", given=str(error), where=where) from error
         file = _File(path, text)
         for name in tables:
             if name not in _TABLES:
@@ -177,6 +181,8 @@ class _File:
             self.refuse(problem, "instance", "protocol", given=name, allowed=nodes, nearest=nearest_of(name, nodes))
         entry = entries[name]
         given = tables.get("parameters", {})
+        if not isinstance(given, dict):
+            self.refuse("This must be a table.", "", "parameters", allowed="[parameters]")
         values = {**entry.parameters, **self.values(entry.load(), given, "parameters")}
         found: Algorithm = self.made(entry.load(), values, "parameters")
         return found
@@ -184,7 +190,7 @@ class _File:
     def faults(self, tables: Mapping[str, Any], size: int) -> list[Fault]:
         """Return the faults."""
         given = tables.get("faults", [])
-        if not isinstance(given, list):
+        if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
             self.refuse("Faults are a list of tables.", "", "faults", allowed="[[faults]]")
         found = []
         for one in given:
@@ -229,10 +235,12 @@ def _is_algorithm(entry: catalog.SystemEntry) -> bool:
 
 def _text_of(path: Path) -> str:
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise BadFileError("The file is too large for an instance.", given=str(path), allowed="up to 1 MiB")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(_LARGEST_BYTES + 1)
+        if len(content) > _LARGEST_BYTES:
+            raise BadFileError("The file is too large for an instance.", allowed="up to 1 MiB", where=str(path))
+        return content.decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise BadFileError("The file cannot be read.", given=str(error), where=str(path)) from error
 
 

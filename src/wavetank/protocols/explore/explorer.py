@@ -373,6 +373,7 @@ def _search(
         deep=found.order == "depth-first",
         exact=exact,
         edges=bool(eventually),
+        keeps_states=bool(eventually) and system.bounds_timeouts,
         memory_bytes=budget.memory_bytes,
     )
     try:
@@ -405,26 +406,42 @@ def _search(
     else:
         found.judgements.append(_unbroken(found))
     obliged = obliged_causes([event.kind in (0, 1, 2) for event in system.events])
+    ends = (flags & core.IS_TERMINAL) != 0
+    cut = np.zeros(ends.size, np.bool_)
+    if found.complete and eventually and system.bounds_timeouts:
+        cut[[state for state in np.flatnonzero(ends).tolist() if system.held_timers(search.row(state))]] = True
     for place, name in enumerate(eventually, 1):
         if not found.complete:
             says = f"not every state was visited: {found.stopped_by}"
             found.judgements.append(Judgement(name, "eventually", "undecided", says))
             continue
         holds = (flags & (1 << place)) != 0
-        lasso = never(search.edges, holds, (flags & core.IS_TERMINAL) != 0, obliged)
+        lasso = never(search.edges, holds, ends & ~cut, obliged)
+        if lasso is None and cut.any() and never(search.edges, holds, ends, obliged) is not None:
+            found.judgements.append(Judgement(name, "eventually", "undecided", _cut_short(system)))
+            continue
         if lasso is None:
             found.judgements.append(Judgement(name, "eventually", "holds", "on every fair run"))
             continue
         causes = [*lasso.steps, *lasso.cycle]
         path = follow(system, [system.action((cause % 3, cause // 3)) for cause in causes])
+        if lasso.cycle and frozenset.intersection(*map(system.held_timers, path.rows[-1 - len(lasso.cycle) :])):
+            found.judgements.append(Judgement(name, "eventually", "undecided", _cut_short(system)))
+            continue
         says = f"never {name}: " + ("the last steps repeat for ever" if lasso.cycle else "nothing more has to happen")
         example = Counterexample(says, path, len(lasso.cycle))
         found.judgements.append(Judgement(name, "eventually", "violated", says, example))
     for place, name in enumerate(sometimes, 1 + len(eventually)):
         where = np.flatnonzero(flags & (1 << place))
         found.judgements.append(_seen(found, name, path_to(int(where[0])) if where.size else None))
-    ends = np.flatnonzero(flags & core.IS_TERMINAL)[:terminal]
-    found.terminal = [path_to(int(state)) for state in ends]
+    found.terminal = [path_to(int(state)) for state in np.flatnonzero(ends)[:terminal]]
+
+
+def _cut_short(system: System) -> str:
+    return (
+        f"the runs without it end where a timer is set and all {system.environment.timeouts} time-outs are spent; "
+        "allow more"
+    )
 
 
 def _unbroken(found: Exploration) -> Judgement:
@@ -494,7 +511,7 @@ def _walk(
                         seen_ends.add(row)
                         if len(found.terminal) < terminal:
                             found.terminal.append(replayed(steps))
-                    for place in range(1, 1 + len(eventually)):
+                    for place in () if system.held_timers(row) else range(1, 1 + len(eventually)):
                         if not held >> place & 1 and place not in missed:
                             missed[place] = replayed(steps)
                 if not possible or len(steps) >= (budget.depth or 100) or visited >= budget.states:

@@ -26,6 +26,9 @@ _CHUNK = 8192
 
 _PAGE_BYTES = 4096
 
+# A search may always grow by this much, whatever the process took before.
+_LEAST_GROWTH_BYTES = 32 * 2**20
+
 # Steps that are held against their own renamings, to find a wrong declaration of symmetry.
 _CHECKED_STEPS = 200
 
@@ -97,6 +100,8 @@ class Search:
         Keep full states and compare them where fingerprints are equal.
     edges : bool
         Keep all edges.
+    keeps_states : bool
+        Keep the rows of all states for :meth:`row`, also breadth first.
     memory_bytes : int
         The process may not grow beyond it.
     """
@@ -109,12 +114,15 @@ class Search:
         deep: bool = False,
         exact: bool = False,
         edges: bool = False,
+        keeps_states: bool = False,
         memory_bytes: int = 2 * 2**30,
     ) -> None:
         self.system = system
         self._views = views
         self.memory_bytes = memory_bytes
-        self._keeps_states = deep or exact
+        # What the process takes already is not the search's doing.
+        self._least_memory_bytes = resident_bytes() + _LEAST_GROWTH_BYTES
+        self._keeps_states = deep or exact or keeps_states
         environment = system.environment
         self.shape = core.Shape(
             nodes=system.size,
@@ -234,6 +242,12 @@ class Search:
             raise OutOfBudget(f"the budget of {states:,} states was spent")
         if time.monotonic() > ends:
             raise OutOfBudget("the time was up")
+        # Nodes' states, messages and judgements are Python objects, which no growth of an array announces.
+        held = resident_bytes()
+        if held > max(self.memory_bytes, self._least_memory_bytes):
+            raise OutOfBudget(
+                f"the budget of {self.memory_bytes / 2**20:,.0f} MiB was spent ({held / 2**20:,.0f} MiB in use)"
+            )
 
     def _work(self, todo: NDArray[np.int32], first: int, last: int) -> NDArray[np.int32]:
         """Expand states, and do what the loop left undone; return the states that are to be expanded again."""

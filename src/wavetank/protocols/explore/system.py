@@ -572,6 +572,29 @@ class System:
                 found.append((ACT, event))
         return found
 
+    @property
+    def bounds_timeouts(self) -> bool:
+        """Whether timers run out so many times and then no more, though they would."""
+        return self.environment.timers != "never" and self.environment.timeouts not in (0, "unlimited")
+
+    def held_timers(self, row: Sequence[int]) -> frozenset[tuple[int, str]]:
+        """Return node and name of the timers that would run out if the bound on time-outs were not spent.
+
+        A run that only this bound ends is no run of the algorithm.  No time-outs at all are a choice of their own.
+        """
+        if not self.bounds_timeouts or row[self.size + TIMEOUTS]:
+            return frozenset()
+        if self.environment.timers == "when-quiet" and len(row) > self.fixed_width:
+            return frozenset()
+        nodes = [self.locals[number] for number in row[: self.size]]
+        return frozenset(
+            (node.index, name)
+            for node in nodes
+            if node.up and not node.broken
+            for name in node.timers
+            if f":{CHOICE}" not in name
+        )
+
     def obliged(self, action: tuple[int, int]) -> bool:
         """Return whether something must happen sooner or later if it stays possible: no fault, no choice."""
         how, event = action

@@ -153,12 +153,18 @@ def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
         return value
     else:
         made = memo[id(value)] = object.__new__(kind)
-        if isinstance(value, Node) and not hasattr(kind, "__slots__"):
+        if isinstance(value, Node) and not has_slots(cast(Any, kind)):
             made.__dict__.update([(name, copied(item, memo)) for name, item in value.__dict__.items()])
         else:
             for name, item in _fields(value):
                 object.__setattr__(made, name, copied(item, memo))
     return made
+
+
+@cache
+def has_slots(kind: Any) -> bool:
+    """Return whether objects of this class keep fields in slots; abstract bases declare that they keep none."""
+    return any(base.__dict__.get("__slots__") for base in kind.__mro__)
 
 
 @cache

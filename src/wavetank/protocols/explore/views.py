@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.protocols.explore.system import System
-from wavetank.protocols.explore.values import canonical
+from wavetank.protocols.explore.values import canonical, has_slots
 from wavetank.protocols.interfaces import Node, Snapshot
 
 # Stands for all fields of a class: a predicate looked at them in a way that cannot be told apart.
@@ -118,9 +118,7 @@ class Views:
     def _watch(self, node: Node) -> Node:
         """Return a stand-in with the same fields that notes what is read."""
         kind = type(node)
-        if not hasattr(node, "__dict__") or any(
-            "__slots__" in base.__dict__ for base in kind.__mro__ if base is not object
-        ):
+        if not hasattr(node, "__dict__") or has_slots(cast(Any, kind)):
             self._note(kind, _ALL)
             return node
         stand_in: Node = object.__new__(_watching(cast(Any, kind)))

@@ -53,6 +53,18 @@ _RESERVED = frozenset(
 )
 
 
+# Modules of kernel and stdlib (OTP 25) whose name a protocol and a role may make; Erlang loads no other in their place.
+_MODULES_OF_ERLANG = """
+alarm_handler application_controller application_master application_starter code_server dets_server dets_sup
+digraph_utils disk_log dist_ac dist_util edlin_expand erl_eval erl_init erl_parse erl_reply erl_scan
+error_handler error_logger eval_bits file_server file_sorter gb_sets gb_trees gen_event gen_fsm gen_sctp
+gen_server gen_statem gen_tcp gen_udp global_group global_search group_history inet_config inet_db inet_hosts
+inet_res io_lib logger_backend logger_config logger_filters logger_formatter logger_proxy logger_server
+net_adm net_kernel persistent_term proc_lib ram_file release_handler seq_trace shell_default shell_docs
+socket_registry standard_error supervisor_bridge user_drv user_sup
+"""
+
+
 def erlang_files(machines: Mapping[str, Machine], *, source: str) -> dict[str, str]:
     """Return file names and contents: a module for each role, and the shared one.
 
@@ -66,13 +78,19 @@ def erlang_files(machines: Mapping[str, Machine], *, source: str) -> dict[str, s
     Raises
     ------
     BadValueError
-        When two roles would get the same module name.
+        When two roles would get the same module name, or one would get that of a module of Erlang itself.
     """
     files = {f"{SUPPORT_MODULE}.erl": _SUPPORT}
     for role, machine in machines.items():
         module = module_name(machine.protocol, role)
         if f"{module}.erl" in files:
             raise BadValueError("Two roles have the same name in Erlang, where case is lost.", given=role)
+        if module in _MODULES_OF_ERLANG.split():
+            raise BadValueError(
+                f"The module of the role would be {module}, which is one of Erlang's own.",
+                given=f"protocol {machine.protocol}, role {role}",
+                hint="give the protocol or the role another name",
+            )
         files[f"{module}.erl"] = _module(module, machine, source)
     return files
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -100,11 +101,9 @@ def read_protocols(path: str | Path) -> Module:
     """
     path = Path(path)
     try:
-        content = path.read_bytes()[: LARGEST_FILE_BYTES + 1]
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                content = file.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, EOFError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise BadFileError(f"The file cannot be read: {error}.", where=str(path)) from error
     if len(content) > LARGEST_FILE_BYTES:
         raise BadFileError(
@@ -113,7 +112,11 @@ def read_protocols(path: str | Path) -> Module:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadFileError(f"The file is not UTF-8 text: byte {error.start}.", where=str(path)) from error
+        line = content.count(b"\n", 0, error.start) + 1
+        column = len(content[content.rfind(b"\n", 0, error.start) + 1 : error.start].decode("utf-8-sig")) + 1
+        raise BadFileError(
+            "The file is not UTF-8 text.", given=error.reason, where=f"{path}, line {line}, column {column}"
+        ) from error
     return parse_protocols(text, path=path.name)
 
 

@@ -13,13 +13,12 @@ from wavetank.protocols.threshold.automaton import ThresholdAutomaton
 from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import AbstractRun, Counterexample, concretise, listing
 from wavetank.protocols.threshold.page import Violation, counterexample_page
-from wavetank.protocols.threshold.parameters import limited_solver_memory
 from wavetank.protocols.threshold.parser import read_automaton
 from wavetank.protocols.threshold.portfolio import Portfolio
 from wavetank.protocols.threshold.preprocess import CounterSystem, counter_system
 from wavetank.protocols.threshold.properties import SafetyProperty, safety_properties
 from wavetank.protocols.threshold.race import race
-from wavetank.protocols.threshold.smt import SmtReachability
+from wavetank.protocols.threshold.smt import SmtReachability, segments_needed
 from wavetank.settings import setting
 
 if TYPE_CHECKING:
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
 METHODS = ("portfolio", "smt", "acs", "zcs", "explicit")
 _LEAST_TURN_S = 2.0
+# What is asked in this process: a solver that runs out of memory takes its process along.
+_MOST_FIRINGS_ASKED_HERE = 5_000
+_LONGEST_ASKED_HERE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,26 @@ class OneMethod:
         if system.impossible:
             return Answer("holds", SETTLED, by=self.name)
         return race(system, [[(self.name, {})]], deadline, int(self.memory_bytes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaFirst:
+    """The segment formula: in this process for small questions and a moment, otherwise in one whose memory is limited.
+
+    Parameters
+    ----------
+    memory_bytes : float
+        Memory of that other process.
+    """
+
+    memory_bytes: float = setting(2.0 * 2**30, unit="bytes", says="memory of its process", low=2.0**20)
+
+    def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
+        """Return whether the system's stages can be met."""
+        here = SmtReachability()
+        if len(system.moves) * (segments_needed(system) or here.most_segments) > _MOST_FIRINGS_ASKED_HERE:
+            return OneMethod(name="smt", memory_bytes=self.memory_bytes).decide(system, deadline)
+        return here.decide(system, deadline.at_most(_LONGEST_ASKED_HERE_S))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +108,14 @@ class ThresholdCheck:
         wanted = self._wanted(automaton, path)
         asked = [item for item in wanted if not item.not_checked]
         found: dict[str, tuple[Verdict, Violation | None]] = {}
-        with limited_solver_memory(budget.memory_bytes):
-            for turn in (1, 2):
-                waiting = [
-                    item for item in asked if item.name not in found or found[item.name][0].outcome == "undecided"
-                ]
-                for number, item in enumerate(waiting):
-                    if turn == 2 and clock.left_s < _LEAST_TURN_S:
-                        break
-                    # The first turn leaves a share for the second.
-                    share = max(clock.left_s / (len(waiting) - number + (turn == 1)), _LEAST_TURN_S)
-                    found[item.name] = self._property(automaton, item, clock.at_most(share), self._method(turn, budget))
+        for turn in (1, 2):
+            waiting = [item for item in asked if item.name not in found or found[item.name][0].outcome == "undecided"]
+            for number, item in enumerate(waiting):
+                if turn == 2 and clock.left_s < _LEAST_TURN_S:
+                    break
+                # The first turn leaves a share for the second.
+                share = max(clock.left_s / (len(waiting) - number + (turn == 1)), _LEAST_TURN_S)
+                found[item.name] = self._property(automaton, item, clock.at_most(share), self._method(turn, budget))
         verdicts = [found[item.name][0] for item in asked]
         violations = [violation for _, violation in found.values() if violation is not None]
         return CheckReport(
@@ -119,7 +138,7 @@ class ThresholdCheck:
         if self.method == "portfolio":
             # The formula decides most questions, so all get its answer before any is raced for.
             if turn == 1:
-                return SmtReachability()
+                return FormulaFirst(memory_bytes=float(budget.memory_bytes))
             return Portfolio(head_start_s=0.0, memory_bytes=float(budget.memory_bytes))
         if self.method == "explicit":
             from wavetank.protocols.threshold.explicit import ExplicitSearch

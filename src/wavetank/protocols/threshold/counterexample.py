@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from wavetank.errors import WavetankError
 from wavetank.protocols.threshold.automaton import Rule, ThresholdAutomaton
-from wavetank.protocols.threshold.expressions import FALSE, Linear, holds
+from wavetank.protocols.threshold.clock import OutOfTimeError
+from wavetank.protocols.threshold.expressions import FALSE, Linear, comparisons, holds
 from wavetank.protocols.threshold.preprocess import CounterSystem, Move
 from wavetank.protocols.threshold.properties import Query
 
@@ -89,6 +90,8 @@ def concretise(system: CounterSystem, run: AbstractRun) -> Counterexample:
     ------
     ReplayError
         If a segment's firings cannot be ordered or told in the automaton's rules.
+    OutOfTimeError
+        If there are more than 1,000,000 firings: a run that is not replayed is not shown.
     """
     automaton = system.automaton
     at = dict.fromkeys(automaton.locations, 0)
@@ -103,7 +106,9 @@ def concretise(system: CounterSystem, run: AbstractRun) -> Counterexample:
         counts = {move: count for move, count in segment.items() if count}
         firings += sum(counts.values())
         if firings > MOST_FIRINGS:
-            raise ReplayError("The run is too long to be replayed.", given=firings, allowed=f"at most {MOST_FIRINGS}")
+            raise OutOfTimeError(
+                f"a run of more than {firings} firings was found, too long to be replayed (at most {MOST_FIRINGS})"
+            )
         for move, times in _ordered(system, counts, telling.occupied()):
             for _ in range(times):
                 telling.fire(system.moves[move])
@@ -125,7 +130,12 @@ class _Telling:
         self.rules: list[Rule] = []
         self._system = system
         self._group = {name: number for number, names in enumerate(system.locations) for name in names}
-        self._kept = set(system.counters)
+        # A counter that only initial conditions speak of is still there, but no move tells how it changes.
+        kept = {counter for threshold in system.thresholds for counter, _ in threshold.term}
+        kept |= {counter for move in system.moves for counter, _ in (*move.shifts, *move.assigns)}
+        sides = [side for stage in system.stages for item in comparisons(stage) for side in (item.left, item.right)]
+        named = {name for side in sides for name in side.names()}
+        self._kept = {name for number, name in enumerate(system.counters) if number in kept or name in named}
         self._by_ends: dict[tuple[int, int], list[Rule]] = {}
         for rule in system.automaton.rules:
             if rule.source in self._group and rule.target in self._group:

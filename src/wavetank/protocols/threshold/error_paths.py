@@ -11,6 +11,7 @@ Differs from the source:
 
 1. Depth first where contexts cannot return (no resets), breadth first by length elsewhere.
 2. Each step adds what the backward search knows about the locations needed in that context.
+3. A run that was found is made small: the least sum of parameters along the same moves.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.counterexample import AbstractRun
 from wavetank.protocols.threshold.intervals import IntervalAbstraction
 from wavetank.protocols.threshold.preprocess import CounterSystem
-from wavetank.protocols.threshold.smt import Question, SegmentEncoding
+from wavetank.protocols.threshold.smt import Question, SegmentEncoding, smallest_run
 
 _MOST_ALTERNATIVES = 64
+# Time to make a run small that was found.
+_SHRINK_S = 0.5
 
 
 def find_run(
@@ -51,7 +54,8 @@ def find_run(
     OutOfTimeError
         Always in the end when contexts return (resets) and no run is found: longer paths remain.
     """
-    return _Search(system, abstraction, live, needs, deadline).run()
+    run = _Search(system, abstraction, live, needs, deadline).run()
+    return None if run is None else smallest_run(system, run, deadline.at_most(_SHRINK_S))
 
 
 class _Search:

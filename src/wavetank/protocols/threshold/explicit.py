@@ -143,9 +143,10 @@ class StateSpace:
                 layer.append(state)
         done = len(self._system.stages)
         while layer:
-            clock.check()
             following: list[_State] = []
-            for state in layer:
+            for number, state in enumerate(layer):
+                if not number % 256:
+                    clock.check()
                 self.visited = len(before)
                 if state[2] == done:
                     return self._run(state, before)

@@ -2,7 +2,7 @@
 
 One operator-precedence loop with explicit stacks reads both: translated models nest parentheses hundreds deep, which
 recursion would not survive.  What a name may stand for is asked of the caller, so that an undeclared name is reported
-where it stands.
+where it stands.  In TLA+ a list of items behind equal bullets in one column is one operand, as if in parentheses.
 """
 
 from __future__ import annotations
@@ -34,6 +34,20 @@ Operand = Linear | Formula
 _BINDS = {"->": 1, "||": 2, "&&": 3, "not": 4, "always": 4, "eventually": 4, "compare": 5, "+": 6, "-": 6, "*": 7,
           "/": 7, "negate": 8}  # fmt: skip
 _PREFIX = ("not", "always", "eventually", "negate")
+# Formulas are walked through by recursion; what people and translators write stays far below.
+DEEPEST_FORMULA = 100
+
+
+_OPENS = ("(", "list")
+
+
+@dataclass
+class _BulletList:
+    """An open list: its bullet, the column where all its bullets stand, and what its items so far join to."""
+
+    bullet: str
+    column: int
+    joined: Operand | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +65,7 @@ class Notation:
     truths : mapping
         Token to the constant it stands for.
     bullets : tuple of str
-        Connectives that may stand before the first item of a list.
+        Connectives that open a list where an operand is due; its items stand behind the same one in the same column.
     """
 
     binary: Mapping[str, str]
@@ -104,11 +118,16 @@ class FormulaReader:
         tokens, notation = self.tokens, self._notation
         operands: list[Operand] = []
         operators: list[tuple[str, int, Relation | None]] = []
+        # Open lists, innermost last: bullet, column, and what its items so far join to.
+        lists: list[_BulletList] = []
         depth = 0
+        began = tokens.at
         while True:
             # An operand is due.
             word = tokens.word
             if word in notation.bullets:
+                operators.append(("list", tokens.at, None))
+                lists.append(_BulletList(word, tokens.line_and_column()[1]))
                 tokens.next()
                 continue
             if word == "(":
@@ -136,20 +155,39 @@ class FormulaReader:
             else:
                 tokens.expected("a name", "a number", "(")
             # An operator or the end is due.
+            more_items = False
             while True:
                 word = tokens.word
-                if word != ")" or not depth:
+                opened = next((kind for kind, _, _ in reversed(operators) if kind in _OPENS), "")
+                if opened == "list" and self._ends_item(lists[-1]):
+                    self._reduce(operands, operators, 0)
+                    at = operators[-1][1]
+                    kind = notation.binary[lists[-1].bullet]
+                    if lists[-1].joined is not None:
+                        operands.append(self._joined(kind, None, lists[-1].joined, operands.pop(), at))
+                    if word == lists[-1].bullet and tokens.line_and_column()[1] == lists[-1].column:
+                        lists[-1].joined = operands.pop()
+                        tokens.next()
+                        more_items = True
+                        break
+                    operators.pop()
+                    lists.pop()
+                elif opened == "(" and word == ")":
+                    self._reduce(operands, operators, 0)
+                    operators.pop()
+                    depth -= 1
+                    tokens.next()
+                else:
                     break
-                self._reduce(operands, operators, 0)
-                operators.pop()
-                depth -= 1
-                tokens.next()
+            if more_items:
+                continue
             relation = notation.relations.get(word)
             kind = "compare" if relation else notation.binary.get(word, "")
-            if not kind or (word == stop and not depth):
+            if not kind or (word == stop and not depth and not lists):
                 if depth:
                     tokens.expected(")", "an operator")
                 self._reduce(operands, operators, 0)
+                self._refuse_deep(operands[-1], began)
                 return operands.pop()
             binds = _BINDS[kind]
             # "->" groups to the right, all others to the left.
@@ -157,8 +195,40 @@ class FormulaReader:
             operators.append((kind, tokens.at, relation))
             tokens.next()
 
+    def _ends_item(self, bullets: _BulletList) -> bool:
+        """Return whether the token under the cursor cannot belong to the open item of a list."""
+        tokens, notation = self.tokens, self._notation
+        word = tokens.word
+        if word not in notation.relations and word not in notation.binary:
+            return True
+        return tokens.line_and_column()[1] <= bullets.column
+
+    def _refuse_deep(self, found: Operand, at: int) -> None:
+        waiting: list[tuple[Operand, int]] = [(found, 1)]
+        while waiting:
+            item, depth = waiting.pop()
+            inner: tuple[Operand, ...] = ()
+            if isinstance(item, Linear):
+                inner = tuple(name.dividend for name, _ in item.terms if isinstance(name, Quotient))
+            elif isinstance(item, Comparison):
+                inner = (item.left, item.right)
+            elif isinstance(item, And | Or):
+                inner = item.parts
+            elif isinstance(item, Implies):
+                inner = (item.premise, item.conclusion)
+            elif isinstance(item, Not | Always | Eventually):
+                inner = (item.inner,)
+            if depth > DEEPEST_FORMULA:
+                self.tokens.fail(
+                    "The formula is nested too deep.",
+                    given=f"more than {DEEPEST_FORMULA} connectives inside one another",
+                    allowed=f"at most {DEEPEST_FORMULA}",
+                    at=at,
+                )
+            waiting += [(each, depth + 1) for each in inner]
+
     def _reduce(self, operands: list[Operand], operators: list[tuple[str, int, Relation | None]], least: int) -> None:
-        while operators and operators[-1][0] != "(" and _BINDS[operators[-1][0]] >= least:
+        while operators and operators[-1][0] not in _OPENS and _BINDS[operators[-1][0]] >= least:
             kind, at, relation = operators.pop()
             right = operands.pop()
             if kind in _PREFIX:
@@ -203,6 +273,8 @@ class FormulaReader:
     def _quotient(self, dividend: Linear, divisor: Linear, at: int) -> Linear:
         if divisor.terms or divisor.constant < 1:
             self._not_linear("Only division by a positive constant is linear.", at)
+        # Names are told apart by what is inside their quotients, by recursion too.
+        self._refuse_deep(dividend, at)
         by = divisor.constant
         if any(not self._divisible(name) for name in dividend.names()):
             self._not_linear("Only parameters can be divided.", at)

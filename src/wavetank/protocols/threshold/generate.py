@@ -23,7 +23,7 @@ _RESILIENCE = (
 )  # fmt: skip
 
 
-def random_automaton(seed: int, *, resets: bool = False) -> ThresholdAutomaton:
+def random_automaton(seed: int, *, resets: bool = False, differences: bool = False) -> ThresholdAutomaton:
     """Return the automaton of a seed.
 
     Parameters
@@ -31,24 +31,27 @@ def random_automaton(seed: int, *, resets: bool = False) -> ThresholdAutomaton:
     seed : int
     resets : bool
         Whether rules may reset or lower counters.
+    differences : bool
+        Whether guards may compare differences of counters, and counters may start at any value up to ``N``.
 
     Returns
     -------
     ThresholdAutomaton
         With 3 to 6 locations, 1 to 3 counters, up to 8 rules and 3 safety properties.
     """
-    return parse_automaton(random_text(seed, resets=resets), f"seed {seed}")
+    return parse_automaton(random_text(seed, resets=resets, differences=differences), f"seed {seed}")
 
 
-def random_text(seed: int, *, resets: bool = False) -> str:
+def random_text(seed: int, *, resets: bool = False, differences: bool = False) -> str:
     """Return the ``.ta`` text of :func:`random_automaton`."""
-    return _Draw(stream(seed, "threshold", "automaton"), resets).text()
+    return _Draw(stream(seed, "threshold", "automaton"), resets, differences).text()
 
 
 class _Draw:
-    def __init__(self, rng: np.random.Generator, resets: bool) -> None:
+    def __init__(self, rng: np.random.Generator, resets: bool, differences: bool) -> None:
         self.rng = rng
         self.resets = resets
+        self.differences = differences
         self.locations = [f"l{number}" for number in range(rng.integers(3, 7))]
         self.counters = [f"x{number}" for number in range(rng.integers(1, 4))]
 
@@ -63,7 +66,8 @@ class _Draw:
 
     def atom(self) -> str:
         counters = self.some(self.counters, int(self.rng.integers(1, min(2, len(self.counters)) + 1)))
-        term = " + ".join(self.one(("", "2 * ")) + counter for counter in counters)
+        sign = " - " if self.differences and self.chance(0.6) else " + "
+        term = sign.join(self.one(("", "2 * ")) + counter for counter in counters)
         relation = self.one((">=", "<", ">", "<=", "==", "!=")) if self.chance(0.35) else ">="
         return f"{term} {relation} {self.one(_BOUNDS)}"
 
@@ -113,7 +117,9 @@ class _Draw:
     def text(self) -> str:
         starts = self.some(self.locations, int(self.rng.integers(1, 3)))
         initial = [f"{' + '.join(starts)} == {self.one(('N - F', 'N', 'N - T', '2'))};"]
-        initial += [f"{name} == 0;" for name in (*self.locations, *self.counters) if name not in starts]
+        open_counters = [name for name in self.counters if self.differences and self.chance(0.4)]
+        initial += [f"{name} == 0;" for name in self.locations if name not in starts]
+        initial += [f"{name} {'<= N' if name in open_counters else '== 0'};" for name in self.counters]
         rules = [self.rule(number) for number in range(int(self.rng.integers(3, 9)))]
         specifications = [f"s{number}: {self.specification()};" for number in range(3)]
         lines = [

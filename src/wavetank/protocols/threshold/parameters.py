@@ -6,8 +6,7 @@ they are asked once each and remembered.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wavetank.errors import missing_extra
@@ -162,6 +161,8 @@ class ParameterFacts:
                 self._solver.add(term >= 0)
             self._solver.set("timeout", max(1, int(1000 * min(self._deadline.left_s, 1e6))))
             answer = self._solver.check()
+        except self._z3.Z3Exception as error:
+            raise OutOfTimeError(f"the solver gave up: {error}") from error
         finally:
             self._solver.pop()
         if answer == self._z3.unknown:
@@ -203,20 +204,3 @@ class ParameterFacts:
             empty = z3.BoolVal(isinstance(formula, And), ctx=self._context)
             return (z3.And if isinstance(formula, And) else z3.Or)(*parts, empty)
         raise TypeError("A temporal formula is no condition on parameters.")
-
-
-@contextlib.contextmanager
-def limited_solver_memory(memory_bytes: int) -> Iterator[None]:
-    """Let z3 use at most that much memory inside this process, then as much as it likes again.
-
-    Parameters
-    ----------
-    memory_bytes : int
-        At least 1 MiB; z3 counts in whole ones.
-    """
-    z3 = load_z3()
-    z3.set_param("memory_max_size", max(1, memory_bytes >> 20))
-    try:
-        yield
-    finally:
-        z3.set_param("memory_max_size", 0)

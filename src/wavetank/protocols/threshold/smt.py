@@ -17,6 +17,7 @@ Differs from the source:
    misses it is refuted by a cut (a set of locations without processes that is left but never entered) and solved again.
 4. Automata with resets or decrements are searched for violations with a growing number of segments; such updates fire
    only between segments.  Nothing is proved for them.
+5. A run that was found is made small: the least sum of parameters along the same moves, then few firings.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from wavetank.protocols.threshold.parameters import SmtText, load_z3, number
 from wavetank.protocols.threshold.preprocess import CounterSystem
 from wavetank.settings import setting
 
-# Above this many characters of formula, counterexamples are not made smaller: solving again would take too long.
+# Above this many characters, the whole formula is not asked again for a smaller counterexample: it takes too long.
 _LARGEST_SHRUNK = 300_000
 _BRANCHES = itertools.count(1)
 _INTEGER = re.compile(r"\(define-fun (\S+) \(\) Int\s+(\d+)\)")
@@ -91,6 +92,7 @@ class SmtReachability:
         written = 0
         for size in sizes:
             while written < size:
+                deadline.check()
                 encoding.add_segment(range(len(system.moves)))
                 written += 1
             question.add(encoding.take())
@@ -101,32 +103,86 @@ class SmtReachability:
                 model = question.model()
                 cuts = list(encoding.cuts(model))
                 if not cuts:
-                    best = self._shrunk(encoding, question, model, deadline)
-                    return encoding.run(best), size
+                    return self._smaller(encoding, question, encoding.run(model), deadline), size
                 question.add("\n".join(cuts))
             question.pop()
         return None, written
 
-    def _shrunk(
-        self, encoding: SegmentEncoding, question: Question, model: Mapping[str, int], deadline: Deadline
-    ) -> Mapping[str, int]:
-        """Return a model with smaller parameters, if one is found soon."""
-        if encoding.size > _LARGEST_SHRUNK:
-            return model
+    def _smaller(
+        self, encoding: SegmentEncoding, question: Question, run: AbstractRun, deadline: Deadline
+    ) -> AbstractRun:
+        """Return a run with smaller parameters, if one is found soon."""
         clock = deadline.at_most(self.shrink_s)
-        symbols = encoding.parameter_symbols
-        largest = sum(model.get(symbol, 0) for symbol in symbols)
+        best = smallest_run(encoding.system, run, clock)
+        if encoding.size > _LARGEST_SHRUNK:
+            return best
+        # Another way through the automaton may need fewer processes still.
         for limit in (3, 5, 8, 12, 20):
-            if limit >= largest or clock.left_s <= 0:
+            if limit >= _sum_of_parameters(best) or clock.left_s <= 0:
                 break
             try:
-                if question.satisfiable(f"(assert (<= {_sum(symbols)} {limit}))", clock):
+                if question.satisfiable(f"(assert (<= {_sum(encoding.parameter_symbols)} {limit}))", clock):
                     found = question.model()
                     if not list(encoding.cuts(found)):
-                        return found
+                        return smallest_run(encoding.system, encoding.run(found), clock)
             except OutOfTimeError:
                 break
-        return model
+        return best
+
+
+def smallest_run(system: CounterSystem, run: AbstractRun, deadline: Deadline) -> AbstractRun:
+    """Return a run along the same moves with the least sum of parameters, and of these one with few firings.
+
+    Which moves fire in which segment stays; how often, and for which parameters, is asked again.  That formula has
+    next to no alternatives, so halving the bounds takes few and quick questions.
+
+    Parameters
+    ----------
+    system : CounterSystem
+    run : AbstractRun
+    deadline : Deadline
+        When it comes, the best run so far is returned.
+    """
+    encoding = SegmentEncoding(system)
+    encoding.follow(run.segments)
+    encoding.require_stages()
+    best = run
+    try:
+        question = Question(deadline)
+        question.add(encoding.take())
+        wanted = ((encoding.parameter_symbols, _sum_of_parameters), (encoding.firing_symbols(), _firings))
+        for symbols, total_of in wanted:
+            least, most = 0, total_of(best)
+            while least < most:
+                limit = (least + most) // 2
+                found = _run_within(encoding, question, f"(assert (<= {_sum(symbols)} {limit}))")
+                if found is None:
+                    least = limit + 1
+                else:
+                    best, most = found, total_of(found)
+            question.add(f"(assert (<= {_sum(symbols)} {most}))")
+    except OutOfTimeError:
+        pass
+    return best
+
+
+def _sum_of_parameters(run: AbstractRun) -> int:
+    return sum(run.parameters.values())
+
+
+def _firings(run: AbstractRun) -> int:
+    return sum(sum(counts.values()) for counts in run.segments)
+
+
+def _run_within(encoding: SegmentEncoding, question: Question, limit: str) -> AbstractRun | None:
+    """Return a run whose firings can be ordered and that keeps to a limit, or None when there is none."""
+    while question.satisfiable(limit):
+        model = question.model()
+        cuts = list(encoding.cuts(model))
+        if not cuts:
+            return encoding.run(model)
+        question.add("\n".join(cuts))
+    return None
 
 
 def _growing(most: int) -> Iterator[int]:
@@ -167,7 +223,12 @@ class Question:
 
     def add(self, text: str) -> None:
         """Add declarations and assertions in SMT-LIB; a symbol is declared once, even where scopes are closed."""
-        self._solver.from_string(text)
+        try:
+            self._solver.from_string(text)
+        except self._z3.Z3Exception as error:
+            if "memory" not in str(error):
+                raise
+            raise OutOfTimeError(f"the solver gave up: {error}") from error
 
     def push(self) -> None:
         """Open a scope."""
@@ -291,11 +352,14 @@ class SegmentEncoding:
 
     def add_segment(self, moves: Iterable[int]) -> None:
         """Let a single self-forbidding rule fire (after a first segment), then these moves any number of times."""
-        tag = self._tag()
         chosen = set(moves)
         if self._segments:
-            self._single_firing(tag, [move for move in self._single_moves if move in chosen])
-        fired = {move: self._natural(f"x{tag}_{move}") for move in self._segment_moves if move in chosen}
+            self._single_firing(self._tag(), [move for move in self._single_moves if move in chosen])
+        self._any_number_of_times([move for move in self._segment_moves if move in chosen])
+
+    def _any_number_of_times(self, moves: Iterable[int]) -> None:
+        tag = self._tag()
+        fired = {move: self._natural(f"x{tag}_{move}") for move in moves}
         at, count = tuple(self._at), tuple(self._count)
         self._segments.append((fired, at))
         self._apply(f"e{tag}", fired)
@@ -324,6 +388,8 @@ class SegmentEncoding:
     def add_steady(self, moves: Iterable[int], context: Iterable[int]) -> None:
         """Let these moves fire any number of times while ``context``, which implies their guards, stays true.
 
+        All of them may: that a guard's threshold does not grow is no obstacle where no move changes it.
+
         Parameters
         ----------
         moves : iterable of int
@@ -331,9 +397,8 @@ class SegmentEncoding:
             Guards that hold at the start and at the end; thresholds in them must grow, or no move may change them.
         """
         tag = self._tag()
-        chosen = set(moves)
         self.require(context)
-        fired = {move: self._natural(f"x{tag}_{move}") for move in self._segment_moves if move in chosen}
+        fired = {move: self._natural(f"x{tag}_{move}") for move in moves}
         self._segments.append((fired, tuple(self._at)))
         self._apply(f"e{tag}", fired)
         self.require(context)
@@ -344,6 +409,39 @@ class SegmentEncoding:
         self._single_firing(self._tag(), moves)
         fired = self._segments[-1][0]
         self._lines.append(f"(assert (>= {_sum(fired.values())} 1))")
+
+    def follow(self, segments: Iterable[Mapping[int, int]]) -> None:
+        """Let exactly the moves of a run fire, segment by segment, each segment's at least once.
+
+        Parameters
+        ----------
+        segments : iterable of mapping of int to int
+            Moves and their firings; more than one firing only of moves that fire in segments.
+        """
+        for counts in segments:
+            moves = [move for move, count in counts.items() if count]
+            if not moves:
+                continue
+            if len(moves) == 1 and counts[moves[0]] == 1 and moves[0] in self._single_moves:
+                self.add_crossing(moves)
+            elif self._fire_together(moves):
+                self._any_number_of_times(moves)
+                self._lines += [f"(assert (>= {symbol} 1))" for symbol in self._segments[-1][0].values()]
+            else:
+                raise ValueError("Moves that reset, lower or change a difference fire once between segments.")
+
+    def _fire_together(self, moves: Sequence[int]) -> bool:
+        """Return whether guards that hold at both ends of a segment of these moves hold throughout."""
+        listed = [self.system.moves[move] for move in moves]
+        shifted = {counter for move in listed for counter, _ in move.shifts}
+        thresholds = [self.system.thresholds[abs(guard) - 1] for move in listed for guard in move.guards]
+        return all(not move.assigns and all(by > 0 for _, by in move.shifts) for move in listed) and all(
+            each.grows or shifted.isdisjoint(counter for counter, _ in each.term) for each in thresholds
+        )
+
+    def firing_symbols(self) -> list[str]:
+        """Return the symbols of how often moves fire, of all segments."""
+        return [symbol for fired, _ in self._segments for symbol in fired.values()]
 
     def _tag(self) -> str:
         return f"{self._branch}.{len(self._segments)}"

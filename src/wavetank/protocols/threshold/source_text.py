@@ -24,7 +24,8 @@ def read_text(path: Path) -> str:
         If it is missing, damaged, not text, or larger than 64 MiB unpacked.
     """
     try:
-        packed = path.read_bytes()
+        with path.open("rb") as file:
+            packed = file.read(LARGEST_FILE_BYTES + 1)
     except OSError as error:
         raise BadFileError("The file cannot be read.", given=str(error.strerror), where=str(path)) from error
     content = packed
@@ -41,10 +42,14 @@ def read_text(path: Path) -> str:
             "The file is too large.", given=f"more than {LARGEST_FILE_BYTES} bytes unpacked", where=str(path)
         )
     try:
-        return content.decode("utf-8")
+        # Editors on Windows begin a text with a mark.
+        return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise BadFileError("The file is not text.", given=str(error.reason), where=f"{path}, line {line}") from error
+        line = content.count(b"\n", 0, error.start) + 1
+        column = len(content[content.rfind(b"\n", 0, error.start) + 1 : error.start].decode("utf-8")) + 1
+        raise BadFileError(
+            "The file is not text.", given=str(error.reason), where=f"{path}, line {line}, column {column}"
+        ) from error
 
 
 class Tokens:

@@ -93,6 +93,19 @@ def reads_from(operations):
     }
 
 
+def is_noisy(operation, operations):
+    """Return whether a write of what the operation read was under way beside it."""
+    keys = {key for action, key, _ in steps(operation) if action == "read"}
+    return any(
+        one.result is not False
+        and one is not operation
+        and one.invoked <= returned(operation)
+        and returned(one) >= operation.invoked
+        and keys & {key for action, key, _ in steps(one) if action != "read"}
+        for one in operations
+    )
+
+
 def closed(edges, n):
     found = set(edges)
     for middle, one, two in itertools.product(range(n), repeat=3):
@@ -126,11 +139,19 @@ def allowed(name, history):
         return single(ops, set())
     if name == "prefix-sequential":
         return single(ops, {(a, b) for a, b in so if write(ops[a]) and write(ops[b])})
+    # Whoever knows of real time sees nothing that began after it had returned.
+    if name in ("prefix-linearizable", "regular", "delta-atomic") and any(
+        ops[w].invoked > ops[r].returned for w, r in reads_from(ops)
+    ):
+        return False
     if name == "prefix-linearizable":
         both = {(a, b) for a, b in so if write(ops[a]) and write(ops[b])}
         return single(ops, real_time(ops, write, write) | both)
     if name == "regular":
         return single(ops, real_time(ops, write))
+    if name == "safe":
+        quiet = [op for op in ops if not (read(op) and is_noisy(op, ops))]
+        return allowed("regular", History(operations=tuple(quiet), initial=INITIAL))
     if name == "delta-atomic":
         return single(ops, real_time(ops, write, write) | real_time(ops, write, read, 1.0))
     if name == "cache":
@@ -241,3 +262,161 @@ def small_history(seed, *, transactions=False, largest=5, open_share=0.1):
                           result=None if is_write or lost else value, invoked=invoked, returned=back)
             )  # fmt: skip
     return History(operations=tuple(operations), initial=INITIAL)
+
+
+def repeated_history(seed, *, largest=6):
+    """Return a random history of a register or two whose values come again, with swaps and lost operations."""
+    rng = stream(seed, "repeated-history")
+    n, processes, keys = int(rng.integers(3, largest + 1)), int(rng.integers(2, 4)), int(rng.integers(1, 3))
+    free = rng.random(processes)
+    made = []
+    for _ in range(n):
+        process, key = int(rng.integers(processes)), "xy"[int(rng.integers(keys))]
+        invoked = float(free[process])
+        ends = invoked + 3 * float(rng.random())
+        free[process] = ends + 0.01 + 0.5 * float(rng.random())
+        draw, lost = rng.random(), bool(rng.random() < 0.15)
+        one, two = int(rng.integers(3)), int(rng.integers(3))
+        facts = {"process": str(process), "key": key, "invoked": invoked, "returned": None if lost else ends}
+        if draw < 0.4:
+            made.append(Operation(action="write", value=one, **facts))
+        elif draw < 0.75:
+            made.append(Operation(action="read", result=None if lost else one, **facts))
+        else:
+            made.append(Operation(action="cas", value=[one, two], result=None if lost else bool(draw < 0.9), **facts))
+    return History(operations=tuple(sorted(made, key=lambda op: op.invoked)), initial=INITIAL)
+
+
+def repeated_transactions(seed):
+    """Return a few random transactions of two registers whose values come again."""
+    rng = stream(seed, "repeated-transactions")
+    free = rng.random(3)
+    made = []
+    for _ in range(int(rng.integers(2, 5))):
+        process = int(rng.integers(3))
+        invoked = float(free[process])
+        ends = invoked + 3 * float(rng.random())
+        free[process] = ends + 0.01
+        done = [
+            [("write", "read")[int(rng.random() < 0.5)], key, int(rng.integers(2))]
+            for key in list(map(str, rng.permutation(["x", "y"])))[: int(rng.integers(1, 3))]
+        ]
+        asked = [[action, key, value if action == "write" else None] for action, key, value in done]
+        made.append(
+            Operation(
+                process=str(process), action="transaction", value=asked, result=done, invoked=invoked, returned=ends
+            )
+        )
+    return History(operations=tuple(sorted(made, key=lambda op: op.invoked)), initial=INITIAL)
+
+
+def relabelled(history):
+    """Yield the history with unlike values, once for each way in which what was read may have been written.
+
+    A failed swap becomes a read of another value; a lost swap did not happen, or found its value.
+    """
+    ops = history.operations
+    lost = [at for at, op in enumerate(ops) if op.action == "cas" and op.result is None]
+    for size in range(len(lost) + 1):
+        for gone in itertools.combinations(lost, size):
+            yield from _labels(history, [at for at in range(len(ops)) if at not in gone])
+
+
+def _parts(operation):
+    """Return (action, key, value) of an operation; a read of ("not", value) is one of anything else."""
+    if operation.action != "cas":
+        return steps(operation) if operation.action == "transaction" or operation.action == "write" else [
+            ["read", operation.key, operation.result]
+        ]  # fmt: skip
+    old, new = operation.value
+    if operation.result is False:
+        return [["read", operation.key, ("not", old)]]
+    return [["read", operation.key, old], ["write", operation.key, new]]
+
+
+def _labels(history, kept):
+    ops = history.operations
+    parts = {at: _parts(ops[at]) for at in kept}
+    writers = {}
+    for at in kept:
+        for action, key, value in parts[at]:
+            if action == "write":
+                writers.setdefault(key, []).append((at, value))
+    slots, options = [], []
+    for at in kept:
+        if ops[at].action == "read" and ops[at].returned is None:
+            continue
+        for which, (action, key, value) in enumerate(parts[at]):
+            if action == "read":
+                negated = isinstance(value, tuple)
+                wanted = value[1] if negated else value
+                choices = [(-1, INITIAL), *(one for one in writers.get(key, []) if one[0] != at)]
+                slots.append((at, which))
+                options.append([who for who, held in choices if (held == wanted) != negated])
+    for sources in itertools.product(*options):
+        source = dict(zip(slots, sources, strict=True))
+        rows = []
+        for at in kept:
+            label = [
+                [action, key, f"w{at}{key}" if action == "write" else _label(source.get((at, which)), key)]
+                for which, (action, key, _) in enumerate(parts[at])
+            ]
+            facts = {"process": ops[at].process, "invoked": ops[at].invoked, "returned": ops[at].returned}
+            if ops[at].action == "transaction":
+                rows.append(Operation(action="transaction", value=ops[at].value, result=label, **facts))
+            elif len(label) == 2:
+                rows.append(
+                    Operation(action="cas", key=ops[at].key, value=[label[0][2], label[1][2]], result=True, **facts)
+                )
+            elif label[0][0] == "write":
+                rows.append(Operation(action="write", key=ops[at].key, value=label[0][2], **facts))
+            else:
+                rows.append(Operation(action="read", key=ops[at].key, result=label[0][2], **facts))
+        yield History(operations=tuple(rows), initial=INITIAL)
+
+
+def _label(source, key):
+    return None if source is None else INITIAL if source < 0 else f"w{source}{key}"
+
+
+def update_serializable(history):
+    """Adya's PL-3U: one version order; updates, and updates with any one reader, have an acyclic graph."""
+    ops = history.operations
+    n = len(ops)
+    writers = {}
+    for at, op in enumerate(ops):
+        for action, key, _ in steps(op):
+            if action == "write" and at not in writers.setdefault(key, []):
+                writers[key].append(at)
+    updates = {at for at in range(n) if not is_read(ops[at])}
+    for versions in itertools.product(*(itertools.permutations(each) for each in writers.values())):
+        place = {
+            key: {at: number for number, at in enumerate(order)} for key, order in zip(writers, versions, strict=True)
+        }
+        edges, good = set(), True
+        for order in versions:
+            edges |= set(itertools.pairwise(order))
+        for at, op in enumerate(ops):
+            own = set()
+            for action, key, value in steps(op):
+                if action == "write":
+                    own.add(key)
+                elif key not in own:
+                    wrote = {
+                        v: w for w in writers.get(key, []) for a, k, v in steps(ops[w]) if a == "write" and k == key
+                    }
+                    if value != INITIAL and value not in wrote:
+                        good = False
+                        continue
+                    seen = place[key][wrote[value]] if value != INITIAL else -1
+                    if seen >= 0:
+                        edges.add((wrote[value], at))
+                    edges |= {(at, w) for w, number in place.get(key, {}).items() if number > seen and w != at}
+        readers = [at for at in range(n) if at not in updates] or [None]
+        for reader in readers:
+            inside = updates | {reader}
+            found = closed({(a, b) for a, b in edges if a in inside and b in inside}, n)
+            good &= not any((at, at) in found for at in range(n))
+        if good:
+            return True
+    return False

@@ -64,6 +64,17 @@ def test_serializability_and_isolation_levels_are_ordered_as_in_the_textbooks():
     assert "transactional-causal" in follows["strong-session-snapshot-isolation"]
 
 
+def test_update_serializability_lies_between_serializable_and_read_atomic():
+    follows = implied()
+    assert {name for name in follows if "update-serializable" in follows[name]} >= {
+        "serializable", "strong-session-serializable", "strict-serializable",
+    }  # fmt: skip
+    assert {"read-atomic", "monotonic-atomic-view", "read-committed"} <= set(follows["update-serializable"])
+    for other in ("prefix-consistent", "snapshot-isolation", "parallel-snapshot-isolation", "transactional-causal"):
+        assert other not in follows["update-serializable"]
+        assert "update-serializable" not in follows[other]
+
+
 def test_what_a_sequential_store_wrote_can_be_read_causally_and_not_the_other_way_round():
     assert readable(model("sequential"), model("causal"))
     assert not readable(model("causal"), model("sequential"))

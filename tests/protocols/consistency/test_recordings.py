@@ -117,3 +117,10 @@ def test_every_recorded_file_is_read_with_as_many_invocations_as_on_record():
     for line in lines:
         name, _, invocations = line.split(",")
         assert len(read_history(folder / "jepsen-etcd" / name)) == int(invocations)
+
+
+def test_something_between_events_is_refused_with_the_event_before_it():
+    event = "{:process 1 :type :invoke :f :read :value nil}"
+    with pytest.raises(BadFileError) as caught:
+        parse_recording(f"[\n{event}\n5]", "h.edn")
+    assert "after the event at line 2, column 1" in str(caught.value)

@@ -8,7 +8,7 @@ Systems", arXiv 2605.09114, 2026.
 
 Differs from the source:
 1. The paper is theory; the engine, its search and its evidence are ours.
-2. 42 named models, from the cited definitions; the paper's own table of 85 was not at hand.
+2. 43 named models, from the cited definitions; the paper's own table of 85 was not at hand.
 3. Eventual visibility means nothing for a finite history unless ``settled_s`` says when writes count as settled.
 """
 

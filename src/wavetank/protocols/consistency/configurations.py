@@ -6,7 +6,9 @@ order, must answer.  The engine decides from the coordinates alone; a name is on
 
 Source: R. Landers, K. Kramer, "Light Cone Consistency: Toward a Unified Theory of Consistency in Message-Passing
 Systems", arXiv 2605.09114, 2026 (v1 and v2); P. Viotti, M. Vukolic, "Consistency in Non-Transactional Distributed
-Storage Systems", ACM Computing Surveys 49(1), 2016.
+Storage Systems", ACM Computing Surveys 49(1), 2016; A. Adya, "Weak Consistency: A Generalized Theory and Optimistic
+Implementations for Distributed Transactions", MIT, 1999 (PL-3U); R. Hansdah, L. Patnaik, "Update Serializability in
+Locking", ICDT 1986.
 
 Differs from the source:
 1. The paper's table was not at hand in full: the coordinates of each name follow the cited definitions.
@@ -25,7 +27,7 @@ from typing import Literal
 
 from wavetank.errors import unknown_name
 
-Ordering = Literal["read", "process", "replay", "key", "keys-replay", "total", "fork", "prefix", "single"]
+Ordering = Literal["read", "process", "replay", "key", "keys-replay", "total", "updates", "fork", "prefix", "single"]
 Timeliness = Literal["absent", "eventual", "delta"]
 Value = Literal["last", "last-if-quiet", "one-of-last-k"]
 
@@ -56,8 +58,9 @@ _ORDERS_LESS: dict[str, frozenset[str]] = {
     "keys-replay": frozenset({"read", "process", "replay", "key"}),
     "total": frozenset({"read", "process", "key"}),
     "fork": frozenset({"read", "process", "replay"}),
+    "updates": frozenset({"read", "process", "key", "total"}),
     "prefix": frozenset({"read", "process", "key", "total"}),
-    "single": frozenset({"read", "process", "replay", "key", "keys-replay", "total", "fork", "prefix"}),
+    "single": frozenset({"read", "process", "replay", "key", "keys-replay", "total", "updates", "fork", "prefix"}),
 }
 _VALUES_LESS: dict[str, frozenset[str]] = {
     "last": frozenset({"last-if-quiet", "one-of-last-k"}),
@@ -80,8 +83,9 @@ class Configuration:
     ordering : str
         O: for whom there is one order.  ``read``: each read on its own.  ``process``: each process.  ``replay``: each
         process, which sees a beginning of its order.  ``key``: each key.  ``keys-replay``: each process, agreeing on
-        every key.  ``total``: all.  ``fork``: a tree, each process on one path.  ``prefix``: all, and a transaction
-        reads a beginning of it.  ``single``: all, and each event stands at one place of it.
+        every key.  ``total``: all.  ``updates``: all that write, and each that only reads stands in an order of its own
+        that agrees on every key.  ``fork``: a tree, each process on one path.  ``prefix``: all, and a transaction reads
+        a beginning of it.  ``single``: all, and each event stands at one place of it.
     respects : frozenset of str
         What the order is consistent with, besides what the closure says.
     timeliness : str
@@ -100,6 +104,11 @@ class Configuration:
     timeliness: Timeliness = "absent"
     value: Value = "last"
     per_key: bool = False
+
+    @property
+    def timed(self) -> bool:
+        """Whether it knows of real time; then nobody sees what began after it had returned."""
+        return self.timeliness == "delta" or bool(self.respected & {RT, RT_WRITES, RT_FROM_WRITES, RT_DELTA})
 
     @property
     def supplied(self) -> frozenset[str]:
@@ -203,6 +212,8 @@ MODELS = {
              EVERYTHING | {CONFLICTS}, "prefix", {SO}),
         _row("strong-snapshot-isolation", "snapshot isolation that keeps real time", EVERYTHING | {CONFLICTS}, "prefix",
              {RT}),
+        _row("update-serializable", "serializable for all that write; who only reads sees some such order (PL-3U)",
+             _TRANSACTIONS | {CONFLICTS}, "updates"),
         _row("serializable", "one order of all transactions", _TRANSACTIONS | {CONFLICTS}, "single"),
         _row("strong-session-serializable", "serializable in an order that keeps sessions", EVERYTHING | {CONFLICTS},
              "single", {SO}),

@@ -23,12 +23,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from wavetank.protocols.consistency.configurations import COMMITTED, MODELS, Configuration, implied, model
-from wavetank.protocols.consistency.events import Event, Events, Read, events_of
+import msgspec
+
+from wavetank.protocols.consistency.configurations import (
+    COMMITTED,
+    MODELS,
+    RT_DELTA,
+    RT_WRITES,
+    SO,
+    Configuration,
+    implied,
+    model,
+    weaker,
+)
+from wavetank.protocols.consistency.events import Event, Events, Read, events_of, mark_noisy
 from wavetank.protocols.consistency.forks import Tree, fits_a_tree
 from wavetank.protocols.consistency.linearize import Linearization, known_at, linearize
 from wavetank.protocols.consistency.objects import OBJECTS, Sequential, frozen, object_of
 from wavetank.protocols.consistency.orders import solve
+from wavetank.protocols.consistency.registers import Sources, replayed
 from wavetank.protocols.consistency.visibility import Clocks, Question, ask, bits, constraints_of
 from wavetank.protocols.consistency.zones import linearize_unlike
 from wavetank.protocols.history import History, Operation
@@ -95,6 +108,13 @@ class Judgement:
 
 
 _SHARES = 4.0
+# Models that replaying decides, as first guesses for those that it does not, the strongest first; two have no name.
+_GUESSES = (
+    MODELS["strict-serializable"],
+    replace(MODELS["sequential"], name="sequential, and seen within delta", respects=frozenset({SO, RT_DELTA})),
+    replace(MODELS["sequential"], name="sequential, with writes in real time", respects=frozenset({SO, RT_WRITES})),
+    *map(model, ("sequential", "delta-atomic", "prefix-linearizable", "serializable", "pram")),
+)
 # Measured at the peak: an alternative as tuples, and as a row of the table.
 _BYTES_A_CONSTRAINT = 750
 
@@ -103,14 +123,14 @@ class _Budget:
     """Wall time left."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
-        self._clock, self._until = clock, clock() + limits.seconds
+        self.clock, self._until = clock, clock() + limits.seconds
         self.memory_bytes = limits.memory_bytes
 
     def left(self) -> float:
-        return max(0.0, self._until - self._clock())
+        return max(0.0, self._until - self.clock())
 
     def __call__(self) -> bool:
-        return self._clock() < self._until
+        return self.clock() < self._until
 
 
 def judge(
@@ -192,6 +212,21 @@ def judge_all(
     limits = limits or Limits()
     until = clock() + limits.seconds
     found: dict[str, Judgement] = {}
+
+    def decide(name: str, seconds: float) -> None:
+        share = Limits(seconds=seconds, memory_bytes=limits.memory_bytes)
+        judged = judge(history, name, store=store, clocks=clocks, k=k, limits=share, prefix=prefix, clock=clock)
+        found[name] = judged
+        for other in names:
+            unsure = other not in found or found[other].outcome == "undecided"
+            if unsure and judged.outcome == "holds" and other in follows[name]:
+                says = f"follows from {name}"
+            elif unsure and judged.outcome == "violated" and name in follows[other]:
+                says = f"would imply {name}: {judged.says}"
+            else:
+                continue
+            found[other] = replace(judged, model=other, says=says, by="implication", seconds=0.0)
+
     # The strongest first: what it proves need not be asked again; then what is weak and fails condemns the rest.
     # Trees come last: growing them takes longest.
     by_strength = sorted(names, key=lambda name: -len(follows[name]))
@@ -201,22 +236,14 @@ def judge_all(
             continue
         # One hard model must not use up what the others need, and may use what others left.
         left = sum(1 for each in names if each not in found)
-        seconds = max(0.0, until - clock()) * min(1.0, _SHARES / left)
-        share = Limits(seconds=seconds, memory_bytes=limits.memory_bytes)
-        judged = judge(history, name, store=store, clocks=clocks, k=k, limits=share, prefix=prefix, clock=clock)
-        found[name] = judged
-        if judged.outcome == "holds":
-            for weak in follows[name]:
-                if weak not in found:
-                    found[weak] = replace(
-                        judged, model=weak, says=f"follows from {name}", by="implication", seconds=0.0
-                    )
-        elif judged.outcome == "violated":
-            for strong in names:
-                if name in follows[strong] and found.get(strong, judged).outcome != "violated" and strong not in found:
-                    found[strong] = replace(
-                        judged, model=strong, says=f"would imply {name}: {judged.says}", by="implication", seconds=0.0
-                    )
+        decide(name, max(0.0, until - clock()) * min(1.0, _SHARES / left))
+    # What ran out of its share gets what is left.
+    unsure = [name for name in weakest_first if found[name].outcome == "undecided"]
+    for number, name in enumerate(unsure):
+        left_s = max(0.0, until - clock())
+        if found[name].outcome == "undecided" and found[name].says.startswith("time") and left_s:
+            del found[name]
+            decide(name, left_s / (len(unsure) - number))
     return {name: found[name] for name in names}
 
 
@@ -296,13 +323,18 @@ def _decide(
     history: History, configuration: Configuration, kind: Sequential, clocks: Clocks, budget: _Budget
 ) -> Judgement:
     if configuration.ordering == "fork":
-        return _forked(history, configuration, kind, budget)
+        return _forked(history, configuration, kind, clocks, budget)
+    unknown = next((at for at, one in enumerate(history.operations) if _told_nothing(one)), None)
+    if unknown is not None:
+        return _either(history, unknown, configuration, kind, clocks, budget)
     found = events_of(history, kind)
     if found is None:
         return Judgement(
             model="", outcome="undecided", by="none",
             says=f"what this {kind.name} answered does not tell which writes were seen; ask for linearizable",
         )  # fmt: skip
+    if configuration.value == "last-if-quiet":
+        mark_noisy(history, found.events)
     committed = COMMITTED in configuration.supplied
     for what, number, says in found.anomalies:
         if committed or what in ("thin-air", "internal"):
@@ -312,7 +344,34 @@ def _decide(
             )  # fmt: skip
     if not found.ambiguous and not found.unclear:
         return _solved(found, configuration, clocks, budget)
-    return _guessed(found, configuration, clocks, budget)
+    answer = replayed(history, found, configuration, clocks, budget, budget.memory_bytes)
+    if answer is not None and (answer.outcome != "undecided" or not budget()):
+        says = "an order explains all" if answer.outcome == "holds" else answer.says
+        order = tuple(found.events[at].number for at in answer.order)
+        return Judgement(model="", outcome=answer.outcome, says=says, by="replay", order=order)
+    return _guessed(history, found, configuration, clocks, budget)
+
+
+def _told_nothing(operation: Operation) -> bool:
+    """Return whether a compare-and-set came back and nobody knows whether it found its value."""
+    return operation.action == "cas" and operation.result is None and operation.returned is not None
+
+
+def _either(
+    history: History, unknown: int, configuration: Configuration, kind: Sequential, clocks: Clocks, budget: _Budget
+) -> Judgement:
+    """Decide with a compare-and-set that found its value, and then with one that did not."""
+    found: list[Judgement] = []
+    for result in (True, False):
+        operations = list(history.operations)
+        operations[unknown] = msgspec.structs.replace(operations[unknown], result=result)
+        tried = _decide(
+            msgspec.structs.replace(history, operations=tuple(operations)), configuration, kind, clocks, budget
+        )
+        if tried.outcome == "holds":
+            return tried
+        found.append(tried)
+    return max(found, key=lambda one: one.outcome == "undecided")
 
 
 def _solved(found: Events, configuration: Configuration, clocks: Clocks, budget: _Budget) -> Judgement:
@@ -342,15 +401,29 @@ def _solved(found: Events, configuration: Configuration, clocks: Clocks, budget:
                      order=tuple(order), sees=sees if not order else ())  # fmt: skip
 
 
-def _guessed(found: Events, configuration: Configuration, clocks: Clocks, budget: _Budget) -> Judgement:
+def _guessed(
+    history: History, found: Events, configuration: Configuration, clocks: Clocks, budget: _Budget
+) -> Judgement:
     """Try who may have written what was read, one read after another, as long as what is known so far fits."""
     events = found.events
-    trials = [_Trial(events[at].reads[which]) for at, which in sorted(found.ambiguous, key=_by_return(events))]
-    unclear = {at: _Trial(events[at].reads[which]) for at, which in found.unclear}
+    first = _first_guess(history, found, configuration, clocks, budget)
+    if isinstance(first, Judgement):
+        return first
+    trials = [
+        _Trial(events[at].reads[which], first.get((at, events[at].reads[which].key)))
+        for at, which in sorted(found.ambiguous, key=_by_return(events))
+    ]
+    unclear = {
+        at: _Trial(events[at].reads[which], first.get((at, events[at].reads[which].key))) for at, which in found.unclear
+    }
     always = len(trials)
     at = 0
     last: Judgement | None = None
-    unsure = False
+    unsure = dead_end = False
+
+    def solved() -> Judgement:
+        return _solved(found, configuration, clocks, budget)
+
     try:
         while True:
             if not budget():
@@ -363,18 +436,25 @@ def _guessed(found: Events, configuration: Configuration, clocks: Clocks, budget
                 used = {w for event in events for read in event.reads if not read.choices for w in read.chain}
                 more = [unclear[w] for w in sorted(used & unclear.keys()) if unclear[w] not in trials]
                 if not more:
-                    return last or _solved(found, configuration, clocks, budget)
+                    return last or solved()
                 trials += more
             if trials[at].next():
-                last = _solved(found, configuration, clocks, budget)
+                last = solved()
                 unsure |= last.outcome == "undecided"
                 at += last.outcome == "holds"
+                dead_end = last.outcome == "violated"
                 continue
-            # All sources of this read fail: back to the one before.
-            at -= 1
-            for trial in trials[max(always, at + 1) :]:
+            # All sources of this read fail: back to the last one that has to do with it, or to the one before.
+            back = at - 1
+            # A lost swap is tried because it was seen, so that all who may have seen it are to blame.
+            if back > 0 and at < always and dead_end and not trials[at].led_on:
+                back = _last_to_blame(trials, at, solved)
+            for trial in trials[back + 1 :]:
                 trial.forget()
-            del trials[max(always, at + 1) :]
+            del trials[max(always, back + 1) :]
+            at, dead_end = back, False
+            if at >= 0:
+                trials[at].led_on = True
             if at < 0:
                 outcome: Outcome = "undecided" if unsure else "violated"
                 says = "no choice of who wrote what was read gives an order"
@@ -384,6 +464,51 @@ def _guessed(found: Events, configuration: Configuration, clocks: Clocks, budget
             trial.forget()
 
 
+def _last_to_blame(trials: Sequence[_Trial], at: int, solved: Callable[[], Judgement]) -> int:
+    """Return the last trial without which a source of a read would fit, -1 if none ever fits.
+
+    What is known of fewer reads forbids less, so that halving finds for each source how many trials forbid it.
+    """
+    blamed = 0
+    saved = [trial.known() for trial in trials[:at]]
+    for source in trials[at].sources():
+        trials[at].set(source)
+        low, high = blamed, at
+        while low < high:
+            middle = (low + high) // 2
+            for number, trial in enumerate(trials[:at]):
+                trial.set(saved[number] if number < middle else None)
+            if solved().outcome == "violated":
+                high = middle
+            else:
+                low = middle + 1
+        blamed = low
+        if blamed == at:
+            break
+    for trial, known in zip(trials, saved, strict=False):
+        trial.set(known)
+    return blamed - 1
+
+
+def _first_guess(
+    history: History, found: Events, configuration: Configuration, clocks: Clocks, budget: _Budget
+) -> Sources | Judgement:
+    """Return whom a replay for another model names as writers; or an answer, if that model implies this one."""
+    best: Sources = {}
+    for other in _GUESSES:
+        share = _Budget(Limits(seconds=budget.left() / 8, memory_bytes=budget.memory_bytes), budget.clock)
+        answer = replayed(history, found, other, clocks, share, budget.memory_bytes)
+        if answer is None or answer.outcome != "holds":
+            continue
+        if weaker(configuration, other):
+            order = tuple(found.events[at].number for at in answer.order)
+            return Judgement(
+                model="", outcome="holds", says=f"follows from {other.name}", by="replay", order=order
+            )  # fmt: skip
+        best = best or answer.sources
+    return best
+
+
 def _by_return(events: Sequence[Event]) -> Callable[[tuple[int, int]], float]:
     return lambda one: events[one[0]].returned
 
@@ -391,29 +516,62 @@ def _by_return(events: Sequence[Event]) -> Callable[[tuple[int, int]], float]:
 class _Trial:
     """A read whose source is being tried."""
 
-    def __init__(self, read: Read) -> None:
-        self._read, self._choices = read, read.choices
+    def __init__(self, read: Read, first: int | None) -> None:
+        self._read, self._open = read, read.choices
+        # The guess goes first.
+        self._choices = sorted(read.choices, key=lambda source: source != first)
         self._tried = 0
+        self.led_on = False
+        """Whether a source that was tried did fit, and failed later."""
 
     def next(self) -> bool:
         """Take the next source; False, and no source at all, when there is none."""
         if self._tried == len(self._choices):
             self.forget()
             return False
-        source = self._choices[self._tried]
+        self.set(self._choices[self._tried])
         self._tried += 1
-        self._read.chain, self._read.anchor, self._read.choices = ((source,) if source >= 0 else ()), source, ()
         return True
+
+    def sources(self) -> Sequence[int]:
+        """Return all that may have written it."""
+        return self._choices
+
+    def known(self) -> int | None:
+        """Return the source taken."""
+        return None if self._read.choices else self._read.anchor
+
+    def set(self, source: int | None) -> None:
+        """Take a source, or none."""
+        if source is None:
+            self._read.chain, self._read.anchor, self._read.choices = (), -1, self._open
+        else:
+            self._read.chain, self._read.anchor, self._read.choices = ((source,) if source >= 0 else ()), source, ()
 
     def forget(self) -> None:
         """Leave the source open again."""
-        self._read.chain, self._read.anchor, self._read.choices, self._tried = (), -1, self._choices, 0
+        self.set(None)
+        self._tried, self.led_on = 0, False
 
 
-def _forked(history: History, configuration: Configuration, kind: Sequential, budget: _Budget) -> Judgement:
+def _forked(
+    history: History, configuration: Configuration, kind: Sequential, clocks: Clocks, budget: _Budget
+) -> Judgement:
     if history.messages:
         says = "messages beside the store are not looked at when trees are grown"
         return Judgement(model="", outcome="undecided", by="none", says=says)
+    found = events_of(history, kind)
+    if SO in configuration.respects and found is not None and not any(map(_told_nothing, history.operations)):
+        # A trunk without branches is the cheapest tree.
+        share = _Budget(Limits(seconds=budget.left() / 8, memory_bytes=budget.memory_bytes), budget.clock)
+        trunk = (
+            None
+            if found.anomalies
+            else replayed(history, found, model("sequential"), clocks, share, share.memory_bytes)
+        )
+        if trunk is not None and trunk.outcome == "holds":
+            order = tuple(found.events[at].number for at in trunk.order)
+            return Judgement(model="", outcome="holds", says="follows from sequential", by="replay", order=order)
     outcome, tree = fits_a_tree(
         kind, history.operations, history.initial, real_time="real-time" in configuration.respects, in_budget=budget
     )

@@ -60,6 +60,8 @@ class Event:
     reads : list of Read
     writes : dict
         Key to the step of its last write.
+    quiet : bool
+        Whether no write of what it read was under way beside it, those included that never returned.
     """
 
     number: int
@@ -68,6 +70,7 @@ class Event:
     returned: float
     reads: list[Read] = field(default_factory=list)
     writes: dict[str, int] = field(default_factory=dict)
+    quiet: bool = True
 
 
 @dataclass
@@ -109,6 +112,8 @@ def events_of(history: History, kind: Sequential) -> Events | None:
     found = None
     if kind.name == "multi-register":
         found = _from_transactions(history)
+        if any(what == "ambiguous" for what, _, _ in found.anomalies):
+            return None
     elif kind.name in ("register", "kv", "list"):
         found = _from_operations(history, kind)
     if found is not None:
@@ -117,6 +122,29 @@ def events_of(history: History, kind: Sequential) -> Events | None:
             (event_of[one], event_of[two]) for one, two in history.messages if one in event_of and two in event_of
         ]
     return found
+
+
+def mark_noisy(history: History, events: Sequence[Event]) -> None:
+    """Mark the reads that had a write of their key under way beside them.
+
+    Parameters
+    ----------
+    history : History
+    events : sequence of Event
+        Of that history; changed.
+    """
+    writes: dict[str, list[tuple[float, float, int]]] = {}
+    for number, operation in enumerate(history.operations):
+        steps = operation.value if operation.action == "transaction" else [(operation.action, operation.key)]
+        if operation.result is not False:
+            for key in {step[1] for step in steps if step[0] != "read"}:
+                writes.setdefault(key, []).append((operation.invoked, _returned(operation), number))
+    for event in events:
+        event.quiet = bool(event.writes) or not any(
+            invoked <= event.returned and returned >= event.invoked and number != event.number
+            for read in event.reads
+            for invoked, returned, number in writes.get(read.key, ())
+        )
 
 
 def _returned(operation: Operation) -> float:
@@ -214,6 +242,7 @@ def _guess(
             writers.setdefault(frozen(operation.value), []).append(number)
         elif operation.action == "cas" and operation.result is not False:
             writers.setdefault(frozen(operation.value[1]), []).append(number)
+    asked: dict[int, list[int]] = {}
     for number in numbers:
         operation = operations[number]
         if operation.action == "write" or (operation.action == "read" and operation.returned is None):
@@ -224,15 +253,28 @@ def _guess(
             options = [one for held, those in writers.items() if held != value for one in those]
         else:
             options = list(writers.get(value, ()))
-        until = _returned(operation)
-        options = [one for one in options if one != number and (one < 0 or operations[one].invoked <= until)]
-        if not options and operation.returned is not None:
-            found.anomalies.append(("thin-air", number, "it saw what nobody wrote before it returned"))
+        asked[number] = [one for one in options if one != number]
+    _leave_out_impossible(operations, asked)
+    for number, options in asked.items():
+        if not options:
+            if operations[number].returned is not None:
+                found.anomalies.append(("thin-air", number, "it saw what nobody wrote"))
             continue
         # The latest first: most stores are not very stale.
         options.sort(key=lambda one: -math.inf if one < 0 else operations[one].invoked, reverse=True)
         choices[number] = tuple(options)
         seen.update(one for one in options if one >= 0)
+
+
+def _leave_out_impossible(operations: Sequence[Operation], asked: dict[int, list[int]]) -> None:
+    """Leave out open compare-and-sets that nothing can have fed: they did not happen, and nobody saw them."""
+    never = [number for number, options in asked.items() if not options and operations[number].returned is None]
+    for number in never:
+        for other, options in asked.items():
+            if number in options:
+                options.remove(number)
+                if not options and operations[other].returned is None:
+                    never.append(other)
 
 
 def _from_transactions(history: History) -> Events:
@@ -327,8 +369,8 @@ def _transaction_reads(
         for place, item in enumerate(items[: len(items) - len(mine)]):
             who = writer.get((key, frozen(item)), [])
             if len(who) != 1:
-                what = "nobody appended" if not who else "several appended"
-                found.anomalies.append(("thin-air", number, f"it read {item!r} of {key}, which {what}"))
+                what, says = ("ambiguous", "several appended") if who else ("thin-air", "nobody appended")
+                found.anomalies.append((what, number, f"it read {item!r} of {key}, which {says}"))
                 good = False
                 break
             writer_number, _, _, final = who[0]

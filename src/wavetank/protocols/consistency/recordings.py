@@ -134,14 +134,16 @@ def _edn_events(text: str, where: str) -> Iterator[_Event]:
     forms = read_forms(text, where)
     if len(forms) == 1 and isinstance(forms[0], tuple):
         forms = list(forms[0])
+    last = 0
     for form in forms:
         if not isinstance(form, Map):
             raise BadFileError(
                 "The file holds something that is no event.",
                 given=repr(form)[:80],
                 allowed="maps with :process, :type, :f and :value",
-                where=where,
+                where=f"{where}, after the event at {place(text, last)}" if last else f"{where}, {place(text, 0)}",
             )
+        last = form.at
         for needed in ("process", "type", "f"):
             if needed not in form:
                 raise BadFileError(

@@ -197,11 +197,13 @@ def ask(
         return _each_key(events, configuration, clocks)
     view = _View(events, messages)
     question = Question()
-    if not _circles_free(view, question):
+    if not _circles_free(view, question) or (configuration.timed and not _past_only(view, configuration, question)):
         return question
     ordering = configuration.ordering
     if ordering in ("single", "prefix"):
         _ask_single(view, configuration, clocks, question)
+    elif ordering == "updates":
+        _ask_updates(view, question)
     elif ordering == "key" and CONFLICTS in configuration.closure:
         _ask_parallel(view, question)
     elif ordering in ("replay", "keys-replay"):
@@ -225,7 +227,10 @@ def constraints_of(events: Sequence[Event], configuration: Configuration) -> int
             writers[key] = writers.get(key, 0) + 1
     # A read is set against every other write of its key; each pair of writes counts where orders must agree.
     count = sum(writers.get(read.key, 0) for event in events for read in event.reads)
-    if CONFLICTS in configuration.closure and configuration.ordering in ("prefix", "key"):
+    if configuration.ordering == "updates":
+        # What only reads sets each pair of its reads against the writers of one of them.
+        count *= max((len(event.reads) for event in events if not event.writes), default=1)
+    if CONFLICTS in configuration.closure and configuration.ordering in ("prefix", "key", "updates"):
         count += sum(each * each // 2 for each in writers.values())
     if configuration.ordering in ("replay", "keys-replay"):
         processes = len({event.process for event in events})
@@ -294,6 +299,18 @@ def _circles_free(view: _View, question: Question) -> bool:
     question.wrong = next(at for at, count in enumerate(waiting) if count)
     question.says = "it read, by way of others, from itself"
     return False
+
+
+def _past_only(view: _View, configuration: Configuration, question: Question) -> bool:
+    """Check that nobody read what began after it had returned."""
+    for at, event in enumerate(view.events):
+        if configuration.value == "last-if-quiet" and not event.quiet:
+            continue
+        for read in _known(event):
+            if any(view.events[w].invoked > event.returned for w in read.chain):
+                question.wrong, question.says = at, "it saw what began after it had returned"
+                return False
+    return True
 
 
 def _others(view: _View, at: int, read: Read) -> int:
@@ -427,6 +444,43 @@ def _ask_parallel(view: _View, question: Question) -> None:
     question.parts.append((constraints, list(everything)))
 
 
+def _ask_updates(view: _View, question: Question) -> None:
+    """Update serializability: what writes is in one order, and what only reads closes no circle of its own.
+
+    The order is partial but for writers of one key; a reader contradicts it if a write later than one that it saw comes
+    before another that it saw.
+    """
+    nodes = [at for at, event in enumerate(view.events) if event.writes]
+    place = {at: number for number, at in enumerate(nodes)}
+    constraints = Constraints(len(nodes), rank=[view.events[at].invoked for at in nodes])
+    for mask in view.writers.values():
+        for a, b in itertools.combinations(bits(mask), 2):
+            constraints.alternatives.append(((place[a], place[b]), (place[b], place[a])))
+    for at, event in enumerate(view.events):
+        known = _known(event)
+        for read in known:
+            constraints.edges += [(place[one], place[two]) for one, two in itertools.pairwise(read.chain)]
+            if event.writes:
+                constraints.edges += [(place[w], place[at]) for w in read.chain]
+                _constrain(view, at, read, constraints, place, place)
+                continue
+            for last in dict.fromkeys(other.chain[-1] for other in known if other.chain):
+                if last == read.anchor:
+                    continue
+                for w in bits(_others(view, at, read)):
+                    if w == last and read.anchor < 0:
+                        question.wrong = at
+                        question.says = f"it saw one half of operation {view.events[w].number} and not the other"
+                        return
+                    if w == last:
+                        constraints.edges.append((place[w], place[read.anchor]))
+                    else:
+                        # An edge from a node to itself never holds.
+                        then = (place[w], place[read.anchor]) if read.anchor >= 0 else (place[last], place[last])
+                        constraints.implications.append(((place[w], place[last]), then))
+    question.parts.append((constraints, nodes))
+
+
 def _add_real_time(
     view: _View,
     constraints: Constraints,
@@ -527,7 +581,7 @@ def _ask_single(view: _View, configuration: Configuration, clocks: Clocks, quest
     """Models with one order for all, in which an event sees a beginning of it."""
     events = view.events
     quiet = configuration.value == "last-if-quiet"
-    chosen = [at for at, event in enumerate(events) if not (quiet and _noisy(view, at, event))]
+    chosen = [at for at, event in enumerate(events) if event.quiet or not quiet]
     n = len(chosen)
     end = {at: number for number, at in enumerate(chosen)}
     split = configuration.ordering == "prefix"
@@ -566,12 +620,3 @@ def _ask_single(view: _View, configuration: Configuration, clocks: Clocks, quest
         elif RT_DELTA in respects:
             _add_real_time(view, constraints, names, writers, readers, clocks.delta_s, begin)
     question.parts.append((constraints, names))
-
-
-def _noisy(view: _View, at: int, event: Event) -> bool:
-    """Return whether a read had a write of its key under way beside it."""
-    return not event.writes and any(
-        view.events[w].invoked <= event.returned and view.events[w].returned >= event.invoked
-        for read in event.reads
-        for w in bits(view.writers.get(read.key, 0) & ~(1 << at))
-    )

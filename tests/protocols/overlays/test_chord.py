@@ -6,9 +6,9 @@ import pytest
 
 from wavetank.protocols.faults import Crash
 from wavetank.protocols.overlays.chord import Chord, ChordNode
-from wavetank.protocols.overlays.directory import inner_node
+from wavetank.protocols.overlays.directory import FINGERS, RIGHT, Told, inner_node
 from wavetank.protocols.overlays.identifiers import identifiers, key_of
-from wavetank.protocols.overlays.tables import Ring, ring_of
+from wavetank.protocols.overlays.tables import Ring, give_exact, ring_of
 from wavetank.protocols.simulation import Request, simulate
 
 STILL: dict[str, Any] = {
@@ -49,8 +49,6 @@ def test_after_crashes_the_successors_lead_through_every_live_node_once(stationa
     size, down = 64, tuple(range(5, 64, 5))
 
     def setup(nodes: Any) -> None:
-        from wavetank.protocols.overlays.tables import give_exact
-
         give_exact(nodes, range(size), 1)
 
     run = simulate(Chord(stabilize_rounds=2), size=size, until=120, setup=setup, faults=[Crash(members=down, at=10.0)])
@@ -69,3 +67,76 @@ def test_fingers_become_exact_in_time() -> None:
         for exponent, finger in node.fingers.items():
             if 1 << exponent > covered:
                 assert finger == ring.successors(node.id + (1 << exponent), 1)[0]
+
+
+def given(size: int, **parameters: Any) -> list[ChordNode]:
+    """Return nodes of a ring as it should be, which can send but get no answers."""
+
+    def setup(nodes: Any) -> None:
+        give_exact(nodes, range(size), 1)
+
+    run = simulate(Chord(**{**STILL, **parameters}), size=size, until=1, setup=setup)
+    return [node for node in map(inner_node, run.nodes) if isinstance(node, ChordNode)]
+
+
+def test_a_newcomer_has_a_whole_list_and_fingers_before_its_first_period() -> None:
+    size, newcomer = 64, 9
+
+    def setup(nodes: Any) -> None:
+        give_exact(nodes, [node for node in range(size) if node != newcomer], 1)
+
+    run = simulate(Chord(**STILL), size=size, until=40, setup=setup, seed=2)
+    node = inner_node(run.nodes[newcomer])
+    assert isinstance(node, ChordNode)
+    assert node.joined
+    assert node.successors == Ring(node.ids, range(size)).successors(node.id + 1, 16)
+    assert {158, 159} <= set(node.fingers)
+    follower = inner_node(run.nodes[node.successors[0]])
+    assert isinstance(follower, ChordNode)
+    assert follower.predecessor == newcomer
+
+
+def test_a_short_list_does_not_shorten_the_one_of_the_node_before() -> None:
+    node = given(40)[0]
+    whole = list(node.successors)
+    node.told(whole[0], RIGHT, (node.own, *whole[1:4]))
+    assert node.successors == whole
+
+
+def test_in_a_ring_that_closes_nobody_beyond_is_kept() -> None:
+    node = given(6)[0]
+    whole = list(node.successors)
+    assert len(whole) == 5
+    node.told(whole[0], RIGHT, (node.own, *whole[1:3], node.own))
+    assert node.successors == whole[:3]
+
+
+def test_a_suspected_node_that_the_successor_names_is_asked_in_person_and_taken_back() -> None:
+    node = given(40)[0]
+    back, follower, *after = node.successors
+    node.suspected[back] = 1e9
+    node.forget(back)
+    node.told(follower, RIGHT, (back, *after))
+    assert back not in node.successors
+    assert [waiting[1] for waiting in node.waiting.values()][-1] == back
+    node.receive(back, Told(node.count, RIGHT, (node.own, follower, *after), 1))
+    assert node.successors[:2] == [back, follower]
+
+
+def test_of_the_last_successors_the_one_responsible_is_named_last() -> None:
+    node = given(100)[0]
+    last = node.successors[-1]
+    contacts, done = node.answer(node.ids[last])
+    assert not done
+    assert len(contacts) == 4
+    assert contacts[-1] == last
+    assert contacts[:3] == tuple(node.successors[-4:-1][::-1])
+
+
+def test_numbers_of_nodes_that_do_not_exist_are_not_taken_over() -> None:
+    node = given(40)[0]
+    whole = list(node.successors)
+    node.told(whole[0], RIGHT, (10**9, *whole[1:], -7))
+    node.told(whole[0], FINGERS, (-1, 10**9))
+    assert node.successors == whole
+    assert all(0 <= other < 40 for other in node.known())

@@ -9,7 +9,18 @@ from wavetank.protocols.faults import Crash, Omission
 from wavetank.protocols.interfaces import Node
 from wavetank.protocols.network import Network
 from wavetank.protocols.overlays.chord import Chord
-from wavetank.protocols.overlays.directory import Directory, Nodes, Stored, inner_node
+from wavetank.protocols.overlays.directory import (
+    ALIVE,
+    RIGHT,
+    Ask,
+    Directory,
+    Find,
+    Nodes,
+    Outside,
+    Store,
+    Stored,
+    inner_node,
+)
 from wavetank.protocols.overlays.gossip import Gossip
 from wavetank.protocols.overlays.kademlia import Kademlia
 from wavetank.protocols.overlays.pastry import Pastry
@@ -192,3 +203,122 @@ def test_an_answer_that_comes_after_the_key_is_settled_does_not_end_a_publicatio
     for outcome in stationary.outcomes(run):
         assert outcome.status == "published"
         assert len(outcome.owners) == 4
+
+
+def spied(node: Any) -> list[tuple[int, Any]]:
+    """Keep what a node sends instead of sending it."""
+    sent: list[tuple[int, Any]] = []
+    node._send = lambda to, message, purpose, size: sent.append((to, message))
+    return sent
+
+
+@pytest.mark.parametrize("kind", OVERLAYS)
+@pytest.mark.parametrize("question", [Find(5, bytes(20), True, 4), Ask(5, RIGHT, 1)])
+def test_a_node_that_has_not_joined_says_so(kind: type[Directory], question: Any) -> None:
+    node = made(kind)
+    sent = spied(node)
+    node.receive(2, question)
+    assert sent == [(2, Outside(5, question.purpose))]
+
+
+@pytest.mark.parametrize("kind", OVERLAYS)
+def test_who_is_outside_is_left_out_but_not_suspected(kind: type[Directory]) -> None:
+    node = made(kind)
+    node.joined = True
+    for other in (1, 2, 3):
+        node.learn(other)
+    node.ask(2, ALIVE, 1)
+    node.receive(2, Outside(node.count, 1))
+    assert 2 not in node.known()
+    assert 2 not in node.suspected
+
+
+@pytest.mark.parametrize("kind", OVERLAYS)
+def test_a_newcomer_asks_several_members_at_once(kind: type[Directory]) -> None:
+    node: Any = kind().node(0, 50)
+    node.context = simulate(kind(), size=50, until=1).nodes[0].context
+    node.context.save("member", True)
+    sent = spied(node)
+    node._join()
+    assert len(sent) >= 2
+    assert all(isinstance(message, Find) and to != 0 for to, message in sent)
+
+
+def test_whoever_has_lost_its_place_asks_those_it_still_knows() -> None:
+    node: Any = Chord().node(0, 50)
+    node.context = simulate(Chord(), size=50, until=1).nodes[0].context
+    node.context.save("member", True)
+    node.fingers = {150: 7, 151: 8}
+    assert {7, 8} <= set(node._gates())
+
+
+def test_a_search_that_nobody_can_carry_on_tries_suspects_last() -> None:
+    node = made(Chord)
+    node.joined = True
+    node.learn(1)
+    node.suspected = {2: 1e9}
+    sent = spied(node)
+    lookup = node._new(4, node.ids[2])
+    node._merge(lookup, (1, 2), 1)
+    node._advance(lookup)
+    assert [to for to, _ in sent] == [1]
+    node.receive(1, Nodes(node.count, (), False, (), 4))
+    assert [to for to, _ in sent] == [1, 2]
+    node.receive(2, Nodes(node.count, (2,), True, (), 4))
+    assert lookup.owners == (2,)
+    assert 2 not in node.suspected
+
+
+def test_a_search_goes_on_from_its_own_table_when_all_it_was_told_are_silent() -> None:
+    node: Any = Chord(redundancy=8, replicas=1).node(0, 50)
+    node.context = simulate(Chord(), size=50, until=1).nodes[0].context
+    node.joined = True
+    order = sorted(range(1, 50), key=node.distance)
+    for other in order[7::-1]:
+        node.learn(other)
+    sent = spied(node)
+    far = (node.ids[order[20]] + 1) % 2**160
+    node._search(node._new(4, far))
+    # An answer names four; all eight are asked in the end.
+    for _ in range(7):
+        to = sent[-1][0]
+        node.suspected[to] = 1e9
+        node.forget(to)
+        node._passed_over(next(iter(node.lookups.values())), to)
+    asked = [to for to, message in sent if isinstance(message, Find)]
+    assert sorted(asked) == sorted(order[:8])
+
+
+def test_lookups_that_wait_for_a_place_do_not_keep_their_node_out() -> None:
+    requests = [Request(at=1, node=3, command=("lookup", f"key {n}")) for n in range(2)]
+    run = simulate(Chord(lookups=1), size=5, until=60, requests=requests, faults=[Crash(members=(4,), at=40.0)])
+    assert inner_node(run.nodes[3]).joined
+    node: Any = Chord(lookups=1).node(1, 5)
+    node.context = run.nodes[1].context
+    node.held = [node._new(4, 1)]
+    node._join()
+    assert any(lookup.kind == 0 for lookup in node.lookups.values())
+
+
+def test_endpoints_that_have_ended_make_room() -> None:
+    node = made(Registry, endpoints_per_key=2)
+    node.keep(1, "a", -1.0)
+    node.keep(1, "b", 10.0)
+    assert node.keep(1, "c", 10.0) == ""
+    assert set(node.store[1]) == {"b", "c"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Find(1, bytes(21), False, 4), Store(1, b"", "end", 9.0, 3), Find(1, bytes(20), False, 5), Ask(1, RIGHT, -1),
+    ],
+)  # fmt: skip
+def test_messages_that_no_node_sends_are_ignored(message: Any) -> None:
+    node = made(Kademlia)
+    node.joined = True
+    sent = spied(node)
+    node.receive(2, message)
+    assert sent == []
+    assert node.store == {}
+    assert node.known() == set()

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wavetank.protocols.overlays.directory import inner_node
 from wavetank.protocols.overlays.identifiers import identifiers, key_of
 from wavetank.protocols.overlays.kademlia import Kademlia, KademliaNode
-from wavetank.protocols.simulation import Request
+from wavetank.protocols.overlays.tables import give_exact
+from wavetank.protocols.simulation import Request, simulate
 
 STILL: dict[str, Any] = {
     "stabilize_rounds": 1000, "refresh_rounds": 1000, "republish_rounds": 1000, "ttl_rounds": 1000
@@ -54,3 +56,22 @@ def test_who_is_heard_becomes_the_latest_known() -> None:
         node.heard(other)
     node.heard(far[0])
     assert list(node.buckets[159]) == [far[1], far[2], far[0]]
+
+
+def test_a_newcomer_is_a_member_from_its_first_contact_on() -> None:
+    size, newcomer = 64, 9
+
+    def setup(nodes: Any) -> None:
+        give_exact(nodes, [node for node in range(size) if node != newcomer], 1)
+
+    seen: list[tuple[bool, int]] = []
+
+    def look(run: Any) -> bool:
+        node = inner_node(run.nodes[newcomer])
+        seen.append((node.joined, len(node.lookups)))
+        return False
+
+    simulate(Kademlia(), size=size, until=12, setup=setup, stop=look, seed=2)
+    # Its search of itself is still under way when it comes in.
+    assert (True, 1) in seen
+    assert seen[-1] == (True, 0)

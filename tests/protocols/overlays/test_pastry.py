@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from wavetank.protocols.faults import Crash
+from wavetank.protocols.overlays.directory import JOIN, LEAVES, inner_node
 from wavetank.protocols.overlays.identifiers import identifiers, key_of, ring_distance, shared_digits
 from wavetank.protocols.overlays.pastry import Pastry, PastryNode
 from wavetank.protocols.overlays.tables import Ring, give_exact
@@ -58,3 +59,42 @@ def test_lost_leaves_are_replaced() -> None:
             assert isinstance(node, PastryNode)
             assert node.right == ring.successors(node.id + 1, 8)
             assert node.left == ring.predecessors(node.id, 8)
+
+
+def newcomer_of(size: int) -> PastryNode:
+    """Return a node that has found its place and waits for the leaves of the one closest to it."""
+
+    def setup(nodes: Any) -> None:
+        give_exact(nodes, range(size), 1)
+
+    run = simulate(Pastry(**STILL), size=size, until=1, setup=setup)
+    given = inner_node(run.nodes[0])
+    node = Pastry(**STILL).node(0, size)
+    node.context = given.context
+    lookup = node._new(JOIN, node.id)
+    assert isinstance(given, PastryNode)
+    lookup.owners = (given.right[0], given.left[0], given.right[1], given.left[1])
+    node.joined = node.enters(lookup)
+    return node
+
+
+def test_a_newcomer_passes_questions_on_but_settles_nothing_before_it_has_leaves() -> None:
+    node = newcomer_of(100)
+    assert node.joined
+    contacts, done = node.answer(node.ids[node.right[0]])
+    assert not done
+    assert contacts[0] == node.right[0]
+    assert node.own not in contacts
+    ring = Ring(node.ids, range(1, 100))
+    host = node.hosts[0]
+    around = (*ring.predecessors(node.ids[host], 8), *ring.successors(node.ids[host] + 1, 8))
+    node.told(host, LEAVES, tuple(around))
+    assert node.answer(node.ids[node.right[0]])[1]
+
+
+def test_when_the_closest_is_silent_the_next_is_asked_for_its_leaves() -> None:
+    node = newcomer_of(100)
+    first, second, *_ = node.hosts
+    node.forget(first)
+    asked = [waiting[1] for waiting in node.waiting.values() if waiting[4] == LEAVES]
+    assert asked == [first, second]

@@ -11,7 +11,8 @@ Differs from the source:
 1. Lookups are iterative, and an answer names up to four contacts, so that a silent one costs a timeout, not the lookup.
 2. Fingers that the successor list covers are not kept; with ``redundancy`` 1 there is only the one successor.
 3. A key that lies among the successors is settled by them, without the steps in between.
-4. A newcomer is handed the records of its place by its successor, and for replicas too; nothing is handed back when
+4. Successors beyond those that the successor tells are kept; the paper's node takes the list over as it is.
+5. A newcomer is handed the records of its place by its successor, and for replicas too; nothing is handed back when
    nodes leave: their owners publish them again.
 """
 
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 
 from wavetank.protocols.overlays.directory import (
     ALIVE,
+    FINGERS,
     JOIN,
     REFRESH,
     RIGHT,
@@ -54,6 +56,8 @@ class ChordNode(DirectoryNode):
         self.successors: list[int] = []
         self.fingers: dict[int, int] = {}
         self.exponent = BITS
+        # Whether this node has told its successor that it came in.
+        self.settled_in = True
         # Distances of the successors, and all nodes known in the order of their distances; made anew when stale.
         self._reach: list[int] = []
         self._distances: list[int] = []
@@ -87,8 +91,12 @@ class ChordNode(DirectoryNode):
             # Further down the list ends before all who keep the record are named.
             if place == 0 or place + replicas <= len(reach):
                 return tuple(self.successors[place : place + replicas]), True
-        place = bisect_left(self._distances, way)
-        return tuple(self._nodes[max(place - _CONTACTS, 0) : place][::-1]), False
+        end = bisect_left(self._distances, way)
+        before = self._nodes[max(end - _CONTACTS, 0) : end][::-1]
+        if way <= reach[-1]:
+            # If all before the key are silent, the one after it is left.
+            before = [*before[: _CONTACTS - 1], self.successors[place]]
+        return tuple(before), False
 
     def rank(self, node: int, target: int) -> int:
         """Return the way from a node to the key, clockwise."""
@@ -145,21 +153,42 @@ class ChordNode(DirectoryNode):
             self.ask(self.predecessor, ALIVE, STABILIZE)
 
     def part(self, part: int, node: int) -> tuple[int, ...]:
-        """Return predecessor and successors."""
+        """Return predecessor and successors, or the fingers."""
+        if part == FINGERS:
+            return tuple(sorted({*self.fingers.values()} - {node}))
         return (self.predecessor, *self.successors) if part == RIGHT else ()
 
     def told(self, node: int, part: int, nodes: tuple[int, ...]) -> None:
         """Take the successor's list over, and whoever stands between."""
-        if part != RIGHT or not nodes or node not in self.successors:
+        if part == FINGERS:
+            for other in nodes:
+                if 0 <= other < self.size:
+                    self.learn(other)
             return
+        if part != RIGHT or not nodes or not self.successors:
+            return
+        if node not in self.successors and self.distance(node) > self.distance(self.successors[0]):
+            return
+        if min(nodes) < -1 or max(nodes) >= self.size:
+            nodes = tuple(other if 0 <= other < self.size else -1 for other in nodes)
         between, after = nodes[0], nodes[1:]
-        if self.own in after:
-            # The ring closes: what follows is behind this node.
+        # In a ring that closes, what follows is behind this node.
+        closed = self.own in after
+        if closed:
             after = after[: after.index(self.own)]
-        near = [between] if between >= 0 and self.distance(between) < self.distance(node) else []
-        self._succeed([*near, node, *after])
+        near = [between] if between >= 0 and 0 < self.distance(between) < self.distance(node) else []
+        told = [*near, node, *after]
+        if not closed and len(told) < self.parameters.redundancy:
+            # What a short list does not reach, it cannot know to be gone.
+            end = max(self.distance(other) for other in told if other >= 0)
+            told += [other for other in self.successors if self.distance(other) > end]
+        self._succeed(told)
         if self.successors:
-            self.tell(self.successors[0], STABILIZE)
+            self.tell(self.successors[0], STABILIZE if self.settled_in else JOIN)
+            self.settled_in = True
+        if near and between in self.suspected:
+            # It was silent, and has told the successor that it is there: it may have come back.
+            self.ask(between, RIGHT, STABILIZE)
 
     def notified(self, node: int, purpose: int) -> None:
         """Take a predecessor that is closer than the present one."""
@@ -197,10 +226,13 @@ class ChordNode(DirectoryNode):
         self._stale = True
 
     def enters(self, lookup: Lookup) -> bool:
-        """Take the successors over that a newcomer was given, and tell the first."""
+        """Take the successors over that a newcomer was given; copy the list and the fingers of the first."""
         self._succeed(list(lookup.owners or ()))
+        self.settled_in = False
         if self.successors:
-            self.tell(self.successors[0], JOIN)
+            # Most of a short session would pass before its own period comes round.
+            self.ask(self.successors[0], RIGHT, JOIN)
+            self.ask(self.successors[0], FINGERS, JOIN)
         return bool(self.successors)
 
 

@@ -14,7 +14,9 @@ Differs from the source:
 2. All lookups are iterative.
 3. A node's identifier follows from its number, so messages name nodes by number; bytes are counted as if every contact
    took 26 (identifier, address, port), and every message 28 of headers.
-4. Nodes that stayed silent are not taken from somebody else's word again for a while.
+4. Nodes that stayed silent are not taken from somebody else's word again for a while; a message of theirs, or an
+   answer to a question that is put to them when nobody else is left, clears them.
+5. A node that has not joined yet says so to whoever asks it, and is passed over like a silent one, but not suspected.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ REASONS = (
 )  # fmt: skip
 
 # Parts of a node's state that another may ask for; numbers from 0 on are rows of a routing table.
-ALIVE, RIGHT, LEFT, LEAVES = -1, -2, -3, -4
+ALIVE, RIGHT, LEFT, LEAVES, FINGERS = -1, -2, -3, -4, -5
 
 _HEADER_BYTES = 28 + 8
 _KEY_BYTES = 20
 _CONTACT_BYTES = 26
 _GATES = 4
 
-_FRESH, _ASKED, _ANSWERED, _SILENT = range(4)
+_FRESH, _ASKED, _ANSWERED, _SILENT, _DOUBTED = range(5)
 
 
 class Find(Message, frozen=True):
@@ -100,6 +102,13 @@ class Told(Message, frozen=True):
     rpc: int
     part: int
     nodes: tuple[int, ...]
+    purpose: int
+
+
+class Outside(Message, frozen=True):
+    """The answer of a node that has not joined, to a question or a request for its state: ask somebody else."""
+
+    rpc: int
     purpose: int
 
 
@@ -205,14 +214,16 @@ class Directory(ABC):
     suspect_rounds : float
         How long a silent node is believed only in person.
     bootstraps : int
-        Nodes 0 to ``bootstraps - 1`` are known to those who join; four of them, drawn at random, are asked.
+        Nodes 0 to ``bootstraps - 1`` are known to those who join; four of them, drawn at random, are asked at once.
     store_keys, endpoints_per_key, record_bytes, lookups : int
         Limits: keys a node keeps for others, endpoints of one key, bytes of one endpoint, lookups under way at a node.
     salt : int
         Names the network; identifiers follow from it.
     """
 
-    messages: ClassVar[tuple[type[Message], ...]] = (Find, Nodes, Store, Stored, Ask, Told, Notify, Outcome)
+    messages: ClassVar[tuple[type[Message], ...]] = (
+        Find, Nodes, Store, Stored, Ask, Told, Outside, Notify, Outcome,
+    )  # fmt: skip
 
     redundancy: int = setting(16, low=1, high=256, says="successors, leaves or bucket size")
     replicas: int = setting(4, low=1, high=64, says="nodes that keep a record")
@@ -246,6 +257,11 @@ class Directory(ABC):
     def node(self, index: int, size: int) -> Node:
         """Return a new node."""
 
+    def example_command(self, number: int) -> tuple[str, ...]:
+        """Return what a client may ask: agents are published and looked up in turn."""
+        key = f"agent-{number // 2}"
+        return ("lookup", key) if number % 2 else ("publish", key, f"10.0.0.{number // 2 % 256}:7000")
+
     def bears(self, size: int) -> int:
         """Return how many nodes may crash at once without a record being lost."""
         return min(self.replicas, size) - 1
@@ -258,7 +274,8 @@ class Directory(ABC):
                 continue
             if len(node.store) > self.store_keys:
                 return f"node {index} keeps {len(node.store)} keys, allowed are {self.store_keys}"
-            if len(node.lookups) > self.lookups:
+            # The search of its own place is let through in any case.
+            if sum(lookup.kind != JOIN for lookup in node.lookups.values()) > self.lookups:
                 return f"node {index} has {len(node.lookups)} lookups under way, allowed are {self.lookups}"
         return ""
 
@@ -347,6 +364,9 @@ class DirectoryNode(Node, ABC):
     def settled(self, lookup: Lookup) -> None:
         """Called when the search of a refresh is over and ``lookup.owners`` is known."""
 
+    def welcomed(self) -> None:
+        """Called when a member has answered the search of one's own identifier, before that is over."""
+
     def enters(self, lookup: Lookup) -> bool:
         """Take in what the search of one's own identifier has found; return whether that makes a member.
 
@@ -392,8 +412,10 @@ class DirectoryNode(Node, ABC):
             return (0,)
         # Some are down, or outside themselves: one alone would let churn lock everyone out.
         known = min(self.parameters.bootstraps, self.size)
-        drawn = {self.context.rng.below(known) for _ in range(_GATES)}
-        return tuple(sorted(drawn - {self.own})) or ((self.own + 1) % self.size,)
+        gates = {self.context.rng.below(known) for _ in range(_GATES)}
+        # Whoever has only lost its place still knows members.
+        gates.update(sorted(self.known(), key=lambda node: self.rank(node, self.id))[:_GATES])
+        return tuple(sorted(gates - {self.own})) or ((self.own + 1) % self.size,)
 
     def request(self, number: int, command: Any) -> None:
         """Publish or look up: ``("publish", key, endpoint)``, ``("lookup", key)`` or ``("trace", key)``."""
@@ -446,17 +468,20 @@ class DirectoryNode(Node, ABC):
     def receive(self, sender: int, message: Any) -> None:
         """Answer a question, or take an answer in."""
         kind = type(message)
+        if not 0 <= message.purpose < len(PURPOSES) or (kind in (Find, Store) and len(message.target) != _KEY_BYTES):
+            # Over sockets anything may come in.
+            return
         if self.suspected:
             self.suspected.pop(sender, None)
         self.heard(sender)
         if kind is Find:
-            if message.purpose == JOIN and not self.joined:
-                # Whoever is outside cannot let anybody in; silence sends the other to the next gate.
-                return
             target = int.from_bytes(message.target, "big")
             endpoints = self._held(target) if message.fetch else ()
-            # A newcomer cannot tell yet what is around it.
-            contacts, done = self.answer(target) if self.joined and not endpoints else ((), False)
+            if not self.joined and not endpoints:
+                # A newcomer can neither let anybody in nor tell what is around it.
+                self._send(sender, Outside(message.rpc, message.purpose), message.purpose, _HEADER_BYTES)
+                return
+            contacts, done = self.answer(target) if not endpoints else ((), False)
             size = _HEADER_BYTES + _CONTACT_BYTES * len(contacts) + sum(map(len, endpoints))
             self._send(sender, Nodes(message.rpc, contacts, done, endpoints, message.purpose), message.purpose, size)
             if message.purpose == JOIN and self.store:
@@ -466,6 +491,10 @@ class DirectoryNode(Node, ABC):
             if message.purpose == JOIN and self.store:
                 self._hand_over(sender)
         elif kind is Ask:
+            if not self.joined:
+                # An empty list would pass for all there is.
+                self._send(sender, Outside(message.rpc, message.purpose), message.purpose, _HEADER_BYTES)
+                return
             nodes = self.part(message.part, sender)
             size = _HEADER_BYTES + _CONTACT_BYTES * len(nodes)
             self._send(sender, Told(message.rpc, message.part, nodes, message.purpose), message.purpose, size)
@@ -484,6 +513,12 @@ class DirectoryNode(Node, ABC):
         if kind is Told:
             if waiting[4] == message.part:
                 self.told(sender, message.part, message.nodes)
+        elif kind is Outside:
+            self.forget(sender)
+            if lookup is not None and not lookup.over and waiting[4] == LOOKUP:
+                if lookup.traced:
+                    lookup.trace.append((self.context.now, sender, "outside"))
+                self._passed_over(lookup, sender)
         elif lookup is None or lookup.over:
             pass
         elif kind is Nodes:
@@ -534,15 +569,18 @@ class DirectoryNode(Node, ABC):
                 if lookup.traced:
                     lookup.trace.append((now, node, "silent"))
                 if part == LOOKUP:
-                    lookup.flying -= 1
-                    lookup.states[node] = _SILENT
-                    self._advance(lookup)
+                    self._passed_over(lookup, node)
                 else:
                     self._kept(lookup, node, "owners-down")
         if self.waiting and not self.armed:
             self.armed = True
             first = next(iter(self.waiting.values()))[0]
             self.context.set_timer("timeouts", max(first - now, 1e-6))
+
+    def _passed_over(self, lookup: Lookup, node: int) -> None:
+        lookup.flying -= 1
+        lookup.states[node] = _SILENT
+        self._advance(lookup)
 
     # Searches.
 
@@ -554,7 +592,8 @@ class DirectoryNode(Node, ABC):
         return Lookup(kind, target, to_wire(target), fetch, self.context.now, **fields)
 
     def _search(self, lookup: Lookup, first: Sequence[int] = ()) -> None:
-        if len(self.lookups) + len(self.held) >= self.parameters.lookups:
+        # Those held wait for this node to come in: they must not keep it out.
+        if lookup.kind != JOIN and len(self.lookups) + len(self.held) >= self.parameters.lookups:
             self._over(lookup, "too-many-lookups")
             return
         if not self.joined and not first:
@@ -566,6 +605,9 @@ class DirectoryNode(Node, ABC):
         self.lookups[lookup.serial] = lookup
         if first:
             self._merge(lookup, first, 1)
+            # One after the other, a newcomer would wait through most of a short session for those that are down.
+            for _, node in lookup.order:
+                self._question(lookup, node)
         else:
             if lookup.fetch:
                 endpoints = self._held(lookup.target)
@@ -586,7 +628,7 @@ class DirectoryNode(Node, ABC):
         states, target, order = lookup.states, lookup.target, lookup.order
         for node in contacts:
             if node not in states and node != self.own and 0 <= node < self.size:
-                states[node] = _SILENT if node in self.suspected else _FRESH
+                states[node] = _DOUBTED if node in self.suspected else _FRESH
                 lookup.depths[node] = depth
                 insort(order, (self.rank(node, target), node))
 
@@ -603,6 +645,8 @@ class DirectoryNode(Node, ABC):
             return
         if lookup.kind == JOIN:
             self.learn(sender)
+            if not self.joined:
+                self.welcomed()
         if message.done and lookup.owners is None and message.contacts:
             self._settle(lookup, message.contacts, depth)
             return
@@ -626,7 +670,7 @@ class DirectoryNode(Node, ABC):
         pending = False
         for _, node in lookup.order:
             state = states[node]
-            if state == _SILENT:
+            if state in (_SILENT, _DOUBTED):
                 continue
             if state != _ANSWERED:
                 pending = True
@@ -643,8 +687,17 @@ class DirectoryNode(Node, ABC):
 
     def _converged(self, lookup: Lookup) -> None:
         """Everybody close has answered, and nobody claimed that the key is settled."""
+        answered = _ANSWERED in lookup.states.values()
+        if not (self.convergence and answered):
+            if self.joined and self._again(lookup):
+                return
+            doubted = next((node for _, node in lookup.order if lookup.states[node] == _DOUBTED), -1)
+            if doubted >= 0:
+                # Nobody else is left, and it may have come back.
+                self._question(lookup, doubted)
+                return
         if not self.convergence:
-            self._over(lookup, "no-route" if lookup.asked > lookup.timeouts else "no-contacts")
+            self._over(lookup, "no-route" if answered else "no-contacts")
             return
         live = [entry for entry in lookup.order if lookup.states[entry[1]] == _ANSWERED]
         if lookup.kind != JOIN and self.joined:
@@ -654,6 +707,19 @@ class DirectoryNode(Node, ABC):
             return
         nodes = tuple(node for _, node in live[: self.convergence])
         self._settle(lookup, nodes, max((lookup.depths.get(node, 0) for node in nodes), default=0))
+
+    def _again(self, lookup: Lookup) -> bool:
+        """Go on from this node's own table, which the silent have left; return whether it names anybody new."""
+        contacts, done = self.answer(lookup.target)
+        if done and lookup.kind != JOIN:
+            self._settle(lookup, contacts, 0)
+            return True
+        known = len(lookup.order)
+        self._merge(lookup, contacts, 1)
+        if len(lookup.order) == known:
+            return False
+        self._advance(lookup)
+        return True
 
     def _question(self, lookup: Lookup, node: int) -> None:
         lookup.states[node] = _ASKED
@@ -668,7 +734,8 @@ class DirectoryNode(Node, ABC):
         if lookup.fetch:
             for node in owners:
                 if node not in lookup.states:
-                    lookup.states[node] = _ANSWERED if node == self.own else _FRESH
+                    doubted = _DOUBTED if node in self.suspected else _FRESH
+                    lookup.states[node] = _ANSWERED if node == self.own else doubted
                     lookup.depths[node] = depth + 1
             self._visit(lookup)
         elif lookup.kind == PUBLISH:
@@ -681,10 +748,11 @@ class DirectoryNode(Node, ABC):
         if lookup.flying:
             return
         owners = lookup.owners or ()
-        for node in owners:
-            if lookup.states[node] == _FRESH:
-                self._question(lookup, node)
-                return
+        for wanted in (_FRESH, _DOUBTED):
+            for node in owners:
+                if lookup.states[node] == wanted:
+                    self._question(lookup, node)
+                    return
         silent = all(lookup.states[node] == _SILENT for node in owners)
         self._over(lookup, "owners-down" if silent else "not-found")
 
@@ -759,7 +827,9 @@ class DirectoryNode(Node, ABC):
                     return "store-full"
             kept = self.store[key] = {}
         elif endpoint not in kept and len(kept) >= limits.endpoints_per_key:
-            return "store-full"
+            kept = self.store[key] = {each: until for each, until in kept.items() if until > self.context.now}
+            if len(kept) >= limits.endpoints_per_key:
+                return "store-full"
         kept[endpoint] = self.context.now + min(ttl, limits.ttl_rounds)
         return ""
 

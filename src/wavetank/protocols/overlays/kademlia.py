@@ -9,7 +9,8 @@ Source: P. Maymounkov, D. Mazieres, "Kademlia: A Peer-to-peer Information System
 Differs from the source:
 1. Newcomers to a full bucket wait in its cache and take the place of a contact that stays silent (the full version's
    section 4.1); the longest-known contact of two buckets is pinged once a period, not whenever somebody new calls.
-2. A bucket is refreshed in its turn, also when lookups have gone through it.
+2. A bucket is refreshed in its turn, also when lookups have gone through it; a newcomer's buckets are no exception: it
+   looks up itself at once, and a bucket a period from then on, as much upkeep as in the other overlays.
 3. A record is kept by ``replicas`` nodes, not by all k; the closest of them hands it to newcomers, and only its owner
    publishes it again.
 """
@@ -126,6 +127,10 @@ class KademliaNode(DirectoryNode):
     def known(self) -> set[int]:
         """Return the contacts."""
         return {node for bucket in self.buckets.values() for node in bucket}
+
+    def welcomed(self) -> None:
+        """Be a member from the first contact on; the search of one's own identifier goes on and finds the others."""
+        self.enter()
 
     def stabilize(self) -> None:
         """Ping the longest-known contact of the next two buckets, as many questions as the other overlays ask."""

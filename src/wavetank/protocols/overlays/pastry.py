@@ -10,13 +10,16 @@ Peer-to-Peer Systems", Middleware 2001.
 Differs from the source:
 1. Lookups are iterative, and an answer names up to four contacts besides the table's entry.
 2. No neighbourhood set, and no choice of entries by how near they are in the network.
-3. Leaves are kept fresh as Chord's successors are, on both sides: the nearest is asked for its own side once a period.
-4. A newcomer is handed the records of its place by the closest leaf that has them (as PAST does); nothing is handed
+3. A newcomer passes questions on as soon as it knows somebody on either side, and settles keys when the one closest
+   to it has told its leaves.
+4. Leaves are kept fresh as Chord's successors are, on both sides: the nearest is asked for its own side once a period.
+5. A newcomer is handed the records of its place by the closest leaf that has them (as PAST does); nothing is handed
    back when nodes leave: their owners publish them again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from wavetank.protocols.overlays.directory import (
@@ -51,7 +54,9 @@ class PastryNode(DirectoryNode):
         self.left: list[int] = []
         self.rows: dict[int, dict[int, int]] = {}
         self.turn = 0
+        # While joining: those met on the way, and those next to one's place, of which the next is asked for its leaves.
         self.met: list[int] = []
+        self.hosts: list[int] = []
 
     def after(self, node: int) -> int:
         """Return how far a node is, clockwise."""
@@ -74,6 +79,9 @@ class PastryNode(DirectoryNode):
         if way <= reach_right or back <= reach_left or reach_right + reach_left >= SPACE:
             near = {self.own, *self.right, *self.left}
             best = sorted(near, key=lambda node: ring_distance(ids[node], target))
+            if self.hosts:
+                # A newcomer settles nothing before it has heard what is around it.
+                return tuple(node for node in best if node != self.own)[: self.parameters.replicas], False
             return tuple(best[: self.parameters.replicas]), True
         row = self.rows.get(shared_digits(self.id, target), {})
         column = digit(target, shared_digits(self.id, target))
@@ -117,6 +125,9 @@ class PastryNode(DirectoryNode):
                 leaves.remove(node)
                 if leaves and self.joined:
                     self.ask(leaves[-1], part, STABILIZE)
+        if node in self.hosts[:1]:
+            del self.hosts[0]
+            self._ask_host()
         if self.joined and not (self.right and self.left):
             # Entries of the table are no leaves: whoever has lost a side does not know its place any more.
             self.joined = False
@@ -154,10 +165,7 @@ class PastryNode(DirectoryNode):
         elif part == LEFT and self.left[:1] == [node]:
             self.left = self._side(self.left, nodes, self.before)
         elif part == LEAVES:
-            around = {node, *(other for other in nodes if 0 <= other < self.size)} - {self.own} - set(self.suspected)
-            after = {other for other in around if self.after(other) <= self.before(other)}
-            self.right = sorted(after or around, key=self.after)[: self.side]
-            self.left = sorted(around - after or around, key=self.before)[: self.side]
+            self._surround({node, *(other for other in nodes if 0 <= other < self.size)} - set(self.suspected))
         for other in nodes:
             if 0 <= other < self.size and other != self.own and other not in self.suspected:
                 if part < 0:
@@ -165,13 +173,22 @@ class PastryNode(DirectoryNode):
                 else:
                     # A row may name nodes long gone: they must not become leaves by hearsay.
                     self._place(other)
-        if part == LEAVES and not self.joined:
-            self.enter()
+        if part == LEAVES and self.hosts:
+            self.hosts = []
+            if not self.joined:
+                self.enter()
             # A newcomer is complete, and tells those that should know it.
             for other in sorted({*self.right, *self.left, *self.met}):
                 if other not in self.suspected:
                     self.tell(other, JOIN)
             self.met = []
+
+    def _surround(self, nodes: Iterable[int]) -> None:
+        """Take nodes from around this one as its leaves; with all on one side, it is a small ring that they close."""
+        around = {*nodes} - {self.own}
+        after = {other for other in around if self.after(other) <= self.before(other)}
+        self.right = sorted(after or around, key=self.after)[: self.side]
+        self.left = sorted(around - after or around, key=self.before)[: self.side]
 
     def _side(self, leaves: list[int], nodes: tuple[int, ...], distance: object) -> list[int]:
         """Return one side after its nearest leaf has told its own: who is not on it any more is gone."""
@@ -207,14 +224,24 @@ class PastryNode(DirectoryNode):
 
     def enters(self, lookup: Lookup) -> bool:
         """Ask those met on the way for a row each and the last for its leaves; with these a newcomer is a member."""
-        owners = [node for node in lookup.owners or () if node != self.own]
+        self.hosts = [node for node in lookup.owners or () if node != self.own]
         self.met = [node for _, node in lookup.order if node not in self.suspected]
         for node in self.met:
             self._place(node)
             self.ask(node, shared_digits(self.id, self.ids[node]), JOIN)
-        if owners:
-            self.ask(owners[0], LEAVES, JOIN)
-        return False
+        around = [node for node in self.hosts if node not in self.suspected]
+        self._surround(around)
+        self._ask_host()
+        # As on Chord's ring, those around it do until one of them has told its own.
+        return bool(self.right and self.left)
+
+    def _ask_host(self) -> None:
+        """Ask the closest of those around one's place for its leaves; without any, search again."""
+        wait = self.parameters.timeout_rounds
+        if self.hosts:
+            self.ask(self.hosts[0], LEAVES, JOIN)
+            wait *= 2
+        self.context.set_timer("join", wait)
 
 
 @dataclass(frozen=True, kw_only=True)

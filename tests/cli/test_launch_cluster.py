@@ -7,16 +7,29 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from socket_protocols import Quitters
 
+from wavetank.cli import launch_cluster
 from wavetank.protocols.consensus.raft import Raft
 from wavetank.protocols.history import read_history
+from wavetank.protocols.simulation import simulate
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
+# They write figures down, as QUANTAS does, and answer nobody.
+RECORD_ONLY = {
+    "quantas-bitcoin",
+    "quantas-chord",
+    "quantas-ethereum",
+    "quantas-kademlia",
+    "quantas-pbft",
+    "quantas-raft",
+}
 SHORT = ("launch", "cluster", "--protocol", "raft", "--round-s", "10ms", "--duration", "2")
 
 
@@ -96,7 +109,7 @@ def test_a_wrong_token_and_an_unreachable_launcher_are_told(executable: str, com
         launcher.wait(20)
     assert (wrong.returncode, "The token is wrong." in wrong.stderr) == (3, True)
     nobody = command("launch", "cluster", "--join", address, "--token", "ab" * 16)
-    assert (nobody.returncode, "The launcher cannot be reached." in nobody.stderr) == (3, True)
+    assert (nobody.returncode, "The launcher cannot be reached: Connection refused." in nobody.stderr) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +132,7 @@ def test_a_wrong_token_and_an_unreachable_launcher_are_told(executable: str, com
         (("--protocol", "raft", "--tls-files", "a,b"), "three files"),
         (("--protocol", "raft", "--tls-files", "a,b,c"), "cannot be read"),
         (("--protocol", "raft", "--processes", "9"), "Every process has a node"),
+        (("--protocol", "raft", "--base-port", "65535"), "no port for each of 4 endpoints"),
         (("--protocol", "raft", "--listen", "7000"), "HOST:PORT"),
         (("--protocol", "raft", "--history", "no/such/folder.jsonl"), "no such folder"),
         (("--protocol", "raft", "--hosts", "a,a"), "name of its own"),
@@ -136,6 +150,45 @@ def test_a_mistake_is_told_before_anything_starts(
     assert told.code == 3
     assert says in " ".join(told.err.split())
     assert told.out == ""
+
+
+def test_a_process_that_is_lost_takes_nothing_away(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_cluster, "_algorithm", lambda name, pairs: Quitters())
+    told = call(*SHORT, "--nodes", "2", "--duration", "30")
+    assert told.code == 3
+    assert "\ndecisions        2 in 2 instances\n" in told.out
+    assert "A process of the cluster ended. process 1, code 7." in told.err
+
+
+def test_a_protocol_without_requests_is_asked_nothing_and_says_so(call: Callable[..., Any]) -> None:
+    told = call(*SHORT[:3], "two-phase-commit", "--nodes", "2", "--duration", "0.2", "--requests", "3")
+    assert told.code == 0
+    assert "two-phase-commit takes no requests" in told.err
+    assert "requests" not in told.out
+
+
+def test_every_protocol_that_takes_requests_has_an_example_that_it_takes() -> None:
+    for name in launch_cluster._protocols():
+        algorithm = launch_cluster._algorithm(name, ())
+        if not launch_cluster._takes_requests(algorithm, 4):
+            continue
+        requests = launch_cluster._requests(algorithm, 8, 4, 40.0, 0)
+        run = simulate(algorithm, size=4, until=60, requests=requests)
+        assert run.replies or name in RECORD_ONLY, name
+
+
+def test_a_launcher_that_is_gone_is_told_to_who_joined(executable: str, tmp_path: Path) -> None:
+    words = [executable, *SHORT, "--nodes", "1", "--hosts", "a", "--duration", "60"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
+        line = launcher.stdout.readline().split(": wavetank ")[1].split()
+        with subprocess.Popen([executable, *line, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True) as joined:
+            deadline = time.monotonic() + 30
+            # It has begun when its node has saved something.
+            while not list(tmp_path.glob("*/node-0.state")) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            launcher.kill()
+            assert joined.wait(20) == 3
+            assert "The launcher is gone" in joined.stderr.read()
 
 
 def test_a_port_in_use_is_told(call: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -143,4 +144,33 @@ class Talkers:
             for sender, numbers in getattr(node, "heard", {}).items():
                 if any(later <= earlier for earlier, later in itertools.pairwise(numbers)):
                     return f"what node {sender} said came out of order"
+        return ""
+
+
+class _QuitterNode(Node):
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def start(self) -> None:
+        self.context.decide("here", self.index)
+        if self.index == 1:
+            self.context.set_timer("quit", 20)
+
+    def timer(self, name: str) -> None:
+        os._exit(7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quitters:
+    """Everybody decides; then the process of node 1 ends by itself, as no node does."""
+
+    messages: ClassVar[tuple[type[Message], ...]] = (Ball,)
+
+    def node(self, index: int, size: int) -> Node:
+        return _QuitterNode(index)
+
+    def bears(self, size: int) -> int:
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
         return ""

@@ -22,7 +22,7 @@ from wavetank import catalog
 from wavetank.catalog import SystemEntry
 from wavetank.cli.exits import DOES_NOT_HOLD, INTERRUPTED
 from wavetank.cli.terminal import is_terminal, say, say_heading, say_json, say_wrapped, style
-from wavetank.errors import BadValueError, UnknownNameError, unknown_name
+from wavetank.errors import BadValueError, UnknownNameError, WavetankError, unknown_name
 from wavetank.rng import Draws, stream_key
 from wavetank.units import parse_quantity, show
 
@@ -40,6 +40,7 @@ _KEYS = 4
 _RETRY_ROUNDS = 20.0
 # Requests come in the first part of a run, so that the last ones can still be answered.
 _ASKING = 0.8
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command()
@@ -182,6 +183,12 @@ def _requests(algorithm: Algorithm, count: int, nodes: int, rounds: float, seed:
     return found
 
 
+def _takes_requests(algorithm: Algorithm, nodes: int) -> bool:
+    from wavetank.protocols.interfaces import Node
+
+    return type(algorithm.node(0, nodes)).request is not Node.request
+
+
 def _certificate(files: str | None) -> Certificate | None:
     if files is None:
         return None
@@ -231,6 +238,9 @@ def _launch(given: dict[str, Any]) -> int:
     if warning:
         say_wrapped(f"Note: {warning}", rest="  ", err=True)
     requests = _requests(algorithm, given["requests"], nodes, duration_s / settings.round_s, settings.seed)
+    if requests and not _takes_requests(algorithm, nodes):
+        say_wrapped(f"Note: {given['protocol']} takes no requests; none are made.", rest="  ", err=True)
+        requests = []
 
     def told(address: str, token: Any) -> None:
         for host in hosts:
@@ -253,7 +263,7 @@ def _launch(given: dict[str, Any]) -> int:
         certificate=_certificate(given["tls_files"]),
     )
     with asyncio.Runner(loop_factory=fastest_loop) as runner:
-        run, interrupted = runner.run(_played(cluster, requests, duration_s, outages, quiet=given["as_json"]))
+        run, interrupted, trouble = runner.run(_played(cluster, requests, duration_s, outages, quiet=given["as_json"]))
     if given["history"] is not None:
         write_history(given["history"], run.history())
     if given["as_json"]:
@@ -263,6 +273,9 @@ def _launch(given: dict[str, Any]) -> int:
         for label, path in (("history", given["history"]), ("folder", given["out"])):
             if path is not None:
                 say(f"{label:<16} {path}")
+    if trouble is not None:
+        # After what there is: a process that was lost takes nothing of it away.
+        raise trouble
     if interrupted:
         return INTERRUPTED
     return DOES_NOT_HOLD if run.violation or run.failures else 0
@@ -270,10 +283,12 @@ def _launch(given: dict[str, Any]) -> int:
 
 async def _played(
     cluster: Cluster, requests: list[Request], duration_s: float, outages: list[Outage], *, quiet: bool
-) -> tuple[ClusterRun, bool]:
+) -> tuple[ClusterRun, bool, WavetankError | None]:
+    """Run a cluster; return what came out, whether it was interrupted, and what ended it early."""
     interrupted = asyncio.Event()
+    trouble: WavetankError | None = None
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING:
         loop.add_signal_handler(number, interrupted.set)
     showing = None
     begin = asyncio.ensure_future(cluster.__aenter__())
@@ -289,18 +304,21 @@ async def _played(
         await begin
         if is_terminal(sys.stderr) and not quiet:
             showing = asyncio.ensure_future(_show(cluster))
-        await cluster.play(
-            requests=requests, duration_s=duration_s, outages=outages, stop=lambda run: interrupted.is_set()
-        )
+        try:
+            await cluster.play(
+                requests=requests, duration_s=duration_s, outages=outages, stop=lambda run: interrupted.is_set()
+            )
+        except WavetankError as error:
+            trouble = error
         run = await cluster.finish()
     finally:
         if showing is not None:
             showing.cancel()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             loop.remove_signal_handler(number)
         if begin.done() and not begin.cancelled() and begin.exception() is None:
             await cluster.__aexit__(None, None, None)
-    return run, interrupted.is_set()
+    return run, interrupted.is_set(), trouble
 
 
 async def _show(cluster: Cluster) -> None:
@@ -327,28 +345,33 @@ def _instances(run: ClusterRun) -> int:
     return len({repr(instance) for _, instance in run.decisions})
 
 
+def _counted(count: int, one: str, several: str = "") -> str:
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
 def _say(run: ClusterRun, name: str, algorithm: Algorithm) -> None:
+    from wavetank.protocols.live.cluster import exception_of
+
     seconds = max(run.duration_s, 1e-9)
-    say_heading(f"{name}, {run.size} {'node' if run.size == 1 else 'nodes'}, {show(run.duration_s, 's')}")
+    say_heading(f"{name}, {_counted(run.size, 'node')}, {show(run.duration_s, 's')}")
     verdict = run.violation or "none broken"
     rows = [
         ("messages", f"{run.delivered:,} delivered, {run.delivered / seconds:,.0f} a second"),
         ("dropped", f"{run.dropped:,}"),
-        ("decisions", f"{len(run.decisions):,} in {_instances(run):,} instances"),
+        ("decisions", f"{len(run.decisions):,} in {_counted(_instances(run), 'instance')}"),
         ("invariants", style(verdict, fg="red" if run.violation else "green")),
         ("restarts", f"{run.restarts:,}"),
         ("hostile frames", _hostile(run)),
     ]
     if run.invoked_s:
-        rows.append(
-            ("requests", f"{len(run.invoked_s):,} made, {len(run.replies):,} answered, {run.retries:,} retries")
-        )
+        retries = _counted(run.retries, "retry", "retries")
+        rows.append(("requests", f"{len(run.invoked_s):,} made, {len(run.replies):,} answered, {retries}"))
         times = f"p50 {show(run.latency_s(0.5), 's')}, p99 {show(run.latency_s(0.99), 's')}"
         rows.append(("latency", times if run.latencies_s else "-"))
     for label, text in rows:
         say(f"{label:<16} {text}")
     for node, trace in sorted(run.failures.items()):
-        say_wrapped(f"node {node} ended with an exception: {trace.strip().splitlines()[-1]}", rest="  ", err=True)
+        say_wrapped(f"node {node} ended with an exception: {exception_of(trace)}", rest="  ", err=True)
 
 
 def _hostile(run: ClusterRun) -> str:
@@ -415,4 +438,6 @@ def _join(address: str, token: str | None, name: str | None, out: Path | None) -
                 break
     if code == 0:
         say("The launcher has finished.")
+    if code == node_process.LAUNCHER_LOST:
+        raise WavetankError("The launcher is gone; it had not said that it has finished.", where=address)
     return code if code >= 0 else INTERRUPTED

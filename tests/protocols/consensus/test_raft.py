@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.consensus.raft import Append, Appended, Entry, Raft, RaftNode
+from wavetank.protocols.consensus.raft import Append, Appended, AskVote, Entry, Forward, Raft, RaftNode, Vote
 from wavetank.protocols.faults import Crash, RandomCrashes
 from wavetank.protocols.interfaces import Node
 from wavetank.protocols.network import Network, Partition
 from wavetank.protocols.simulation import LIVES, Request, Run, simulate
+from wavetank.rng import Draws
 
 CROWD = [Request(at=60 + 3 * number, node=number % 5, command=("append", "x", number)) for number in range(40)]
 
@@ -131,8 +132,6 @@ def test_a_follower_points_before_the_whole_term_that_differs() -> None:
                 return lambda to, message: sent.append((to, message))
             return lambda *arguments: None
 
-    from wavetank.rng import Draws
-
     node = RaftNode(Raft(), 3)
     ear = Ear()
     ear.rng = Draws(0)  # type: ignore[attr-defined]
@@ -148,6 +147,113 @@ def test_a_follower_points_before_the_whole_term_that_differs() -> None:
     assert [entry.term for entry in node.log] == [0, 1, 1, 3]
     node.receive(0, Append(2, 0, 0, (), 0))
     assert sent.pop() == (0, Appended(3, False, 0))
+
+
+class Bench:
+    """A context that keeps what a server saves and writes down what it sends."""
+
+    id, size, peers, now = 1, 3, (0, 2), 5.0
+
+    def __init__(self, saved: dict[str, Any]) -> None:
+        self.saved = saved
+        self.sent: list[tuple[int, Any]] = []
+        self.decided: list[int] = []
+        self.rng = Draws(0)
+
+    def load(self, key: str, default: Any = None) -> Any:
+        return self.saved.get(key, default)
+
+    def save(self, key: str, value: Any) -> None:
+        self.saved[key] = value
+
+    def send(self, to: int, message: Any) -> None:
+        self.sent.append((to, message))
+
+    def decide(self, value: Any, instance: int) -> None:
+        self.decided.append(instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
+
+
+def started(saved: dict[str, Any]) -> tuple[RaftNode, Bench]:
+    node, bench = RaftNode(Raft(), 3), Bench(saved)
+    node.context = bench  # type: ignore[assignment]
+    node.start()
+    return node, bench
+
+
+def test_a_vote_outlives_a_crash_so_nobody_votes_twice_in_a_term() -> None:
+    node, bench = started({})
+    node.receive(0, AskVote(2, 0, 0))
+    assert bench.sent.pop() == (0, Vote(2, True))
+    again, bench = started(bench.saved)
+    again.receive(2, AskVote(2, 0, 0))
+    assert bench.sent.pop() == (2, Vote(2, False))
+    again.receive(0, AskVote(2, 0, 0))
+    assert bench.sent.pop() == (0, Vote(2, True))
+
+
+def test_entries_of_earlier_terms_are_committed_by_one_of_the_leaders_own_alone() -> None:
+    # Figure 8 of the paper: a majority holds the entry of term 2, and a leader of term 3 might still overwrite it.
+    node, bench = started({"term": 3, "log length": 1, "log 1": Entry(2, 7, 0, ("write", "x", 1))})
+    node.timer("election")
+    node.receive(0, Vote(4, True))
+    assert node.role == "leader"
+    node.receive(0, Appended(4, True, 1))
+    node.receive(2, Appended(4, True, 1))
+    assert (node.commit, bench.decided) == (0, [])
+    node.receive(0, Appended(4, True, 2))
+    assert (node.commit, bench.decided) == (2, [1])
+
+
+NUMBERS = st.one_of(st.integers(-2, 4), st.sampled_from([-(2**63), 2**31, 2**62, 2**63, 2**64 - 1]))
+COMMANDS = st.sampled_from([None, ("read", "x"), ("write", "x", 1), ("append", "x", 2), ("cas", "x", (1,)), (b"", {})])
+ENTRIES = st.lists(st.builds(Entry, NUMBERS, NUMBERS, NUMBERS, COMMANDS), max_size=3).map(tuple)
+WORDS = st.one_of(
+    st.builds(AskVote, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(Vote, NUMBERS, st.booleans()),
+    st.builds(Append, NUMBERS, NUMBERS, NUMBERS, ENTRIES, NUMBERS),
+    st.builds(Appended, NUMBERS, st.booleans(), NUMBERS),
+    st.builds(Forward, NUMBERS, NUMBERS, COMMANDS),
+)
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+@given(said=st.lists(st.tuples(st.sampled_from([0, 2]), WORDS), max_size=12))
+@settings(max_examples=300)
+def test_no_message_whatever_it_says_raises_or_takes_back_what_is_committed(role: str, said: Any) -> None:
+    decided: dict[int, Any] = {}
+    saved: dict[str, Any] = {"term": 1, "log length": 2, "log 1": Entry(1, 1, 0, None), "log 2": Entry(1, 2, 0, None)}
+
+    class Desk:
+        id, size, peers, now, rng = 1, 3, (0, 2), 5.0, Draws(0)
+
+        def load(self, key: str, default: Any = None) -> Any:
+            return saved.get(key, default)
+
+        def save(self, key: str, value: Any) -> None:
+            saved[key] = value
+
+        def decide(self, value: Any, instance: int) -> None:
+            assert decided.setdefault(instance, value) == value
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *arguments: None
+
+    node = RaftNode(Raft(), 3)
+    node.context = Desk()
+    node.start()
+    if role == "leader":
+        node.timer("election")
+        node.receive(0, Vote(node.term, True))
+    for sender, message in said:
+        before = node.log[: node.commit + 1]
+        node.receive(sender, message)
+        assert node.log[: len(before)] == before
+        assert node.applied == node.commit < len(node.log)
+        assert saved["term"] == node.term < 2**63
+        assert [saved[f"log {index}"] for index in range(1, saved["log length"] + 1)] == node.log[1:]
 
 
 def test_it_bears_less_than_half() -> None:

@@ -35,6 +35,14 @@ def test_a_request_takes_effect_once_and_gives_the_same_again() -> None:
     assert registers.values == {"x": 5, "y": (1,)}
 
 
+@pytest.mark.parametrize("before", [5, "text", 0.5, True])
+def test_an_append_to_what_is_no_sequence_fails_and_changes_nothing(before: Any) -> None:
+    registers = Registers()
+    registers.apply(0, ("write", "x", before))
+    assert registers.apply(1, ("append", "x", 1)) is False
+    assert registers.apply(2, ("read", "x")) == before
+
+
 @pytest.mark.parametrize(
     "command", [None, "read x", ("read",), ("read", "x", 1), ("erase", "x"), ("cas", "x", 1), ("read", 5)]
 )

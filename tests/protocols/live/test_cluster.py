@@ -19,6 +19,7 @@ from wavetank.protocols.live.cluster import (
     ClusterSettings,
     InProcessCluster,
     Outage,
+    exception_of,
     excess_faults,
     new_cluster,
     run_cluster,
@@ -212,12 +213,20 @@ def test_saved_state_stays_in_a_given_folder(tmp_path: Path) -> None:
         ({"network": Network.complete(3)}, "another size"),
         ({"faults": (Crash(members=(5,)),)}, "nodes that exist"),
         ({"base_port": -1}, "allowed"),
+        ({"base_port": 65_533, "endpoints": "node"}, "0 to 65532"),
     ],
 )
 def test_what_makes_no_sense_is_told_before_anything_starts(options: dict[str, Any], says: str) -> None:
     with pytest.raises(BadValueError) as caught:
         run_cluster(PingPong(), 4, **options)
     assert says in str(caught.value)
+
+
+def test_of_a_trace_the_whole_exception_is_told_in_one_line() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1\n    x\n'
+    assert exception_of(f"{trace}KeyError: 5\n") == "KeyError: 5"
+    assert exception_of(f"{trace}Wrong: No key.\n  given: 5\n  allowed: 6\n") == "Wrong: No key.; given: 5; allowed: 6"
+    assert exception_of("") == ""
 
 
 @pytest.mark.parametrize("given", [{"kind": "sleep"}, {"at_s": -1}, {"for_s": -1}, {"at_s": math.nan}])

@@ -256,6 +256,16 @@ def test_a_described_link_keeps_the_order_unless_it_reorders(play: Any) -> None:
     play(story())
 
 
+def test_an_address_of_another_machine_is_told(play: Any) -> None:
+    async def story() -> None:
+        with pytest.raises(BadValueError, match=r"not possible to listen there: [A-Z][a-z ]+[.]") as caught:
+            async with InProcessCluster(DurableCounter(), 1, settings=ClusterSettings(host="192.0.2.1")):
+                pass
+        assert caught.value.hint == "name an address of this machine"
+
+    play(story())
+
+
 def test_a_port_in_use_is_told(play: Any) -> None:
     async def story() -> None:
         async with InProcessCluster(PingPong(), 2) as cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +14,11 @@ from typing import Any
 
 import pytest
 from small_protocols import Flood
-from socket_protocols import DurableCounter, Talkers
+from socket_protocols import DurableCounter, Quitters, Talkers
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.protocols.consensus.raft import Raft
-from wavetank.protocols.live import control, node_process
+from wavetank.protocols.live import control, launcher, node_process
 from wavetank.protocols.live.cluster import ClusterSettings, Outage, run_cluster
 from wavetank.protocols.live.launcher import ProcessCluster
 from wavetank.protocols.simulation import Request, simulate
@@ -82,6 +83,17 @@ def test_a_process_that_somebody_kills_is_started_again(play: Any) -> None:
             os.kill(cluster.processes[0], signal.SIGKILL)
             assert await cluster.until(lambda run: run.restarts == 1, 30)
             assert await cluster.until(lambda run: len(run.decisions) == 2, 30)
+
+    play(story())
+
+
+def test_a_process_that_ends_by_itself_ends_the_run_which_keeps_what_there_is(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(Quitters(), 2, processes=2, settings=FAST) as cluster:
+            with pytest.raises(WavetankError, match="process 1, code 7"):
+                await cluster.play(duration_s=30)
+            run = await cluster.finish()
+        assert run.decisions == {(0, 0): "here", (1, 1): "here"}
 
     play(story())
 
@@ -227,6 +239,63 @@ def test_hosts_that_do_not_come_are_named(play: Any) -> None:
 
     with pytest.raises(WavetankError, match=r"near, far did not join within 0\.2 s"):
         play(story())
+
+
+def test_a_host_speaks_for_its_own_nodes_alone(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(Talkers(), 2, processes=2, settings=FAST) as cluster:
+            process = cluster._processes[0]
+            here = ("127.0.0.1", 7000)
+            for addresses, keys in (({0: here, 1: here}, {}), ({0: here}, {1: b"k" * 32}), ({}, {})):
+                with pytest.raises(WavetankError, match="nodes that do not live there"):
+                    cluster._know(process, control.Listening(addresses, keys))
+            assert cluster._addresses[1] != here
+            assert 1 not in cluster._public_keys
+            # What it tells of others is not heard.
+            encode = cluster.codec.encode
+            lies = [("decide", 1, 0.0, encode("lie"), encode(1)), ("decide", 0, 0.0, encode("own"), encode(2))]
+            liar = control.ControlConnection()
+            liar.words.put_nowait(control.Told(lies))
+            liar.words.put_nowait(control.Failed(1, "lie"))
+            liar.words.put_nowait(None)
+            await cluster._listen(process, liar)
+            assert cluster.run.decisions[0, "own"] == 2
+            assert (1, "lie") not in cluster.run.decisions
+            assert cluster.run.failures == {}
+
+    play(story())
+
+
+def test_strangers_at_the_control_port_are_bounded(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_MOST_ARRIVING", 0)
+
+    async def story() -> None:
+        async with ProcessCluster(Talkers(), 2, processes=2, settings=FAST) as cluster:
+            address = cluster._control_address
+            silent = [await asyncio.open_connection(*address) for _ in range(2)]
+            for reading, _ in silent:
+                # A challenge: these two are waited for.
+                assert await asyncio.wait_for(reading.read(1), 10)
+            reading, writing = await asyncio.open_connection(*address)
+            assert await asyncio.wait_for(reading.read(), 10) == b""
+            for _, each in (*silent, (reading, writing)):
+                each.close()
+
+    play(story())
+
+
+def test_who_listens_everywhere_is_announced_under_the_name_of_the_machine(play: Any) -> None:
+    told: list[str] = []
+
+    async def story() -> None:
+        cluster = ProcessCluster(
+            Talkers(), 1, processes=1, control_address=("0.0.0.0", 0), told=lambda address, token: told.append(address)
+        )
+        async with cluster:
+            pass
+
+    play(story())
+    assert told[0].rpartition(":")[0] == socket.gethostname()
 
 
 def test_two_hosts_of_one_name_are_refused() -> None:

@@ -38,7 +38,7 @@ def test_alone_it_says_who_starts_it() -> None:
 def test_without_a_launcher_it_says_where_it_looked() -> None:
     done = started(WAVETANK_LAUNCHER="127.0.0.1:1", WAVETANK_TOKEN="ab" * 16, WAVETANK_PROCESS="x")
     assert done.returncode == 3
-    assert "The launcher cannot be reached." in done.stderr
+    assert "The launcher cannot be reached: Connection refused." in done.stderr
     assert "127.0.0.1:1" in done.stderr
 
 

@@ -239,6 +239,18 @@ class TestSignatures:
         assert [reading.batch(each) for each in found] == [[batch[0]], [batch[1]]]
         liar = DatagramWriter(CODEC, IDENTITY, 0, 1, signatures=self.end({**keys, 0: keys[1]}, 0))
         assert refused(reading.batch, liar.datagrams(batch[:1])[0]) == "forged"
+        # The liar's incarnation is not believed: the honest endpoint is heard as before.
+        honest = DatagramWriter(CODEC, IDENTITY, 0, 0, signatures=self.end(keys, 0, 1))
+        honest._count = 2
+        assert reading.batch(honest.datagrams(batch[:1])[0]) == [batch[0]]
+
+    def test_a_node_signs_for_its_own_endpoint_alone_even_when_it_says_nothing(self, keys: Any) -> None:
+        senders = {0: frozenset((0,)), 1: frozenset((1,))}
+        reading = DatagramReader(CODEC, IDENTITY, senders=senders, signatures=self.end(keys))
+        liar = DatagramWriter(CODEC, IDENTITY, 0, 2**32 - 1, signatures=self.end(keys, 0, 1))
+        assert refused(reading.batch, liar._datagram([], 0, 1)) == "wrong-sender"
+        [good] = DatagramWriter(CODEC, IDENTITY, 0, 0, signatures=self.end(keys, 0, 1)).datagrams([(0, 1, Ball(1))])
+        assert reading.batch(good) == [(0, 1, Ball(1))]
 
 
 class TestHandshake:
@@ -335,6 +347,15 @@ class TestDatagrams:
         assert refused(reading.batch, first) == "replayed"
         reading.expect(0, 2)
         assert refused(reading.batch, new.datagrams([(0, 1, Ball(3))])[0]) == "replayed"
+
+    def test_a_datagram_from_before_the_receiver_was_started_again_is_refused(self) -> None:
+        writer, before = self.pair()
+        [recorded] = writer.datagrams([(0, 1, Ball(1))])
+        assert before.batch(recorded) == [(0, 1, Ball(1))]
+        after = DatagramReader(CODEC, IDENTITY, senders={0: SENDERS}, incarnation=1)
+        assert refused(after.batch, recorded) == "replayed"
+        [new] = writer.datagrams([(0, 1, Ball(2))], 1)
+        assert after.batch(new) == [(0, 1, Ball(2))]
 
     @given(st.binary(max_size=100))
     def test_garbage_is_refused(self, data: bytes) -> None:

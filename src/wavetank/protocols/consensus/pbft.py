@@ -9,9 +9,14 @@ variant without signatures, in which view-change messages are acknowledged.
 
 Differs from the source:
 1. Clients are at replicas: a request enters at one, which passes it on and answers when it has executed it.
-2. The state fetched by a replica that fell behind is sent whole, not as a tree of pages; no proactive recovery.
+2. The state fetched by a replica that fell behind is sent whole, not as a tree of pages, so on sockets it has to fit a
+   frame; no proactive recovery.
 3. A request in two batches takes effect once.
 4. Lost messages are sent again when a client's replica asks everyone, not on status messages.
+5. Requests carry no proof of who made them: a Byzantine replica may order one under another's number.
+6. Nothing is kept across a crash: a replica that comes back counts as faulty until it has fetched the state.
+7. What one replica may have others keep is bounded: one vote a number and view, views up to ``VIEWS_AHEAD`` ahead (of
+   later ones only that they are), the latest checkpoints, ``MOST_ASKED`` requests that are not executed.
 """
 
 from __future__ import annotations
@@ -26,6 +31,11 @@ import msgspec
 from wavetank.protocols.consensus.store import Registers, check_command
 from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
 from wavetank.settings import check_parameters, setting
+
+VIEWS_AHEAD = 8
+MOST_ASKED = 16_384
+# Batches accepted under one number in different views, the latest, that a view change tells of.
+_ACCEPTED_A_PLACE = 8
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -174,21 +184,27 @@ class PBFTNode(Node):
         self.wanted: set[bytes] = set()
         # (view, place) to the digest accepted from the primary.
         self.accepted: dict[tuple[int, int], bytes] = {}
-        # (view, place, digest) to who voted for it.
-        self.prepares: dict[tuple[int, int, bytes], set[int]] = {}
-        self.commits: dict[tuple[int, int, bytes], set[int]] = {}
+        # (view, place) to digests to who voted for them.
+        self.prepares: dict[tuple[int, int], dict[bytes, set[int]]] = {}
+        self.commits: dict[tuple[int, int], dict[bytes, set[int]]] = {}
         # place to the last batch prepared there and its view; place to digest to the last view it was accepted in.
         self.last_prepared: dict[int, tuple[bytes, int]] = {}
         self.last_accepted: dict[int, dict[bytes, int]] = {}
         self.committed: dict[int, bytes] = {}
-        self.checkpoints: dict[Checkpoint, set[int]] = {}
+        # Replica to the digests of the states that it says it had, by place.
+        self.claims: dict[int, dict[int, bytes]] = {}
         self.own_checkpoints: dict[int, tuple[bytes, State]] = {0: (_BEGINNING.digest, State(0, (), ()))}
         # What clients want: own requests, and those of others that are not executed.
         self.mine: dict[int, Ask] = {}
         self.waiting: dict[int, Ask] = {}
+        # Numbers that wait because of a replica: of its own clients, and (under ~id) of those it passed on.
+        self.asked: dict[int, set[int]] = {}
         self.outcomes: dict[int, dict[int, Any]] = {}
         self.changes: dict[int, dict[int, ViewChange]] = {}
-        self.acks: dict[tuple[int, int, bytes], set[int]] = {}
+        # View, and whose view change is seen, to who saw it with which digest.
+        self.acks: dict[tuple[int, int], dict[int, bytes]] = {}
+        # Replica to a view so far ahead that what it says there is not kept.
+        self.ahead: dict[int, int] = {}
         self.new_views: dict[int, NewView] = {}
         self.patience = parameters.patience_rounds
         self.timing = False
@@ -209,7 +225,9 @@ class PBFTNode(Node):
             self.context.set_timer("retry", self.parameters.retry_rounds)
         if self.primary != self.context.id and self.active:
             self.context.send(self.primary, ask)
-        self._want(ask)
+        self.waiting.setdefault(number, ask)
+        self._hurry()
+        self._lead()
 
     def _on_ask(self, sender: int, message: Ask) -> None:
         if message.number in self.registers.results:
@@ -218,10 +236,18 @@ class PBFTNode(Node):
             return
         if self.waiting.get(message.number) == message and sender == message.origin:
             self._repeat(sender)
-        elif message.number not in self.waiting and sender == message.origin and self.primary != self.context.id:
-            # The client's replica asked everyone, so it does not trust the primary to have got it.
-            self.context.send(self.primary, message)
-        self._want(message)
+        elif message.number not in self.waiting:
+            asked = self.asked.setdefault(sender if sender == message.origin else ~sender, set())
+            if len(asked) >= MOST_ASKED:
+                # A correct replica asks again.
+                return
+            asked.add(message.number)
+            self.waiting[message.number] = message
+            if sender == message.origin and self.primary != self.context.id:
+                # The client's replica asked everyone, so it does not trust the primary to have got it.
+                self.context.send(self.primary, message)
+        self._hurry()
+        self._lead()
 
     def _on_outcome(self, sender: int, message: Outcome) -> None:
         if message.number not in self.mine:
@@ -246,10 +272,11 @@ class PBFTNode(Node):
             if self.last_prepared.get(place) == (digest, view):
                 self.context.send(to, Commit(view, place, digest))
 
-    def _want(self, ask: Ask) -> None:
-        self.waiting.setdefault(ask.number, ask)
-        self._hurry()
-        self._lead()
+    def _done(self, number: int) -> None:
+        """Wait no longer for a request."""
+        if self.waiting.pop(number, None) is not None:
+            for asked in self.asked.values():
+                asked.discard(number)
 
     def _lead(self) -> None:
         """As the primary, give numbers to the requests that have none."""
@@ -284,6 +311,8 @@ class PBFTNode(Node):
     def _on_pre_prepare(self, sender: int, message: PrePrepare) -> None:
         if message.view != self.view or not self.active or sender != self.primary or not self._in_window(message.place):
             return
+        if len(message.batch) > self.parameters.batch:
+            return
         if (self.view, message.place) not in self.accepted:
             for ask in message.batch:
                 if ask.number not in self.registers.results:
@@ -298,51 +327,47 @@ class PBFTNode(Node):
 
     def _accept_digest(self, place: int, digest: bytes) -> None:
         self.accepted[self.view, place] = digest
-        self.last_accepted.setdefault(place, {})[digest] = self.view
+        views = self.last_accepted.setdefault(place, {})
+        views[digest] = self.view
+        if len(views) > _ACCEPTED_A_PLACE:
+            del views[min(views, key=views.__getitem__)]
         if self.primary != self.context.id:
             self.context.broadcast(Prepare(self.view, place, digest))
-            self.prepares.setdefault((self.view, place, digest), set()).add(self.context.id)
+            _vote(self.prepares, self.view, place, digest, self.context.id)
         self._check_prepared(place, digest)
 
     def _on_prepare(self, sender: int, message: Prepare) -> None:
         view, place = message.view, message.place
-        if view < self.view or not self._in_window(place) or sender == view % self.context.size:
+        if not self._is_near(view) or not self._in_window(place) or sender == view % self.context.size:
             return
-        key = (view, place, message.digest)
-        votes = self.prepares.get(key)
-        if votes is None:
-            votes = self.prepares[key] = set()
-        votes.add(sender)
         # The primary's pre-prepare is its vote.
-        if len(votes) == self.quorum - 1:
+        if _vote(self.prepares, view, place, message.digest, sender) == self.quorum - 1:
             self._check_prepared(place, message.digest)
 
+    def _is_near(self, view: int) -> bool:
+        return self.view <= view <= self.view + VIEWS_AHEAD
+
     def _check_prepared(self, place: int, digest: bytes) -> None:
-        key = (self.view, place, digest)
         if not self.active or self.accepted.get((self.view, place)) != digest:
             return
-        if len(self.prepares.get(key, ())) < self.quorum - 1 or self.last_prepared.get(place) == (digest, self.view):
+        votes = self.prepares.get((self.view, place), {}).get(digest, ())
+        if len(votes) < self.quorum - 1 or self.last_prepared.get(place) == (digest, self.view):
             return
         self.last_prepared[place] = (digest, self.view)
         self.context.broadcast(Commit(self.view, place, digest))
-        self.commits.setdefault(key, set()).add(self.context.id)
+        _vote(self.commits, self.view, place, digest, self.context.id)
         self._check_committed(place, digest)
 
     def _on_commit(self, sender: int, message: Commit) -> None:
-        if message.view < self.view or not self._in_window(message.place):
+        if not self._is_near(message.view) or not self._in_window(message.place):
             return
-        key = (message.view, message.place, message.digest)
-        votes = self.commits.get(key)
-        if votes is None:
-            votes = self.commits[key] = set()
-        votes.add(sender)
-        if len(votes) == self.quorum:
+        if _vote(self.commits, message.view, message.place, message.digest, sender) == self.quorum:
             self._check_committed(message.place, message.digest)
 
     def _check_committed(self, place: int, digest: bytes) -> None:
         if place in self.committed or self.last_prepared.get(place) != (digest, self.view):
             return
-        if len(self.commits.get((self.view, place, digest), ())) >= self.quorum:
+        if len(self.commits.get((self.view, place), {}).get(digest, ())) >= self.quorum:
             self.committed[place] = digest
             self._execute()
 
@@ -357,7 +382,7 @@ class PBFTNode(Node):
             self.context.decide(tuple((ask.number, ask.command) for ask in batch), self.executed)
             for ask in batch:
                 result = self.registers.apply(ask.number, ask.command)
-                self.waiting.pop(ask.number, None)
+                self._done(ask.number)
                 if self.mine.pop(ask.number, None) is not None:
                     self.outcomes.pop(ask.number, None)
                     self.context.reply(ask.number, result)
@@ -387,10 +412,23 @@ class PBFTNode(Node):
     def _on_checkpoint(self, sender: int, message: Checkpoint) -> None:
         if message.place <= self.stable.place:
             return
-        votes = self.checkpoints.setdefault(message, set())
-        votes.add(sender)
-        if len(votes) >= self.quorum:
+        self._claim(sender, message)
+        if len(self._claimants(message)) >= self.quorum:
             self._stabilise(message)
+
+    def _claim(self, sender: int, checkpoint: Checkpoint) -> None:
+        said = self.claims.setdefault(sender, {})
+        said.setdefault(checkpoint.place, checkpoint.digest)
+        if len(said) > self._most_checkpoints:
+            del said[min(said)]
+
+    @property
+    def _most_checkpoints(self) -> int:
+        # A correct replica has that of its last stable place and those of its window.
+        return self.parameters.window // self.parameters.checkpoint + 2
+
+    def _claimants(self, checkpoint: Checkpoint) -> list[int]:
+        return [who for who, said in self.claims.items() if said.get(checkpoint.place) == checkpoint.digest]
 
     def _stabilise(self, checkpoint: Checkpoint) -> None:
         own = self.own_checkpoints.get(checkpoint.place)
@@ -401,6 +439,7 @@ class PBFTNode(Node):
             return
         self.stable = checkpoint
         self._forget(checkpoint.place)
+        self._take_over()
         self._lead()
 
     def _forget(self, place: int) -> None:
@@ -411,7 +450,9 @@ class PBFTNode(Node):
         self.last_accepted = {each: last for each, last in self.last_accepted.items() if each > place}
         self.committed = {each: digest for each, digest in self.committed.items() if each > place}
         self.own_checkpoints = {each: own for each, own in self.own_checkpoints.items() if each >= place}
-        self.checkpoints = {each: votes for each, votes in self.checkpoints.items() if each.place > place}
+        self.claims = {
+            who: {each: digest for each, digest in said.items() if each > place} for who, said in self.claims.items()
+        }
         kept = {digest for _, digest in self._named_digests()} | {_NULL_DIGEST}
         self.batches = {digest: batch for digest, batch in self.batches.items() if digest in kept}
         self.wanted &= kept
@@ -435,19 +476,23 @@ class PBFTNode(Node):
             return
         checkpoint = Checkpoint(message.place, digest_of((message.values, message.results)))
         # One correct replica vouches for it: f+1 say so.
-        if len(self.checkpoints.get(checkpoint, ())) <= self.faults:
+        claimants = self._claimants(checkpoint)
+        if len(claimants) <= self.faults:
             return
         self.registers.values = dict(message.values)
         self.registers.results = dict(message.results)
         self.executed = message.place
         for number in [number for number in self.waiting if number in self.registers.results]:
-            del self.waiting[number]
+            self._done(number)
         for number in [number for number in self.mine if number in self.registers.results]:
             del self.mine[number]
             self.outcomes.pop(number, None)
             self.context.reply(number, self.registers.results[number])
-        self.own_checkpoints[message.place] = (checkpoint.digest, message)
-        if len(self.checkpoints[checkpoint]) >= self.quorum:
+        self.own_checkpoints = {
+            self.stable.place: self.own_checkpoints[self.stable.place],
+            message.place: (checkpoint.digest, message),
+        }
+        if len(claimants) >= self.quorum:
             self._stabilise(checkpoint)
         self._relax()
         self._execute()
@@ -523,6 +568,7 @@ class PBFTNode(Node):
         self.accepted = {key: digest for key, digest in self.accepted.items() if key[0] >= view}
         self.changes = {each: changes for each, changes in self.changes.items() if each >= view}
         self.acks = {key: senders for key, senders in self.acks.items() if key[0] >= view}
+        self.ahead = {who: each for who, each in self.ahead.items() if each > view}
         self.new_views = {each: new for each, new in self.new_views.items() if each >= view}
         self.context.broadcast(message)
         self.context.set_timer("again", self.parameters.retry_rounds)
@@ -530,24 +576,22 @@ class PBFTNode(Node):
 
     def _on_view_change(self, sender: int, message: ViewChange) -> None:
         view = message.view
-        if view < self.view or any(each.view >= view for each in (*message.prepared, *message.accepted)):
+        if view < self.view or not self._makes_sense(message):
             return
-        # One message a sender and view: a second, different one is a lie.
-        if self.changes.setdefault(view, {}).setdefault(sender, message) != message:
+        if not self._is_near(view):
+            self.ahead[sender] = max(view, self.ahead.get(sender, view))
+        elif self.changes.setdefault(view, {}).setdefault(sender, message) != message:
+            # One message a sender and view: a second, different one is a lie.
             return
-        ack = ViewChangeAck(view, sender, digest_of(message))
-        to = view % self.context.size
-        if to != self.context.id:
-            self.context.send(to, ack)
         else:
-            self._on_view_change_ack(self.context.id, ack)
+            self._acknowledge(sender, message)
         ahead = [each for each in self.changes if each > self.view]
-        leavers = {who for each in ahead for who in self.changes[each]}
+        leavers = {who for each in ahead for who in self.changes[each]} | self.ahead.keys()
         if len(leavers) > self.faults and self.parameters.view_changes:
             # A correct replica is among them: follow.
-            self._leave(min(ahead))
+            self._leave(min([*ahead, *self.ahead.values()]))
             return
-        gone = {who for each, known in self.changes.items() if each >= self.view for who in known}
+        gone = {who for each, known in self.changes.items() if each >= self.view for who in known} | self.ahead.keys()
         if not self.active and not self.timing and len(gone) >= self.quorum:
             # Only now can the new primary act.  Each view is given twice the time of the one before, or a slow
             # network would never see one through.
@@ -555,6 +599,26 @@ class PBFTNode(Node):
             self.timing = True
             self.context.set_timer("patience", self.patience)
         self._check_new_view()
+
+    def _makes_sense(self, change: ViewChange) -> bool:
+        """Return whether a correct replica may say this; whatever is checked against it later is short then."""
+        first, last = change.stable + 1, change.stable + self.parameters.window
+        told = (*change.prepared, *change.accepted)
+        return (
+            change.stable >= 0
+            and len(change.checkpoints) <= self._most_checkpoints
+            and len({each.place for each in change.prepared}) == len(change.prepared)
+            and len(change.accepted) <= _ACCEPTED_A_PLACE * self.parameters.window
+            and all(first <= each.place <= last and 0 <= each.view < change.view for each in told)
+        )
+
+    def _acknowledge(self, sender: int, message: ViewChange) -> None:
+        ack = ViewChangeAck(message.view, sender, digest_of(message))
+        to = message.view % self.context.size
+        if to != self.context.id:
+            self.context.send(to, ack)
+        else:
+            self._on_view_change_ack(self.context.id, ack)
 
     def _on_remind(self, sender: int, message: Remind) -> None:
         own = self.changes.get(message.view, {}).get(self.context.id)
@@ -565,12 +629,12 @@ class PBFTNode(Node):
             self.context.send(sender, new)
 
     def _on_view_change_ack(self, sender: int, message: ViewChangeAck) -> None:
-        if message.view >= self.view:
-            self.acks.setdefault((message.view, message.sender, message.digest), set()).add(sender)
+        if self._is_near(message.view) and 0 <= message.sender < self.context.size:
+            self.acks.setdefault((message.view, message.sender), {}).setdefault(sender, message.digest)
             self._check_new_view()
 
     def _on_new_view(self, sender: int, message: NewView) -> None:
-        if message.view >= self.view and sender == message.view % self.context.size:
+        if self._is_near(message.view) and sender == message.view % self.context.size:
             self.new_views.setdefault(message.view, message)
             self._check_new_view()
 
@@ -608,8 +672,9 @@ class PBFTNode(Node):
         self._enter(message)
 
     def _vouched(self, who: int, digest: bytes) -> bool:
-        others = self.acks.get((self.view, who, digest), set()) - {who, self.context.id}
-        return len(others) >= 2 * self.faults - 1
+        seen = self.acks.get((self.view, who), {})
+        others = sum(said == digest for other, said in seen.items() if other not in (who, self.context.id))
+        return others >= 2 * self.faults - 1
 
     def _decision(self, changes: Mapping[int, ViewChange]) -> tuple[Checkpoint, tuple[tuple[int, bytes], ...]] | None:
         """Return from where on, and with which batches, the new view goes on; None when more must be known."""
@@ -626,7 +691,9 @@ class PBFTNode(Node):
         if not good:
             return None
         stable = max(good, key=lambda each: (each.place, each.digest))
+        # What may have been committed was prepared in the window of a correct replica whose stable place is no later.
         last = max((each.place for change in known for each in change.prepared), default=stable.place)
+        last = min(last, stable.place + self.parameters.window)
         chosen = []
         for place in range(stable.place + 1, last + 1):
             digest = self._choice(place, known)
@@ -666,22 +733,47 @@ class PBFTNode(Node):
         if self.timing:
             self.timing = False
             self.context.cancel_timer("patience")
-        if message.stable.place > self.stable.place:
-            self.checkpoints.setdefault(message.stable, set()).update(
-                who for who, _ in message.changes if message.stable in self.changes[self.view][who].checkpoints
-            )
-            self._stabilise(message.stable)
+        # Before anything can be led: new batches come after those that are taken over.
         self.next_place = max([message.stable.place, *(place for place, _ in message.chosen)]) + 1
-        for place, digest in message.chosen:
-            if place > self.stable.place:
-                if digest not in self.batches:
-                    self._fetch(digest)
-                self._accept_digest(place, digest)
+        if message.stable.place > self.stable.place:
+            for who, _ in message.changes:
+                if message.stable in self.changes[self.view][who].checkpoints:
+                    self._claim(who, message.stable)
+            self._stabilise(message.stable)
+        self._take_over()
         self._hurry()
         for ask in self.mine.values():
             if self.primary != self.context.id:
                 self.context.send(self.primary, ask)
         self._lead()
+
+    def _take_over(self) -> None:
+        """Accept what the new view took over from earlier ones, as far as this replica's window reaches."""
+        new = self.new_views.get(self.view)
+        if new is None or not self.active:
+            return
+        for place, digest in new.chosen:
+            if self._in_window(place) and (self.view, place) not in self.accepted:
+                if digest not in self.batches:
+                    self._fetch(digest)
+                self._accept_digest(place, digest)
+
+
+def _vote(
+    ballots: dict[tuple[int, int], dict[bytes, set[int]]], view: int, place: int, digest: bytes, voter: int
+) -> int:
+    """Count a vote, the first of a replica for a number in a view; return how many its digest has."""
+    ballot = ballots.get((view, place))
+    if ballot is None:
+        ballot = ballots[view, place] = {}
+    votes = ballot.get(digest)
+    if votes is None or len(ballot) > 1:
+        if any(voter in others for each, others in ballot.items() if each != digest):
+            return 0
+        if votes is None:
+            votes = ballot[digest] = set()
+    votes.add(voter)
+    return len(votes)
 
 
 _HANDLERS: dict[type[Message], Any] = {

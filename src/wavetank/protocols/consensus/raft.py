@@ -22,6 +22,8 @@ from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
 from wavetank.settings import check_parameters, setting
 
 _NOTHING = -1
+# No run gets here; a server that lies must not bring the others to a number that cannot be sent.
+_LAST_TERM = 2**62
 
 
 class Entry(Message, frozen=True):
@@ -126,6 +128,8 @@ class RaftNode(Node):
 
     def receive(self, sender: int, message: Any) -> None:
         """React to a message; a higher term ends the present one."""
+        if message.term > _LAST_TERM:
+            return
         if message.term > self.term:
             self._enter_term(message.term)
         _HANDLERS[type(message)](self, sender, message)
@@ -241,6 +245,9 @@ class RaftNode(Node):
             for number, command in self.waiting.items():
                 self._submit(number, command)
         previous = message.previous_index
+        if previous < 0 or self._contradicts_what_is_committed(message):
+            # No correct leader says this; Raft does not bear liars, but none of them stops this server.
+            return
         if previous >= len(self.log) or self.log[previous].term != message.previous_term:
             index = len(self.log) - 1
             if previous <= index:
@@ -263,8 +270,13 @@ class RaftNode(Node):
             self._apply()
         self.context.send(sender, Appended(self.term, True, agreed))
 
+    def _contradicts_what_is_committed(self, message: Append) -> bool:
+        first = message.previous_index + 1
+        known = self.log[first : self.commit + 1]
+        return any(old.term != new.term for old, new in zip(known, message.entries, strict=False))
+
     def _on_appended(self, sender: int, message: Appended) -> None:
-        if self.role != "leader" or message.term < self.term:
+        if self.role != "leader" or message.term < self.term or message.index >= len(self.log):
             return
         if not message.success:
             self.next_index[sender] = max(min(message.index + 1, self.next_index[sender]), 1)

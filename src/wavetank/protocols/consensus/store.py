@@ -1,7 +1,8 @@
 """What a replicated log is applied to here: named registers, each request at most once.
 
 The commands are those of the histories that the consistency checker reads: ``("read", key)``,
-``("write", key, value)``, ``("cas", key, (old, new))``, ``("append", key, value)``.
+``("write", key, value)``, ``("cas", key, (old, new))``, ``("append", key, value)``.  A ``cas`` that finds another
+value, and an ``append`` to what is no sequence, give False and change nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class Registers:
             self.values[key] = command[2]
             return None
         if action == "append":
-            self.values[key] = (*(self.values.get(key) or ()), command[2])
+            before = self.values.get(key)
+            if before is not None and not isinstance(before, tuple | list):
+                return False
+            self.values[key] = (*(before or ()), command[2])
             return None
         old, new = command[2]
         if self.values.get(key) != old:

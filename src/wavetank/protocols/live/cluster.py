@@ -244,8 +244,15 @@ class ClusterRun:
     def check(self) -> None:
         """Raise WavetankError if the code of a node raised."""
         for node, trace in sorted(self.failures.items()):
-            says = trace.strip().splitlines()[-1]
+            says = exception_of(trace)
             raise WavetankError(f"Node {node} ended with an exception: {says}", given=trace, where="the algorithm")
+
+
+def exception_of(trace: str) -> str:
+    """Return the exception that a trace ends with, all of its message in one line."""
+    lines = trace.strip().splitlines()
+    first = max((place for place, line in enumerate(lines) if not line.startswith(" ")), default=0)
+    return "; ".join(line.strip() for line in lines[first:] if line.strip())
 
 
 def _as_operation(command: Any) -> tuple[str, str, Any]:
@@ -307,6 +314,14 @@ class Cluster(ABC):
                     )
         self.faults = tuple(faults)
         self.homes, self.places = self.settings.homes(size, processes)
+        most = 65_536 - len(self.homes)
+        if self.settings.base_port > most:
+            raise BadValueError(
+                f"There is no port for each of {len(self.homes)} endpoints.",
+                given=self.settings.base_port,
+                allowed=f"0 to {most}",
+                where="base_port",
+            )
         self.home_of = {node: place for place, nodes in enumerate(self.homes) for node in nodes}
         self.process_of = {place: process for process, places in enumerate(self.places) for place in places}
         self.codec = codec_of(algorithm)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import os
 import secrets
 import ssl
 from collections.abc import Mapping
@@ -356,9 +357,8 @@ async def join(address: tuple[str, int], token: Token, name: str, timeout_s: flo
         )
     except (OSError, TimeoutError) as error:
         raise WavetankError(
-            "The launcher cannot be reached.",
+            f"The launcher cannot be reached: {_reason_of(error)}.",
             given=where,
-            where=str(error) or "no answer",
             hint="is it running, and does a firewall let this port through?",
         ) from None
     try:
@@ -368,6 +368,15 @@ async def join(address: tuple[str, int], token: Token, name: str, timeout_s: flo
             connection.close()
         raise
     return connection
+
+
+def _reason_of(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, ssl.SSLError):
+        return "whoever listens there does not speak TLS"
+    # Names that cannot be resolved have negative numbers and their own texts.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else (error.strerror or str(error))
 
 
 async def _introduce(connection: ControlConnection, token: Token, name: str, timeout_s: float) -> None:

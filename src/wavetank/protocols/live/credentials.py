@@ -126,8 +126,11 @@ class Certificate:
         for path in (certificate, key, authority):
             try:
                 texts.append(path.read_text())
-            except (OSError, UnicodeDecodeError) as error:
-                raise BadFileError("A TLS file cannot be read.", given=str(error), where=str(path)) from error
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise BadFileError(f"A TLS file cannot be read: {reason}.", where=str(path)) from error
+            except UnicodeDecodeError as error:
+                raise BadFileError("A TLS file holds no text.", allowed="PEM", where=str(path)) from error
         found = cls(certificate=texts[0], key=texts[1], authority=texts[2])
         found.server_context()
         return found

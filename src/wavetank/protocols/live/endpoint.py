@@ -16,6 +16,7 @@ import errno
 import heapq
 import itertools
 import logging
+import os
 import socket
 import ssl
 import time
@@ -278,6 +279,8 @@ class Endpoint:
         self.client_tls: ssl.SSLContext | None = certificate.client_context() if certificate else None
         self._server_tls = certificate.server_context() if certificate else None
         self.incarnation = incarnation
+        # Of all endpoints, as far as is known.
+        self.incarnations = {number: incarnation}
         self.port: DatagramPort | None = None
         self.datagram_writer: DatagramWriter | None = None
         self.datagram_reader: DatagramReader | None = None
@@ -360,15 +363,22 @@ class Endpoint:
             limit=min(self.frame_bytes, LARGEST_DATAGRAM_BYTES),
             signatures=self.signatures,
         )
-        self.datagram_reader = DatagramReader(self.codec, self.identity, senders=self.homes, signatures=self.signatures)
+        self.datagram_reader = DatagramReader(
+            self.codec,
+            self.identity,
+            senders=self.homes,
+            incarnation=self.incarnation,
+            signatures=self.signatures,
+        )
 
     def connect(self, addresses: Mapping[int, tuple[str, int]], incarnations: Mapping[int, int] | None = None) -> None:
         """Say where the endpoints are; may be said again when one has moved."""
         for place, address in addresses.items():
             if place in self._needed:
                 self.links[place].move(address)
+        self.incarnations.update(incarnations or {})
         if self.datagram_reader is not None:
-            for place, incarnation in (incarnations or {}).items():
+            for place, incarnation in self.incarnations.items():
                 self.datagram_reader.expect(place, incarnation)
 
     def know_keys(self, public: Mapping[int, bytes]) -> None:
@@ -732,10 +742,11 @@ class _ImpairedLinks:
 
 def cannot_listen(error: OSError, host: str, port: int) -> BadValueError:
     """Return the error about an address that cannot be listened on."""
+    given = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return BadValueError("The port is in use.", given=given, hint="choose another port; 0 takes any free one")
+    # Names that cannot be resolved have negative numbers and their own texts.
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else (error.strerror or str(error))
     return BadValueError(
-        "The port is in use."
-        if error.errno == errno.EADDRINUSE
-        else f"It is not possible to listen there: {error.strerror or error}.",
-        given=f"{host}:{port}",
-        hint="choose another port; 0 takes any free one",
+        f"It is not possible to listen there: {reason}.", given=given, hint="name an address of this machine"
     )

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -41,6 +42,8 @@ JOIN_TIMEOUT_S = 120.0
 _CHILD_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 5.0
 _MOST_REVIVALS = 10
+# Connections that have not yet proven the token, beside one for each process.
+_MOST_ARRIVING = 32
 _ENDED_EARLY = "A process of the cluster ended."
 
 log = logging.getLogger("wavetank.cluster")
@@ -169,6 +172,7 @@ class ProcessCluster(Cluster):
         self._addresses: dict[int, tuple[str, int]] = {}
         self._public_keys: dict[int, bytes] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._arriving = 0
         self._begun = False
         self._trouble: WavetankError | None = None
 
@@ -199,7 +203,9 @@ class ProcessCluster(Cluster):
         self._control_address = (host, port)
         names = self._hosts or tuple(f"process {number}" for number in range(count))
         self._processes = [_Process(number, name, local=not self._hosts) for number, name in enumerate(names)]
-        self._announce(f"{host}:{port}", self._token)
+        # Whoever listens everywhere is found under the name of this machine.
+        name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+        self._announce(f"{name}:{port}", self._token)
         for process in self._processes:
             if process.local:
                 self._spawn(process)
@@ -273,7 +279,14 @@ class ProcessCluster(Cluster):
         self._start_task(self._admit(connection))
 
     async def _admit(self, connection: control.ControlConnection) -> None:
-        name = await control.admit(connection, self._token)
+        if self._arriving >= _MOST_ARRIVING + len(self._processes):
+            connection.close()
+            return
+        self._arriving += 1
+        try:
+            name = await control.admit(connection, self._token)
+        finally:
+            self._arriving -= 1
         if name is None:
             return
         process = next((each for each in self._processes if each.name == name and each.status == "away"), None)
@@ -344,6 +357,11 @@ class ProcessCluster(Cluster):
         )
 
     def _know(self, process: _Process, found: control.Listening) -> None:
+        places = self.places[process.number]
+        nodes = {node for place in places for node in self.homes[place]}
+        # Who joined may speak for its own nodes alone, or one host could sign for all others.
+        if set(found.addresses) != set(places) or not found.public_keys.keys() <= nodes:
+            raise WavetankError(f"{process.name} spoke for nodes that do not live there.")
         self._addresses |= found.addresses
         self._public_keys |= found.public_keys
 
@@ -354,14 +372,16 @@ class ProcessCluster(Cluster):
 
     async def _listen(self, process: _Process, connection: control.ControlConnection) -> None:
         decode = self.codec.decode
+        nodes = {node for place in self.places[process.number] for node in self.homes[place]}
         while (words := await connection.heard()) is not None:
             if isinstance(words, control.Told):
-                rows = words.outputs
+                rows = [row for row in words.outputs if row[1] in nodes]
                 self.take([Output(kind, node, at, decode(name), decode(value)) for kind, node, at, name, value in rows])
             elif isinstance(words, control.Tally):
                 process.counters, process.hostile = words.counters, words.hostile
             elif isinstance(words, control.Failed):
-                self.failed(words.node, words.trace)
+                if words.node in nodes:
+                    self.failed(words.node, words.trace)
             elif isinstance(words, control.Listening) and not process.listening.done():
                 process.listening.set_result(words)
             elif isinstance(words, control.Connected) and not process.connected.done():
@@ -506,6 +526,8 @@ class ProcessCluster(Cluster):
         found = {}
         for process in asked:
             for number, data in process.states.items():
+                if self.process_of.get(self.home_of.get(number, -1)) != process.number:
+                    continue
                 node = attach(self.algorithm, number, self.run.size, self.faults)
                 with contextlib.suppress(BadFileError):
                     with_state(inner(node), self.codec.decode(data))

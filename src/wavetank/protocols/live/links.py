@@ -388,7 +388,8 @@ class DatagramLink(Link):
         endpoint = self.endpoint
         if endpoint.port is None or endpoint.datagram_writer is None:
             return
-        for datagram in endpoint.datagram_writer.datagrams(batch):
+        incarnation = endpoint.incarnations.get(self.target, 0)
+        for datagram in endpoint.datagram_writer.datagrams(batch, incarnation):
             endpoint.port.transport.sendto(datagram, self._address)
 
 

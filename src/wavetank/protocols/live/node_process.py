@@ -40,6 +40,8 @@ FOLDER_VARIABLE = "WAVETANK_JOINED_FOLDER"
 TALLY_S = 0.25
 CONNECT_TIMEOUT_S = 10.0
 _WAIT_FOR_ASSIGNMENT_S = 24 * 3600.0
+# The exit code of a process whose launcher is gone.
+LAUNCHER_LOST = 5
 
 
 class NodeProcess:
@@ -263,7 +265,7 @@ def main() -> int:
         joined = Path(folder) if folder else None
         with asyncio.Runner(loop_factory=fastest_loop) as runner:
             ended = runner.run(join_and_run(address, token, os.environ[NAME_VARIABLE], joined_folder=joined))
-        return 0 if ended else 1
+        return 0 if ended else LAUNCHER_LOST
     except KeyError as error:
         sys.stderr.write(f"{error} is not set; a launcher starts this program\n")
         return 3

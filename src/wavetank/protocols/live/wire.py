@@ -14,7 +14,8 @@ Differs from the source:
 1. One checksum and one signature cover a whole batch of messages, not each of them.
 2. A session's key comes from the run's secret and one fresh number of each end, so a recorded connection is worth
    nothing in another one; there is no forward secrecy (TLS has it).
-3. The window of datagrams begins anew with each incarnation of an endpoint, which the launcher numbers.
+3. The window of datagrams begins anew with each incarnation of an endpoint, which the launcher numbers; a datagram
+   names the sender's and the receiver's, so that none from before a restart of either is taken.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ REASONS = {
 _LENGTH = struct.Struct(">I")
 _COUNTER = struct.Struct(">Q")
 _SENDER = struct.Struct(">I")
-_DATAGRAM = struct.Struct(">BIIQ")
+# Version, sending endpoint, its incarnation, that of the receiving endpoint, counter.
+_DATAGRAM = struct.Struct(">BIIIQ")
 _TAG_BYTES = 16
 _SIGNATURE_BYTES = 64
 _NONCE_BYTES = 16
@@ -535,6 +537,8 @@ def _opened(
             raise HostileFrameError("garbage", "no room for a signature")
         sender, signature, body = bytes(body[: _SENDER.size]), bytes(body[_SENDER.size : start]), body[start:]
         (signer,) = _SENDER.unpack(sender)
+        if signer not in senders:
+            raise HostileFrameError("wrong-sender", f"node {signer}")
         if not signatures.valid(signer, signature, b"".join((b"wavetank frame", key, counter, sender, body))):
             raise HostileFrameError("forged", "signature")
     batch = codec.decode(body)
@@ -583,13 +587,25 @@ class DatagramWriter:
         self._stamp = Stamp(identity.session(-1, b"datagrams", b""))
         self._count = 0
 
-    def datagrams(self, batch: Sequence[Envelope]) -> list[bytes]:
-        """Return a batch to one endpoint as datagrams; raises UnsendableError as :meth:`FrameWriter.frames` does."""
-        if self._signatures is None:
-            return list(self._filled_up(batch, -1))
-        return [each for sender, part in by_sender(batch) for each in self._filled_up(part, sender)]
+    def datagrams(self, batch: Sequence[Envelope], to_incarnation: int = 0) -> list[bytes]:
+        """Return a batch to one endpoint as datagrams.
 
-    def _filled_up(self, batch: Sequence[Envelope], signer: int) -> Iterator[bytes]:
+        Parameters
+        ----------
+        batch : sequence of (int, int, Message)
+        to_incarnation : int
+            How often the receiving endpoint was started before.
+
+        Raises
+        ------
+        UnsendableError
+            As :meth:`FrameWriter.frames` does.
+        """
+        if self._signatures is None:
+            return list(self._filled_up(batch, to_incarnation, -1))
+        return [each for sender, part in by_sender(batch) for each in self._filled_up(part, to_incarnation, sender)]
+
+    def _filled_up(self, batch: Sequence[Envelope], to_incarnation: int, signer: int) -> Iterator[bytes]:
         overhead = _DATAGRAM.size + _TAG_BYTES + 3 + (_SENDER.size + _SIGNATURE_BYTES) * (signer >= 0)
         parts: list[bytes] = []
         length = overhead
@@ -599,18 +615,18 @@ class DatagramWriter:
             if overhead + len(part) > self._limit:
                 raise too_large(envelope, len(part), self._limit - overhead)
             if parts and length + len(part) > self._filled:
-                yield self._datagram(parts, signer)
+                yield self._datagram(parts, to_incarnation, signer)
                 parts, length = [], overhead
             parts.append(part)
             length += len(part)
         if parts:
-            yield self._datagram(parts, signer)
+            yield self._datagram(parts, to_incarnation, signer)
 
-    def _datagram(self, parts: list[bytes], signer: int) -> bytes:
+    def _datagram(self, parts: list[bytes], to_incarnation: int, signer: int) -> bytes:
         count = len(parts)
         head = bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
         body = head + b"".join(parts)
-        start = _DATAGRAM.pack(VERSION, self._endpoint, self._incarnation, self._count)
+        start = _DATAGRAM.pack(VERSION, self._endpoint, self._incarnation, to_incarnation, self._count)
         self._count += 1
         if self._signatures is not None:
             sender = _SENDER.pack(signer)
@@ -628,6 +644,8 @@ class DatagramReader:
     identity : RunIdentity
     senders : mapping
         Endpoint to the nodes that live there.
+    incarnation : int
+        How often the endpoint that reads was started before.
     signatures : Signatures, optional
     """
 
@@ -637,10 +655,12 @@ class DatagramReader:
         identity: RunIdentity,
         *,
         senders: typing.Mapping[int, frozenset[int]],
+        incarnation: int = 0,
         signatures: Signatures | None = None,
     ) -> None:
         self._codec = codec
         self._senders = senders
+        self._incarnation = incarnation
         self._signatures = signatures
         self._stamp = Stamp(identity.session(-1, b"datagrams", b""))
         # Endpoint to [incarnation, highest counter seen, one bit for each of the last counters].
@@ -658,7 +678,7 @@ class DatagramReader:
         if len(view) < _DATAGRAM.size + _TAG_BYTES:
             raise HostileFrameError("truncated", f"{len(view)} bytes")
         start = bytes(view[: _DATAGRAM.size])
-        version, endpoint, incarnation, count = _DATAGRAM.unpack(start)
+        version, endpoint, incarnation, meant_for, count = _DATAGRAM.unpack(start)
         if version != VERSION:
             raise HostileFrameError("version", f"{version}, this is {VERSION}")
         tag, body = bytes(view[_DATAGRAM.size : _DATAGRAM.size + _TAG_BYTES]), view[_DATAGRAM.size + _TAG_BYTES :]
@@ -666,8 +686,12 @@ class DatagramReader:
             raise HostileFrameError("forged", "checksum")
         if endpoint not in self._windows:
             raise HostileFrameError("wrong-sender", f"endpoint {endpoint}")
+        if meant_for != self._incarnation:
+            raise HostileFrameError("replayed", f"for incarnation {meant_for}, this is {self._incarnation}")
+        batch = _opened(self._codec, self._stamp.key, start, body, self._senders[endpoint], self._signatures)
+        # Last: what another endpoint forged must not move the window of this one.
         self._admit(endpoint, incarnation, count)
-        return _opened(self._codec, self._stamp.key, start, body, self._senders[endpoint], self._signatures)
+        return batch
 
     def _admit(self, endpoint: int, incarnation: int, count: int) -> None:
         window = self._windows[endpoint]

@@ -23,6 +23,13 @@ def test_a_message_leaves_out_what_it_does_not_know() -> None:
     assert str(WavetankError("It is wrong.")) == "It is wrong."
 
 
+def test_what_was_given_is_cut_when_it_would_hide_the_rest() -> None:
+    shown = dict(WavetankError("x", given="a" * 5_000_000, hint="look at the file").lines())
+    assert shown["given"] == "a" * 300 + "... (5,000,000 characters in all)"
+    assert shown["next"] == "look at the file"
+    assert dict(WavetankError("x", given="a" * 300).lines())["given"] == "a" * 300
+
+
 def test_a_given_text_is_shown_as_typed_and_a_given_value_as_python_writes_it() -> None:
     assert WavetankError("x", given="a b").lines()[1] == ("given", "a b")
     assert WavetankError("x", given=["a"]).lines()[1] == ("given", "['a']")

@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# A longer one would push the rest of the message off the screen.
+_SHOWN_CHARACTERS = 300
+
 
 class WavetankError(Exception):
     """Something the user can put right.
@@ -57,7 +60,10 @@ class WavetankError(Exception):
         """Return the parts as (label, text) pairs in reading order; the first label is empty."""
         parts = [("", self.problem)]
         if self.given is not None:
-            parts.append(("given", self.given if isinstance(self.given, str) else repr(self.given)))
+            given = self.given if isinstance(self.given, str) else repr(self.given)
+            if len(given) > _SHOWN_CHARACTERS:
+                given = f"{given[:_SHOWN_CHARACTERS]}... ({len(given):,} characters in all)"
+            parts.append(("given", given))
         if self.allowed:
             text = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
             parts.append(("allowed", text))

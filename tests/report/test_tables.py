@@ -76,6 +76,13 @@ def test_the_text_table_shows_median_interval_leader_and_ratio(table_of: Callabl
     ]
 
 
+def test_nothing_is_a_multiple_of_a_baseline_of_0(table_of: Callable[..., Table]) -> None:
+    table = table_of(rows({"numpy": [0.0, 0.0], "radix": [0.2, 0.3]}), systems=("numpy", "radix"))
+    assert "inf" not in table.as_text()
+    assert "ratio to the baseline" not in table.as_text()
+    assert "&times;inf" not in table.as_html() and "×inf" not in table.as_html()
+
+
 def test_no_winner_is_named_where_intervals_overlap(table_of: Callable[..., Table]) -> None:
     table = table_of(rows({"numpy": [1.0, 1.2, 1.4], "radix": [1.1, 1.2, 1.3], "pdq": [5.0, 5.1, 5.2]}))
     assert [line.cells[0].lead for line in table.lines] == ["shared", "shared", ""]

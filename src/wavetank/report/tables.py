@@ -198,7 +198,7 @@ class Table:
         """Return what the marks in the cells mean; only of marks that occur."""
         leads = {cell.lead for line in self.lines for cell in line.cells}
         parts = [f"{marks[lead]} {_SAYS[lead]}" for lead in (SOLE, SHARED) if lead in leads]
-        if any(not math.isnan(cell.ratio) for line in self.lines for cell in line.cells):
+        if any(math.isfinite(cell.ratio) for line in self.lines for cell in line.cells):
             parts.append(f"{times} ratio to the baseline {self.baseline}, seed by seed")
         return parts
 
@@ -364,7 +364,7 @@ class Table:
             data: dict[str, object] = {}
             if row is not None and row.seeds:
                 data = {"value": row.median, "low": row.low, "high": row.high, "seeds": row.seeds}
-                if not math.isnan(cell.ratio):
+                if math.isfinite(cell.ratio):
                     data["ratio"] = cell.ratio
             mark = f' <span class="mark" title="{_SAYS[cell.lead]}">{GLYPHS[cell.lead]}</span>' if cell.lead else ""
             parts = [f'<span class="median">{median}{mark}</span>']
@@ -576,7 +576,8 @@ def _is_unity(base: Row) -> bool:
 def _figures(cell: Cell, scale: Scale, dash: str = "..", times: str = "x") -> tuple[str, str, str]:
     if cell.row is None or not cell.row.seeds:
         return "-", "", ""
-    ratio = "" if math.isnan(cell.ratio) else f"{times}{units.show(cell.ratio)}"
+    # Nothing is a multiple of a baseline of 0.
+    ratio = f"{times}{units.show(cell.ratio)}" if math.isfinite(cell.ratio) else ""
     return scale.text(cell.row.median), scale.interval(cell.row, dash), ratio
 
 

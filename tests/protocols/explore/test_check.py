@@ -114,9 +114,10 @@ def test_a_file_that_is_no_instance_is_refused(tmp_path: Path) -> None:
     assert "line 1" in str(caught.value)
     with pytest.raises(BadFileError):
         InstanceCheck().check(written(tmp_path, "[budget]\nstates = 4\n"), Budget())
-    (tmp_path / "commit.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadFileError):
+    (tmp_path / "commit.toml").write_bytes(b"# a note\n\xff\xfe\x00")
+    with pytest.raises(BadFileError, match="not text") as caught:
         InstanceCheck().check(tmp_path / "commit.toml", Budget())
+    assert str(caught.value.where).endswith("commit.toml, line 2")
     with pytest.raises(BadFileError):
         InstanceCheck().check(tmp_path / "nowhere.toml", Budget())
     with pytest.raises(BadFileError):

@@ -87,6 +87,13 @@ def test_what_breaks_the_grammar_is_an_error(checked):
         checked("nonsense")
 
 
+def test_a_file_without_a_protocol_is_an_error(tmp_path):
+    path = tmp_path / "empty.nuscr"
+    path.write_text("// nothing yet\n")
+    with pytest.raises(BadFileError, match="no protocol"):
+        SessionCheck().check(path, Budget())
+
+
 def test_oddities_are_facts(checked):
     report = checked("protocol P(role A, role B) { choice at A { m from A to B; } n from B to A; }")
     assert ("odd", "a choice with one branch, p.nuscr, line 1, column 30") in report.facts

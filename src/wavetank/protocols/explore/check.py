@@ -240,7 +240,10 @@ def _text_of(path: Path) -> str:
         if len(content) > _LARGEST_BYTES:
             raise BadFileError("The file is too large for an instance.", allowed="up to 1 MiB", where=str(path))
         return content.decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadFileError("The file is not text.", where=f"{path}, line {line}") from error
+    except (OSError, EOFError, zlib.error) as error:
         raise BadFileError("The file cannot be read.", given=str(error), where=str(path)) from error
 
 

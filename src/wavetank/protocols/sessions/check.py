@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from wavetank.errors import MissingExtraError, nearest_of
+from wavetank.errors import BadFileError, MissingExtraError, nearest_of
 from wavetank.protocols.checking import Budget, CheckReport, Outcome, Verdict
 from wavetank.protocols.sessions.global_types import GlobalType, globals_of
 from wavetank.protocols.sessions.machines import Machine
@@ -55,6 +55,8 @@ class SessionCheck:
         except IllFormedError as error:
             verdict = Verdict(name="names", outcome="violated", says=error.problem, by="names", evidence=str(error))
             return CheckReport(subject=module.path, kind="session", verdicts=(verdict,))
+        if not found:
+            raise BadFileError("The file has no protocol.", where=module.path)
         if self.protocol and self.protocol not in found:
             raise IllFormedError(
                 f"The file has no protocol named {self.protocol!r}.",
@@ -74,7 +76,7 @@ class SessionCheck:
                 where=module.path,
             )
         auxiliary = {each.name for each in module.protocols if each.auxiliary}
-        facts: list[tuple[str, str]] = [("protocols", ", ".join(chosen) or "none")]
+        facts: list[tuple[str, str]] = [("protocols", ", ".join(chosen))]
         verdicts: list[Verdict] = []
         for name, outcome in chosen.items():
             started = time.monotonic()

@@ -8,7 +8,9 @@ import pytest
 
 from wavetank.protocols.filesync.applications import Put, Remove, SaveBundle
 from wavetank.protocols.filesync.items import GONE, Body, Poll, Record, Upload, version_of
+from wavetank.protocols.filesync.simulated import run_simulated
 from wavetank.protocols.filesync.vectors import VectorCloud
+from wavetank.protocols.filesync.workloads import Scenario
 
 BODY = (Body("", False, 1.0, b"1"),)
 
@@ -105,3 +107,13 @@ def test_files_packages_and_removals_reach_the_other_device_in_spite_of_loss(
     assert contents[0] == contents[1]
     assert contents[0].keys() == {"b", "c", "l.bundle/p", "l.bundle/q", "l.bundle/manifest"}
     assert contents[0]["l.bundle/p"] == b"9"
+
+
+def test_what_is_removed_while_its_upload_waits_for_an_answer_does_not_come_back(engines: Any, play: Any) -> None:
+    # The answer to an upload is lost and the file goes again: the cloud must hear that, although nothing seems changed.
+    for seed in range(12):
+        commands = [(10, 1, Put("a", b"1")), (14, 1, Remove("a"))]
+        found = play(engines["vectors"], commands, drop=0.4, seed=seed, until=200)
+        assert found.at_end == {1: {}, 2: {}}
+    moves = run_simulated(engines["vectors"], Scenario(work="moves"), 30, drop=0.01)
+    assert moves.damage.resurrected == frozenset()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wavetank.protocols.consistency import engine as consistency
-from wavetank.protocols.filesync.applications import Look, Put, Seen
+from wavetank.protocols.filesync.applications import Look, Move, Put, Seen
 from wavetank.protocols.filesync.device import Deed, Notice, digest_of
 from wavetank.protocols.filesync.oracles import (
     divergence_bytes,
@@ -73,6 +73,70 @@ def test_a_removed_version_that_is_there_again_is_resurrected() -> None:
     # Somebody wrote it again, or never knew of it.
     assert resurrected_paths([*deeds, write(6, 1, "a", "2")], {1: files(a="2")}) == frozenset()
     assert resurrected_paths([*FORK, remove(5, 1, "a", "2")], {1: files(a="3")}) == frozenset()
+
+
+def came(deed: Deed, *since: float) -> Deed:
+    return deed._replace(since=since)
+
+
+def test_who_removes_what_it_wrote_has_not_removed_what_another_device_wrote_alike() -> None:
+    # Both devices put the same content under the same name, as when both move a file; one takes its own away again.
+    one, other = write(1, 1, "a", "x"), write(2, 2, "a", "x")
+    gone = remove(3, 2, "a", "x")
+    assert resurrected_paths([one, other, came(gone, 2)], {1: files(a="x")}) == frozenset()
+    # What came to the remover after both were written may be either of them: it is not called brought back.
+    third = gone._replace(device=3)
+    assert resurrected_paths([one, other, came(third, 2.5)], {1: files(a="x")}) == frozenset()
+    # What came before the second was written is the first.
+    assert resurrected_paths([one, other, came(third, 1.5)], {1: files(a="x")}) == frozenset()
+    assert resurrected_paths([one, came(third, 1.5)], {1: files(a="x")}) == {"a"}
+    # A second writing that knew of the first takes its place.
+    after = [one, came(remove(1.2, 2, "a", "x"), 1.1), came(write(2, 2, "a", "x"), 2)]
+    assert resurrected_paths([*after, came(third, 2.5)], {1: files(a="x")}) == {"a"}
+    # What all that may have been seen descends from was seen for sure.
+    start = write(0.5, 1, "a", "0")
+    both = [start, came(write(1, 1, "a", "x", "0"), 0.5), came(write(2, 2, "a", "x", "0"), 0.7)]
+    assert resurrected_paths([*both, came(third, 2.5)], {1: files(a="0")}) == {"a"}
+
+
+def test_a_file_moved_away_and_back_and_removed_is_gone_for_good() -> None:
+    def moved(at: float, path: str, to: str, since: float) -> list[Deed]:
+        saw = ((path, version("x")),)
+        return [Deed(at, 1, to, version("x"), saw, (since,)), Deed(at, 1, path, b"", saw, (since,))]
+
+    there_and_back = [write(1, 1, "a", "x"), *moved(2, "a", "b", 1), *moved(3, "b", "a", 2)]
+    late, early = came(remove(5, 2, "a", "x"), 4), came(remove(5, 2, "a", "x"), 1.5)
+    assert resurrected_paths([*there_and_back, late], {1: files(a="x")}) == {"a"}
+    # Who had only the first of the two did not know that it came back.
+    assert resurrected_paths([*there_and_back, early], {1: files(a="x")}) == frozenset()
+    # Deeds of one instant count in the order in which they were done.
+    at_once = [write(1, 1, "b", "x"), *moved(1, "b", "a", 1), *moved(1, "a", "b", 1), came(remove(2, 1, "b", "x"), 1)]
+    assert resurrected_paths(at_once, {1: files(b="x")}) == {"b"}
+
+
+def test_a_device_that_moves_a_file_and_takes_that_back_undoes_nobody_elses_move(engines: Any, play: Any) -> None:
+    commands = [
+        (1, 1, Put("in", b"x")),
+        (30, 1, Move("in", "out")),
+        (35, 2, Move("in", "out")),
+        (80, 2, Move("out", "in")),
+    ]
+    found = play(engines["causal"], commands, cuts=[(20.0, 100.0, 2)])
+    # Device 2 brings nothing new from its cut: what stands is the move of device 1.
+    assert [list(seen) for seen in found.at_end.values()] == [["out"], ["out"]]
+    assert found.damage.resurrected == frozenset()
+
+
+@pytest.mark.parametrize("seed", [300, 1037])
+def test_moves_of_one_file_on_several_devices_are_no_resurrection(engines: Any, seed: int) -> None:
+    found = run_simulated(engines["bilateral"], Scenario(work="moves"), seed, drop=0.01)
+    assert (found.damage.resurrected, found.damage.lost) == (frozenset(), frozenset())
+
+
+def test_a_content_that_is_in_the_cloud_alone_is_not_called_brought_back() -> None:
+    deeds = [Deed(1, 1, "a", digest_of(b"")), Deed(2, 1, "a", b"", (("a", digest_of(b"")),))]
+    assert resurrected_paths(deeds, {1: files(a="")}) == {"a"}
+    assert resurrected_paths(deeds, {1: files(a=None)}) == frozenset()
 
 
 def test_a_removal_that_is_shown_in_the_groups_copy_is_not_undone() -> None:

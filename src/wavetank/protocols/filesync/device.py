@@ -62,6 +62,8 @@ class Deed(NamedTuple):
         Digest of the content; b"" for a removal.
     saw : tuple of (str, bytes)
         The versions this one replaces or comes from.
+    since : tuple of float
+        When each of them came to be on this device; () where that was not noted.
     """
 
     at: float
@@ -69,6 +71,7 @@ class Deed(NamedTuple):
     path: str
     version: bytes
     saw: tuple[tuple[str, bytes], ...] = ()
+    since: tuple[float, ...] = ()
 
 
 class Notice(NamedTuple):
@@ -208,6 +211,8 @@ class Device(Wire, ABC):
         self.postponed = 0
         # Path to the entry as last looked at, and when that was first seen.
         self.looked: dict[str, tuple[Entry, float]] = {}
+        # Path to when its content came to be here, written here or brought in.
+        self.came_at: dict[str, float] = {}
         # Path to when it was seen to be gone.
         self.gone: dict[str, float] = {}
         # What changed since the engine last took notice.
@@ -271,8 +276,11 @@ class Device(Wire, ABC):
         self.touched.discard(path)
         if entry is None:
             self.looked.pop(path, None)
+            self.came_at.pop(path, None)
         else:
             self.looked[path] = (entry, float("-inf"))
+            if not entry.dataless:
+                self.came_at[path] = self.context.now
 
     def settled(self, path: str) -> bool:
         """Return whether a file of the last look has been left alone for long enough."""
@@ -402,7 +410,13 @@ class Device(Wire, ABC):
                 self._did(step.path, b"", before)
 
     def _did(self, path: str, version: bytes, saw: tuple[tuple[str, bytes], ...]) -> None:
-        self.deeds.append(Deed(self.context.now, self.context.id, path, version, saw))
+        now = self.context.now
+        since = tuple(self.came_at.get(each, now) for each, _ in saw)
+        self.deeds.append(Deed(now, self.context.id, path, version, saw, since))
+        if version:
+            self.came_at[path] = now
+        else:
+            self.came_at.pop(path, None)
 
     def _copy(self, path: str) -> None:
         entry = self.tree.entry(path)

@@ -229,6 +229,8 @@ class FileDevice(Device):
         self.unsettled: set[str] = set()
         self.dirty: set[str] = set()
         self.uploading: dict[str, tuple[Upload, float]] = {}
+        # Items of which the cloud may have a version from here that it did not answer for.
+        self.unsure: set[str] = set()
         self.to_fetch: dict[str, Record] = {}
         self.fetching: dict[str, float] = {}
         self.cursor = 0
@@ -301,7 +303,7 @@ class FileDevice(Device):
     def _note(self, item: str, version: bytes, mtime: float) -> None:
         self.local[item], self.times[item] = version, mtime
         known = self.known.get(item)
-        if version == (known.version if known else GONE):
+        if version == (known.version if known else GONE) and item not in self.unsure:
             self.dirty.discard(item)
         else:
             self.dirty.add(item)
@@ -311,8 +313,10 @@ class FileDevice(Device):
         now = self.context.now
         for item, (_, sent_at) in list(self.uploading.items()):
             if now - sent_at > self.retry_rounds:
-                # Nothing tells whether the first try arrived; the whole operation is done again.
+                # Nothing tells whether the first try arrived: what is here now is sent, even if it is what was known.
                 del self.uploading[item]
+                self.unsure.add(item)
+                self.dirty.add(item)
                 self.context.record("retries")
         room = self.batch - len(self.uploading)
         ready = sorted(self.dirty - self.uploading.keys() - self.unsettled) if room > 0 else []
@@ -377,6 +381,7 @@ class FileDevice(Device):
         """Note the version that this device's own is compared with from now on."""
         new = record.item not in self.known
         self.known[record.item] = record
+        self.unsure.discard(record.item)
         self.context.save(f"item {record.item}", msgspec.msgpack.encode(record))
         if new:
             self.context.save("items", tuple(self.known))

@@ -73,7 +73,7 @@ def judge(
     Parameters
     ----------
     deeds : sequence of Deed
-        Of all devices, in any order.
+        Of all devices, in any order; those of one device and one instant as they were done.
     notices : iterable of Notice
         What users were told.
     at_end : mapping
@@ -86,7 +86,6 @@ def judge(
     roots = group_roots(path for path, _ in lost)
     looks = list(looks)
     backups = list(backups)
-    copies = {_copy_of(path) for files in at_end.values() for path in files if is_conflict(path)}
     torn_at_end = {item for files in at_end.values() for item in torn_groups(files).items()}
     return Damage(
         writes=sum(bool(deed.version) for deed in deeds),
@@ -94,7 +93,7 @@ def judge(
         silent=frozenset(version for version in lost if not {version[0], group_of(version[0], roots)} & told),
         resurrected=resurrected_paths(deeds, at_end),
         divergence_bytes=divergence_bytes(at_end),
-        conflict_copies=len(copies),
+        conflict_copies=conflict_copies(at_end),
         looks=len(looks),
         torn=sum(len(torn_groups(files)) for files in looks),
         torn_at_end=tuple(sorted(torn_at_end)),
@@ -118,7 +117,7 @@ def lost_versions(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> frozens
     dataless = {
         original_name(path) for files in at_end.values() for path, seen in files.items() if seen.content is None
     }
-    for deed in sorted(deeds):
+    for deed in deeds:
         if not deed.version or deed.path in dataless:
             pending += deed.saw
     safe: set[Version] = set()
@@ -127,8 +126,12 @@ def lost_versions(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> frozens
         if version not in safe:
             safe.add(version)
             pending += saw.get(version, ())
-    latest = {deed.path: (deed.path, deed.version) for deed in sorted(deeds) if deed.path in dataless}
+    latest = {deed.path: (deed.path, deed.version) for deed in sorted(deeds, key=_time) if deed.path in dataless}
     return frozenset(saw.keys() - safe - set(latest.values()))
+
+
+def _time(deed: Deed) -> float:
+    return deed.at
 
 
 def _ancestry(deeds: Iterable[Deed]) -> dict[Version, set[Version]]:
@@ -140,38 +143,94 @@ def _ancestry(deeds: Iterable[Deed]) -> dict[Version, set[Version]]:
 
 
 def resurrected_paths(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> frozenset[str]:
-    """Return the paths that hold a version which someone who had seen it removed, and nobody wrote again.
+    """Return the paths that hold a version every writing of which was removed by someone who had seen it.
 
+    Two devices may put the same content under the same name without knowing of each other, as when both move a file;
+    who removes the one has not removed the other.  Where it cannot be told which of several such writings a program
+    saw, it saw what all of them have in their past, and no more: nothing is called brought back on suspicion.
     Where both versions of a group were kept and the other one lacks the file, the removal is as visible as the file.
     """
-    saw = _ancestry(deeds)
-    written_at: dict[Version, float] = {}
-    for deed in deeds:
-        if deed.version:
-            version = (deed.path, deed.version)
-            written_at[version] = max(written_at.get(version, deed.at), deed.at)
-    removed_at: dict[Version, float] = {}
-    for deed in deeds:
-        pending = [] if deed.version else list(deed.saw)
-        reached: set[Version] = set()
+    removed = {deed.path for deed in deeds if not deed.version}
+    held = [
+        (device, path, digest_of(seen.content))
+        for device, files in at_end.items()
+        for path, seen in files.items()
+        if path in removed and seen.content is not None
+    ]
+    past = _Past(deeds, {path for _, path, _ in held})
+    return frozenset(
+        path
+        for device, path, version in held
+        if past.is_all_removed(path, version) and not _is_removed_in_a_copy(path, at_end[device])
+    )
+
+
+class _Past:
+    """What programs had surely seen when they wrote or removed some files.
+
+    Deeds are numbered in the order of time; a set of them is an integer with a bit for each.
+
+    Parameters
+    ----------
+    deeds : sequence of Deed
+    paths : set of str
+        The files; what was moved there from elsewhere is looked at as well.
+    """
+
+    def __init__(self, deeds: Sequence[Deed], paths: set[str]) -> None:
+        sources: dict[str, set[str]] = {}
+        for deed in deeds:
+            sources.setdefault(deed.path, set()).update(path for path, _ in deed.saw)
+        wanted, pending = set(paths), list(paths)
         while pending:
-            version = pending.pop()
-            if version in reached or version[0] != deed.path:
-                continue
-            reached.add(version)
-            removed_at[version] = max(removed_at.get(version, deed.at), deed.at)
-            pending += saw.get(version, ())
-    found = set()
-    for files in at_end.values():
-        for path, seen in files.items():
-            version = (path, digest_of(seen.content or b""))
-            if (
-                version in removed_at
-                and written_at.get(version, 0.0) < removed_at[version]
-                and not _is_removed_in_a_copy(path, files)
-            ):
-                found.add(path)
-    return frozenset(found)
+            new = sources.get(pending.pop(), set()) - wanted
+            wanted |= new
+            pending += new
+        self.deeds = sorted((deed for deed in deeds if deed.path in wanted), key=_time)
+        self.writings: dict[Version, list[int]] = {}
+        self.removals: dict[str, list[int]] = {}
+        self.removed_by: dict[tuple[int, str], int] = {}
+        self.seen: list[int] = []
+        for number, deed in enumerate(self.deeds):
+            self.seen.append(self._seen_by(deed))
+            if deed.version:
+                self.writings.setdefault((deed.path, deed.version), []).append(number)
+            else:
+                self.removals.setdefault(deed.path, []).append(number)
+                self.removed_by[deed.device, deed.path] = number
+
+    def _seen_by(self, deed: Deed) -> int:
+        # Who writes where it removed something knows what that was.
+        earlier = self.removed_by.get((deed.device, deed.path)) if deed.version else None
+        found = 0 if earlier is None else self.seen[earlier]
+        for place, version in enumerate(deed.saw):
+            found |= self._seen_in(deed.device, version, deed.since[place] if deed.since else deed.at)
+        return found
+
+    def _seen_in(self, device: int, version: Version, since: float) -> int:
+        """Return what is surely in the past of a version that a device has had since then."""
+        latest: dict[int, int] = {}
+        for number in reversed(self.writings.get(version, ())):
+            writing = self.deeds[number]
+            if writing.device == device and writing.at == since:
+                return self.seen[number] | 1 << number
+            if writing.at < since:
+                # Who wrote it twice replaced the first by the second.
+                latest.setdefault(writing.device, number)
+        candidates = list(latest.values())
+        sources = [number for number in candidates if not any(self.seen[other] >> number & 1 for other in candidates)]
+        surely = -1 if sources else 0
+        for number in sources:
+            surely &= self.seen[number] | 1 << number
+        return surely
+
+    def is_all_removed(self, path: str, version: bytes) -> bool:
+        """Return whether a version was written, and every writing of it was seen by someone who removed it."""
+        left = sum(1 << number for number in self.writings.get((path, version), ()))
+        written = left > 0
+        for number in self.removals.get(path, ()):
+            left &= ~self.seen[number]
+        return written and not left
 
 
 def _is_removed_in_a_copy(path: str, files: Files) -> bool:
@@ -193,6 +252,11 @@ def divergence_bytes(at_end: Mapping[int, Files]) -> int:
         if somewhere_missing or len(set(present)) > 1:
             total += max((len(content) for content in present), default=0)
     return total
+
+
+def conflict_copies(at_end: Mapping[int, Files]) -> int:
+    """Return how many things stand beside their original under a name that says so, each once for all devices."""
+    return len({_copy_of(path) for files in at_end.values() for path in files if is_conflict(path)})
 
 
 def restores(files: Files) -> bool:

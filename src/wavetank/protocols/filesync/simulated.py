@@ -127,7 +127,8 @@ def outcome_of(run: Run) -> Outcome:
     """Return what the oracles say about a finished run."""
     devices = {index: node for index, node in enumerate(run.nodes) if isinstance(node, Device)}
     wires = [node for node in run.nodes if isinstance(node, Wire)]
-    deeds = tuple(sorted(deed for device in devices.values() for deed in device.deeds))
+    # Deeds of one instant stay in the order in which the device did them.
+    deeds = tuple(sorted((deed for device in devices.values() for deed in device.deeds), key=lambda deed: deed.at))
     notices = tuple(sorted(notice for wire in wires for notice in wire.notices))
     at_end: dict[int, Files] = {index: device.files() for index, device in devices.items()}
     looks, backups = [], []

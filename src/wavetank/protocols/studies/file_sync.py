@@ -36,7 +36,8 @@ class FileSync(Study):
         Metric(
             "silent_losses_per_10k_writes", "", "lower", "counted",
             "versions that nothing visible descends from, that nobody who saw them removed, and for whose path nobody "
-            "was told anything, per 10^4 files written (in real runs: documents written and commits made)",
+            "was told anything, per 10^4 files written (in real runs: documents written and commits made, and all lost "
+            "commits count as told when anybody was told of a clash of branches)",
         ),
         Metric("lost_updates", "", "lower", "counted", "such versions, told or not"),
         Metric(
@@ -122,7 +123,8 @@ class FileSync(Study):
             *general,
             f"Real runs: a round is {_ROUND_S} s, work is documents and git; the seed draws what people do, but what "
             "meets depends on the machine, so counts differ from run to run.",
-            "Peers are called before every look instead of watching the directories.",
+            "Peers end a synchronisation before every action, unless cut off: nobody meets an old or half-way state.",
+            "A look is git fsck, repeated where files changed while git looked: what it missed may never have been so.",
         )
 
     def scenario(self) -> Scenario:
@@ -190,7 +192,7 @@ class FileSync(Study):
         writes = max(damage.writes + outcome.commits, 1)
         found = Measurements(
             {
-                "silent_losses_per_10k_writes": 1e4 * (len(damage.silent) + outcome.lost_commits) / writes,
+                "silent_losses_per_10k_writes": 1e4 * (len(damage.silent) + outcome.silent_commits) / writes,
                 "lost_updates": len(damage.lost) + outcome.lost_commits,
                 "torn_groups_per_look": outcome.fsck_failures / max(outcome.fsck_runs, 1),
                 "torn_groups_at_end": outcome.unsound_at_end,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from wavetank.errors import MissingExtraError
+from wavetank.errors import MissingExtraError, WavetankError
 from wavetank.protocols.filesync.live import peers
+from wavetank.protocols.filesync.live.directory import NOTICES
 from wavetank.protocols.filesync.live.peers import Syncthing, Unison
-from wavetank.protocols.filesync.tree import is_conflict
+from wavetank.protocols.filesync.tree import PRIVATE, is_conflict
 
 
 @pytest.fixture
@@ -33,6 +35,21 @@ def test_unison_brings_changes_over_and_leaves_conflicts_alone(folders: tuple[Pa
         synchronise()
         assert (one / "a").read_bytes() == b"by one"
         assert (other / "a").read_bytes() == b"by other"
+    told = [json.loads(line) for line in (one / PRIVATE / NOTICES).read_text().splitlines()]
+    assert told == [{"path": "a", "says": "contents changed on both sides"}]
+    assert not (other / PRIVATE).exists()
+
+
+def test_a_unison_that_fails_or_takes_too_long_is_an_error(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "stand-in"
+    monkeypatch.setattr(peers, "program", lambda name: str(stand_in))
+    for script, says in (("echo no archive >&2; exit 3", "Unison failed"), ("exec sleep 5", "did not finish in time")):
+        stand_in.write_text(f"#!/bin/sh\n{script}\n")
+        stand_in.chmod(0o755)
+        with Unison(timeout_s=1.0).between(*folders) as synchronise, pytest.raises(WavetankError, match=says):
+            synchronise()
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -27,11 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from wavetank.errors import MissingExtraError, WavetankError
+from wavetank.protocols.filesync.live.directory import NOTICES
 from wavetank.protocols.filesync.tree import PRIVATE
 from wavetank.settings import setting
 
 _TIMEOUT_S = 60.0
 _KEY = "loopback-only"
+# How Unison names what it leaves alone.
+_SKIPPED = re.compile(r"^\s*skipped: (.+) \((.+)\)$", re.MULTILINE)
 
 
 def program(name: str) -> str:
@@ -50,7 +54,7 @@ def program(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Unison:
-    """Unison in batch mode; conflicts are left alone on both sides.
+    """Unison in batch mode; conflicts are left alone on both sides, and what it says about them is kept.
 
     Parameters
     ----------
@@ -67,16 +71,21 @@ class Unison:
         with tempfile.TemporaryDirectory(prefix="wavetank-unison-") as home:
             environment = {"PATH": os.environ.get("PATH", ""), "HOME": home, "UNISON": f"{home}/.unison"}
             words = [
-                unison, str(one), str(other), "-batch", "-auto", "-ui", "text", "-silent", "-times",
+                unison, str(one), str(other), "-batch", "-auto", "-ui", "text", "-terse", "-times",
                 "-confirmbigdel=false", "-ignore", f"Name {PRIVATE}",
             ]  # fmt: skip
 
             def synchronise() -> None:
-                done = subprocess.run(words, env=environment, capture_output=True, timeout=self.timeout_s)
+                try:
+                    done = subprocess.run(words, env=environment, capture_output=True, timeout=self.timeout_s)
+                except subprocess.TimeoutExpired as error:
+                    raise WavetankError("Unison did not finish in time.", given=f"{self.timeout_s} s") from error
                 # 1: something was skipped because of a conflict; 2: something could not be brought over and waits for
                 # the next time.  Both are answers.
                 if done.returncode not in (0, 1, 2):
                     raise WavetankError("Unison failed.", given=done.stderr.decode(errors="replace")[-500:])
+                for path, why in _SKIPPED.findall((done.stdout + done.stderr).decode(errors="replace")):
+                    _tell(one, path, why)
 
             yield synchronise
 
@@ -118,6 +127,13 @@ class Syncthing:
                     )
 
             yield synchronise
+
+
+def _tell(folder: Path, path: str, says: str) -> None:
+    """Keep what a peer tells its user where the engines of this package keep it."""
+    (folder / PRIVATE).mkdir(exist_ok=True)
+    with (folder / PRIVATE / NOTICES).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"path": path, "says": says}) + "\n")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,9 +29,9 @@ from wavetank.protocols.filesync.causal import CausalSnapshotSync
 from wavetank.protocols.filesync.device import Deed, Device, Notice, digest_of
 from wavetank.protocols.filesync.live.directory import NOTICES, DirectoryTree
 from wavetank.protocols.filesync.live.peers import Syncthing, Unison
-from wavetank.protocols.filesync.oracles import Damage, judge
+from wavetank.protocols.filesync.oracles import Damage, conflict_copies, divergence_bytes, judge
 from wavetank.protocols.filesync.timeline import TimelineSync
-from wavetank.protocols.filesync.tree import PRIVATE, Clock
+from wavetank.protocols.filesync.tree import PRIVATE, Clock, is_conflict, original_name
 from wavetank.protocols.filesync.vectors import VersionVectorSync
 from wavetank.protocols.filesync.workloads import Action, Scenario
 from wavetank.protocols.interfaces import Message, Node, Snapshot
@@ -43,6 +43,8 @@ ENGINES = (TimelineSync, VersionVectorSync, CausalSnapshotSync, BilateralSync)
 
 _GIT_TIMEOUT_S = 30.0
 _REST_S = 1.0
+# Looks at a repository that changes under the reader's hands, before the last of them is believed.
+_LOOKS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ class People:
         elif isinstance(command, GitCommit):
             self._commit(folder / command.repository, command)
         elif isinstance(command, GitPack):
-            self._git(folder / command.repository, "gc", "--quiet", "--prune=now")
+            self._git(folder / command.repository, "gc", "--quiet")
         elif isinstance(command, Look):
             self.looks += [repository_is_sound(each) for each in repositories(folder)]
 
@@ -192,8 +194,29 @@ def repositories(folder: Path) -> list[Path]:
 
 
 def repository_is_sound(repository: Path) -> bool:
-    """Return whether ``git fsck`` finds everything."""
-    return git(repository, "fsck", "--full", "--no-dangling").returncode == 0
+    """Return whether ``git fsck`` finds everything.
+
+    Git reads one file after the other: what it misses in a repository that changed meanwhile may never have been
+    missing, so it looks again, a few times at most.
+    """
+    for _ in range(_LOOKS):
+        before = _inside(repository / ".git")
+        if git(repository, "fsck", "--full", "--no-dangling").returncode == 0:
+            return True
+        if _inside(repository / ".git") == before:
+            return False
+    return False
+
+
+def _inside(folder: Path) -> list[tuple[str, int, int, int]]:
+    """Return every file and folder below ``folder`` and itself: equal lists mean that nothing changed in between."""
+    found = []
+    for home, names, files in os.walk(folder):
+        for place in (home, *(os.path.join(home, name) for name in names + files)):  # noqa: PTH118  (a walk gives text)
+            with contextlib.suppress(FileNotFoundError):
+                status = os.lstat(place)
+                found.append((place, status.st_ino, status.st_size, status.st_mtime_ns))
+    return sorted(set(found))
 
 
 def reachable_commits(repository: Path) -> set[str]:
@@ -206,11 +229,11 @@ def reachable_commits(repository: Path) -> set[str]:
 
 
 def files_of(folder: Path) -> dict[str, Seen]:
-    """Return all files of a device but those of git, whose own checks speak for them."""
+    """Return all files of a device but the engine's own."""
     found = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
-        if path.is_file() and not path.is_symlink() and not {PRIVATE, ".git"} & set(relative.parts):
+        if path.is_file() and not path.is_symlink() and PRIVATE not in relative.parts:
             with contextlib.suppress(FileNotFoundError):
                 found[relative.as_posix()] = Seen(path.read_bytes(), path.stat().st_mtime)
     return found
@@ -223,9 +246,11 @@ class RealOutcome:
     Parameters
     ----------
     damage : Damage
-        Of documents.
+        Of documents; files that differ and conflict copies are those of everything.
     commits, lost_commits : int
         Made, and not reachable from any branch of any copy at the end.
+    silent_commits : int
+        Those lost without a word about the repository or a branch, and without a conflict copy of either.
     fsck_runs, fsck_failures : int
         Of readers, while the engines worked.
     unsound_at_end : int
@@ -241,6 +266,7 @@ class RealOutcome:
     damage: Damage
     commits: int
     lost_commits: int
+    silent_commits: int
     fsck_runs: int
     fsck_failures: int
     unsound_at_end: int
@@ -260,15 +286,29 @@ def real_outcome(
     notices: list[Notice] = []
     for device in range(1, devices + 1):
         folder = people.folder(device)
-        at_end[device] = {path: seen for path, seen in files_of(folder).items() if path.split("/")[0] == "notes"}
+        at_end[device] = files_of(folder)
         for repository in repositories(folder):
             reached |= reachable_commits(repository)
             unsound += not repository_is_sound(repository)
         notices += _notices(folder)
+    lost = people.commits - reached
+    folders = [people.folder(device) for device in range(1, devices + 1)]
+    told = any(_is_told(repository, notices) for folder in folders for repository in repositories(folder))
+    # Git's own checks speak for what belongs together in repositories, whose files nobody wrote by name.
+    notes = {
+        device: {path: seen for path, seen in files.items() if path.split("/")[0] == "notes"}
+        for device, files in at_end.items()
+    }
+    damage = replace(
+        judge(people.deeds, notices, notes),
+        divergence_bytes=divergence_bytes(at_end),
+        conflict_copies=conflict_copies(at_end),
+    )
     return RealOutcome(
-        damage=judge(people.deeds, notices, at_end),
+        damage=damage,
         commits=len(people.commits),
-        lost_commits=len(people.commits - reached),
+        lost_commits=len(lost),
+        silent_commits=0 if told else len(lost),
         fsck_runs=len(people.looks),
         fsck_failures=people.looks.count(False),
         unsound_at_end=unsound,
@@ -277,6 +317,18 @@ def real_outcome(
         refused=people.refused,
         rest_s=rest_s,
     )
+
+
+def _is_told(repository: Path, notices: Iterable[Notice]) -> bool:
+    """Return whether somebody was told that branches of a repository clashed, in words or by a copy that says so."""
+    told = {notice.path for notice in notices}
+    if repository.name in told or is_conflict(repository.name):
+        return True
+    inside = {path.relative_to(repository / ".git").as_posix() for path in (repository / ".git").rglob("*")}
+    clashed = {original_name(path) for path in inside if is_conflict(path)}
+    clashed |= {path.removeprefix(f"{repository.name}/.git/") for path in told}
+    # A clash of a branch's log counts as well: it names the commits.
+    return any(path == "packed-refs" or path.startswith(("refs/", "logs/refs/")) for path in clashed)
 
 
 def _notices(folder: Path) -> Iterable[Notice]:
@@ -356,6 +408,8 @@ def run_real(
                 algorithm, size, processes=processes or size, settings=settings, network=network
             ) as cluster:
                 await _act(people, real_actions(scenario, seed), cluster, round_s)
+                # Rest cannot begin before the last cut is over.
+                await asyncio.sleep(max(scenario.rounds * round_s - cluster.elapsed_s, 0.0))
                 rest_s = await _rest(cluster, root, scenario.devices, rest_timeout_s)
                 run = await cluster.finish()
             run.check()
@@ -394,9 +448,10 @@ async def _rest(cluster: Cluster, root: Path, devices: int, timeout_s: float) ->
 
 
 def run_beside(peer: Unison | Syncthing, scenario: Scenario, seed: int) -> RealOutcome:
-    """Run a synchroniser of others between two directories: it is called before every look, unless they are cut off.
+    """Run a synchroniser of others between two directories: it ends its work before every action, unless cut off.
 
-    Nothing waits for the scenario's times: only their order counts.
+    Nothing waits for the scenario's times: only their order counts.  Outside cuts nobody ever meets an old state or
+    one that is on its way, which is kinder than what the engines here get.
 
     Parameters
     ----------
@@ -422,7 +477,7 @@ def run_beside(peer: Unison | Syncthing, scenario: Scenario, seed: int) -> RealO
         other.mkdir()
         with peer.between(one, other) as synchronise:
             for action in real_actions(scenario, seed):
-                if isinstance(action.command, Look) and not any(cut.start <= action.at < cut.stop for cut in cuts):
+                if not any(cut.start <= action.at < cut.stop for cut in cuts):
                     synchronise()
                 people.do(action)
             began = time.monotonic()

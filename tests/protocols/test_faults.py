@@ -17,6 +17,7 @@ from wavetank.protocols.faults import (
     Delay,
     Equivocation,
     Fault,
+    FaultyContext,
     FaultyNode,
     Omission,
     RandomCrashes,
@@ -186,6 +187,27 @@ def test_colluding_members_share_a_pool() -> None:
     assert byzantine_members([Collude(members=(0, 1)), Crash(members=(2,))]) == {0, 1}
 
 
+def test_a_fault_that_replaces_the_context_does_so_again_after_a_crash() -> None:
+    class Doubled(FaultyContext):
+        def broadcast(self, message: Message) -> None:
+            super().broadcast(message)
+            super().broadcast(message)
+
+    class Doubling(Behaviour):
+        def side(self, node: FaultyNode) -> FaultyContext:
+            return Doubled(node.context, node)
+
+    class Double(Fault):
+        def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
+            return Doubling()
+
+    plain = counters([Crash(members=(0,), at=3, down_for=3)])
+    doubled = counters([Double(members=(0,)), Crash(members=(0,), at=3, down_for=3)])
+    once, twice = received(plain, 0), received(doubled, 0)
+    assert max(at for at, _ in once) > 7
+    assert [at for at, _ in twice] == [at for at, _ in once for _ in range(2)]
+
+
 def test_faults_are_found_by_name() -> None:
     assert all(issubclass(kind, Fault) for kind in FAULTS.values())
     for kind in FAULTS.values():
@@ -199,6 +221,14 @@ def test_faults_are_found_by_name() -> None:
     [
         lambda: Crash(members=(0,), at=1, every=5),
         lambda: Crash(members=(0,), at=1, down_for=5, every=5),
+        lambda: Crash(members=(0,), at=-1),
+        lambda: Crash(members=(0,), at=1, down_for=0),
+        lambda: Omission(members=(0,), sending=1.5),
+        lambda: Omission(members=(0,), receiving=-0.1),
+        lambda: Delay(members=(0,), rounds=0),
+        lambda: Corruption(members=(0,), probability=2),
+        lambda: Replay(members=(0,), probability=-1),
+        lambda: Replay(members=(0,), remembered=0),
         lambda: RandomCrashes(members=(0,), odds=0.0),
         lambda: RandomCrashes(members=(0,), down_for=0.0),
     ],

@@ -63,7 +63,9 @@ def test_an_edge_list_is_read_with_its_comments(tmp_path: Path) -> None:
     assert Topology.from_file(path, directed=False).links == ((1,), (0, 2), (1,))
 
 
-@pytest.mark.parametrize(("text", "line"), [("0 1\n1 1\n", 2), ("0 x\n", 1), ("0 1 2\n", 1), ("-1 2\n", 1)])
+@pytest.mark.parametrize(
+    ("text", "line"), [("0 1\n1 1\n", 2), ("0 x\n", 1), ("0 1 2\n", 1), ("-1 2\n", 1), ("0 1\n0 99999999\n", 2)]
+)
 def test_a_line_that_is_no_link_is_named(tmp_path: Path, text: str, line: int) -> None:
     path = tmp_path / "edges.txt"
     path.write_text(text)
@@ -92,6 +94,9 @@ def test_files_without_links_are_refused(tmp_path: Path) -> None:
         lambda: Links(drop=1.5),
         lambda: Links(delay="uniform", least_delay=3.0, most_delay=1.0),
         lambda: Links(regions=(0, 1), between=((0.0,),)),
+        lambda: Links(regions=(0, 0), between=((-1.0,),)),
+        lambda: Network.complete(3, regions=(0, 0), between=((1.0,),)),
+        lambda: Partition(start=3, stop=2, groups=()),
         lambda: Links(budget=0),
     ],
 )

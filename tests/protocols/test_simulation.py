@@ -292,6 +292,7 @@ def test_recorded_figures_are_kept_with_time_and_node() -> None:
         lambda: simulate(Flood(), size=3, until=float("nan")),
         lambda: simulate(Flood(), size=4, network=Network.complete(3), until=5),
         lambda: simulate(Flood(), size=3, until=5, requests=[Request(at=1, node=3, command=None)]),
+        lambda: simulate(Flood(), size=3, until=5, requests=[Request(at=float("inf"), node=0, command=None)]),
         lambda: simulate(Flood(), size=3, until=5, faults=[Omission(members=(3,))]),
         lambda: simulate(_Scripts({0: {0: burst(1)}}), size=1, until=5),
         lambda: simulate(_Scripts({1: {0: burst(1)}}), size=2, until=5),

@@ -35,6 +35,10 @@ class Behaviour:
     def start(self, node: FaultyNode) -> None:
         """Called before the node starts."""
 
+    def side(self, node: FaultyNode) -> FaultyContext | None:
+        """Return what the algorithm sees in place of the usual :class:`FaultyContext`, or None; the last one counts."""
+        return None
+
     def sends(self, node: FaultyNode, to: int, message: Message) -> Sends:
         """Return what is sent in place of a message; by default the message."""
         return ((to, message),)
@@ -159,7 +163,7 @@ class FaultyNode(Node):
     def context(self, outside: Context) -> None:
         """Give the inner node its own side of the outside."""
         self._outside = outside
-        self.inner.context = FaultyContext(outside, self)
+        self.inner.context = self._side()
 
     def start(self) -> None:
         """Start the faults, then the node."""
@@ -201,8 +205,12 @@ class FaultyNode(Node):
         """Start a new node in the place of the crashed one."""
         self.down = False
         self.inner = self.algorithm.node(self.index, self.size)
-        self.inner.context = FaultyContext(self.context, self)
+        self.inner.context = self._side()
         self.inner.start()
+
+    def _side(self) -> FaultyContext:
+        sides = [side for behaviour in self.behaviours if (side := behaviour.side(self)) is not None]
+        return sides[-1] if sides else FaultyContext(self.context, self)
 
     def set_fault_timer(self, behaviour: Behaviour, name: str, after: float) -> None:
         """Have ``behaviour.timer`` called, also while the node is down."""
@@ -316,6 +324,7 @@ class Crash(Fault):
     byzantine: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        _check_times(at=self.at, down_for=self.down_for)
         if self.every is not None and (self.down_for is None or self.every <= self.down_for):
             raise BadValueError("A node recovers before it crashes again.", given=self.every, allowed="> down_for")
 
@@ -409,6 +418,10 @@ class Omission(Fault):
     receiving: float = 0.0
     byzantine: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        _check_probability(self.sending, "sending")
+        _check_probability(self.receiving, "receiving")
+
     def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
         """Return the behaviour of one member."""
         return _Omitting(self.sending, self.receiving)
@@ -424,6 +437,19 @@ class _Omitting(Behaviour):
 
     def receives(self, node: FaultyNode, sender: int, message: Message) -> bool:
         return not _happens(node, self.receiving)
+
+
+def _check_probability(value: float, where: str) -> None:
+    if not 0 <= value <= 1:
+        raise BadValueError("A probability lies in [0, 1].", given=value, where=where)
+
+
+def _check_times(*, at: float = 0.0, down_for: float | None = None, rounds: float | None = None) -> None:
+    if not at >= 0:
+        raise BadValueError("A crash happens after the start.", given=at, allowed="at >= 0")
+    for name, value in (("down_for", down_for), ("rounds", rounds)):
+        if value is not None and not value > 0:
+            raise BadValueError("What a fault does takes time.", given=value, allowed="more than 0 rounds", where=name)
 
 
 def _happens(node: FaultyNode, probability: float) -> bool:
@@ -443,6 +469,9 @@ class Delay(Fault):
 
     rounds: float = 1.0
     byzantine: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_times(rounds=self.rounds)
 
     def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
         """Return the behaviour of one member."""
@@ -540,6 +569,9 @@ class Corruption(Fault):
 
     probability: float = 1.0
 
+    def __post_init__(self) -> None:
+        _check_probability(self.probability, "probability")
+
     def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
         """Return the behaviour of one member."""
         return _Corrupting(self.probability)
@@ -569,6 +601,11 @@ class Replay(Fault):
 
     probability: float = 0.5
     remembered: int = 64
+
+    def __post_init__(self) -> None:
+        _check_probability(self.probability, "probability")
+        if self.remembered < 1:
+            raise BadValueError("A node replays what it remembers.", given=self.remembered, allowed="remembered >= 1")
 
     def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
         """Return the behaviour of one member."""

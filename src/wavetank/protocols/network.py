@@ -15,6 +15,8 @@ from wavetank.errors import BadFileError, BadValueError
 from wavetank.rng import Draws, stream_key
 from wavetank.settings import check_parameters, setting
 
+# A slip in an edge list must not fill the memory.
+MOST_NODES = 10_000_000
 DELAYS = ("constant", "uniform", "uniform-real", "poisson", "exponential", "pareto")
 TOPOLOGIES = ("complete", "star", "grid", "torus", "chain", "ring", "directed-ring", "random")
 
@@ -111,7 +113,7 @@ class Topology:
         BadFileError
             With the line that is no link.
         """
-        edges = []
+        edges: list[tuple[int, int]] = []
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -124,6 +126,13 @@ class Topology:
                 raise BadFileError(
                     "A line of an edge list holds two different node numbers.",
                     given=line.strip(),
+                    where=f"{path}, line {number}",
+                )
+            if max(map(len, words)) > 18 or max(map(int, words)) >= MOST_NODES:
+                raise BadFileError(
+                    "A node number is too large.",
+                    given=line.strip(),
+                    allowed=f"0 to {MOST_NODES - 1}",
                     where=f"{path}, line {number}",
                 )
             edges.append((int(words[0]), int(words[1])))
@@ -220,6 +229,10 @@ class Partition:
     stop: float
     groups: tuple[tuple[int, ...], ...]
 
+    def __post_init__(self) -> None:
+        if not self.start <= self.stop:
+            raise BadValueError("A partition stops after it starts.", given=(self.start, self.stop))
+
     def cuts(self, sender: int, to: int, now: float) -> bool:
         """Return whether a message sent now is lost."""
         if not self.start <= now < self.stop:
@@ -277,6 +290,8 @@ class Links:
             raise BadValueError(
                 "The greatest delay is below the least.", given=self.most_delay, allowed=f"at least {self.least_delay}"
             )
+        if any(not delay >= 0 for row in self.between for delay in row):
+            raise BadValueError("A delay is not negative.", given=self.between, where="between")
         if self.regions and (
             min(self.regions) < 0
             or len(self.between) <= max(self.regions)
@@ -347,6 +362,11 @@ class Network:
 
     topology: Topology
     links: Links = field(default_factory=Links)
+
+    def __post_init__(self) -> None:
+        regions = len(self.links.regions)
+        if regions and regions != self.topology.size:
+            raise BadValueError("Every node has a region.", given=regions, allowed=f"{self.topology.size} regions")
 
     @classmethod
     def complete(cls, size: int, **links: object) -> Network:

@@ -20,7 +20,7 @@ from wavetank.errors import BadValueError, WavetankError
 from wavetank.protocols.faults import Fault, attached, byzantine_members
 from wavetank.protocols.history import History, Operation
 from wavetank.protocols.interfaces import Algorithm, Message, Node, Snapshot
-from wavetank.protocols.network import Links, Network
+from wavetank.protocols.network import Links, Network, Topology
 from wavetank.rng import Draws, stream, stream_key
 
 LIVES = ("rounds", "events")
@@ -198,20 +198,29 @@ class Run:
         return found.hexdigest()
 
 
-class _Context:
-    """A node's side of the simulation."""
+class SimulatedContext:
+    """A node's side of a simulation, links aside: what all simulations of this package share.
+
+    Parameters
+    ----------
+    run : Run
+        Where decisions, replies and figures go.
+    topology : Topology
+    node : int
+    seed : int
+        Of the run.
+    put_timer : callable
+        Has a timer run out: ``put_timer(due, node, name, generation)``; the timer counts if then ``ran_out`` says so.
+    """
 
     __slots__ = (
-        "_calls",
-        "_channels",
-        "_draws",
+        "_decided_at",
+        "_decisions",
         "_generations",
         "_linked",
+        "_put_timer",
+        "_run",
         "_saved",
-        "_simulation",
-        "_spill",
-        "_targets",
-        "_turn",
         "id",
         "now",
         "peers",
@@ -219,17 +228,83 @@ class _Context:
         "size",
     )
 
-    def __init__(self, simulation: _Simulation, node: int) -> None:
-        topology = simulation.network.topology
-        self._simulation = simulation
+    def __init__(
+        self, run: Run, topology: Topology, node: int, seed: int, put_timer: Callable[[float, int, str, int], None]
+    ) -> None:
+        self._run = run
+        self._decisions = run.decisions
+        self._decided_at = run.decided_at
+        self._put_timer = put_timer
         self.id = node
         self.size = topology.size
         self.peers = topology.peers(node)
         self.now = 0.0
-        self.rng = Draws(stream_key(simulation.seed, "node", node))
+        self.rng = Draws(stream_key(seed, "node", node))
+        # Of a complete topology the numbers say who has a link.
         self._linked = None if topology.links is None else frozenset(self.peers)
         self._saved: dict[str, Any] = {}
         self._generations: dict[str, int] = {}
+
+    def no_link(self, to: int) -> WavetankError:
+        """Return the error of sending to a node that is not among ``peers``."""
+        return BadValueError(
+            f"Node {self.id} has no link to node {to}.", given=to, allowed="the nodes in context.peers"
+        )
+
+    def set_timer(self, name: str, after: float) -> None:
+        """See Context."""
+        if not after > 0:
+            where = f"node {self.id}, timer {name!r}"
+            raise BadValueError("A timer runs out later than now.", given=after, where=where)
+        generation = self._generations.get(name, 0) + 1
+        self._generations[name] = generation
+        self._put_timer(self.now + after, self.id, name, generation)
+
+    def cancel_timer(self, name: str) -> None:
+        """See Context."""
+        if name in self._generations:
+            self._generations[name] += 1
+
+    def ran_out(self, name: str, generation: int) -> bool:
+        """Return whether a timer that is due was neither replaced nor cancelled."""
+        return self._generations[name] == generation
+
+    def save(self, key: str, value: Any) -> None:
+        """See Context."""
+        self._saved[key] = value
+
+    def load(self, key: str, default: Any = None) -> Any:
+        """See Context."""
+        return self._saved.get(key, default)
+
+    def decide(self, value: Any, instance: Any = 0) -> None:
+        """See Context."""
+        key = (self.id, instance)
+        decisions = self._decisions
+        if key not in decisions:
+            decisions[key] = value
+            self._decided_at[key] = self.now
+        elif decisions[key] != value:
+            told = f"node {self.id} decided {decisions[key]!r}, then {value!r} in instance {instance!r}"
+            self._run.contradictions.append(told)
+
+    def reply(self, number: int, result: Any) -> None:
+        """See Context."""
+        self._run.replies.setdefault(number, Answer(self.now, self.id, result))
+
+    def record(self, metric: str, value: float = 1.0) -> None:
+        """See Context."""
+        self._run.recorded.setdefault(metric, []).append((self.now, self.id, value))
+
+
+class _Context(SimulatedContext):
+    """A node's side of the two lives."""
+
+    __slots__ = ("_calls", "_channels", "_draws", "_simulation", "_spill", "_targets", "_turn")
+
+    def __init__(self, simulation: _Simulation, node: int) -> None:
+        super().__init__(simulation.run, simulation.network.topology, node, simulation.seed, simulation.put_timer)
+        self._simulation = simulation
         self._draws: Iterator[float] | None = None
         # Receiver to [when the last message of this link arrives, how many arrive then].
         self._channels: dict[int, list[Any]] = {}
@@ -244,7 +319,7 @@ class _Context:
         """See Context."""
         linked = self._linked
         if (to not in linked) if linked is not None else (not 0 <= to < self.size or to == self.id):
-            raise _no_link(self.id, to)
+            raise self.no_link(to)
         simulation = self._simulation
         simulation.sent += 1
         if simulation.plain:
@@ -322,58 +397,11 @@ class _Context:
             self._draws = _uniforms(self._simulation.seed, self.id)
         return next(self._draws)
 
-    def set_timer(self, name: str, after: float) -> None:
-        """See Context."""
-        if not after > 0:
-            where = f"node {self.id}, timer {name!r}"
-            raise BadValueError("A timer runs out later than now.", given=after, where=where)
-        generation = self._generations.get(name, 0) + 1
-        self._generations[name] = generation
-        self._simulation.put_timer(self.now + after, self.id, name, generation)
-
-    def cancel_timer(self, name: str) -> None:
-        """See Context."""
-        if name in self._generations:
-            self._generations[name] += 1
-
-    def ran_out(self, name: str, generation: int) -> bool:
-        """Return whether a timer that is due was neither replaced nor cancelled."""
-        return self._generations[name] == generation
-
-    def save(self, key: str, value: Any) -> None:
-        """See Context."""
-        self._saved[key] = value
-
-    def load(self, key: str, default: Any = None) -> Any:
-        """See Context."""
-        return self._saved.get(key, default)
-
-    def decide(self, value: Any, instance: Any = 0) -> None:
-        """See Context."""
-        run = self._simulation.run
-        known = run.decisions.setdefault((self.id, instance), value)
-        if known is value:
-            run.decided_at.setdefault((self.id, instance), self.now)
-        elif known != value:
-            run.contradictions.append(f"node {self.id} decided {known!r}, then {value!r} in instance {instance!r}")
-
-    def reply(self, number: int, result: Any) -> None:
-        """See Context."""
-        self._simulation.run.replies.setdefault(number, Answer(self.now, self.id, result))
-
-    def record(self, metric: str, value: float = 1.0) -> None:
-        """See Context."""
-        self._simulation.run.recorded.setdefault(metric, []).append((self.now, self.id, value))
-
 
 def _uniforms(seed: int, node: int) -> Iterator[float]:
     generator = stream(seed, "links", node)
     while True:
         yield from generator.random(_BLOCK).tolist()
-
-
-def _no_link(sender: int, to: int) -> WavetankError:
-    return BadValueError(f"Node {sender} has no link to node {to}.", given=to, allowed="the nodes in context.peers")
 
 
 class Scheduler:
@@ -668,6 +696,26 @@ class _Events(_Simulation):
         return sum(entry[2] == _MESSAGE for entry in self._calendar)
 
 
+def new_run(algorithm: Algorithm, size: int, requests: Sequence[Request], faults: Sequence[Fault]) -> Run:
+    """Return a run that has not begun, with its nodes and their faults.
+
+    Raises
+    ------
+    BadValueError
+        For a request or fault of a node that does not exist, or a request before the start.
+    """
+    for request in requests:
+        if not 0 <= request.node < size or not 0 <= request.at < math.inf:
+            raise BadValueError("A request goes to a node at a time.", given=request, allowed=f"nodes 0 to {size - 1}")
+    return Run(
+        size=size,
+        time=0.0,
+        nodes=attached(algorithm, size, faults),
+        correct=frozenset(range(size)) - byzantine_members(faults),
+        requests=tuple(requests),
+    )
+
+
 def simulate(
     algorithm: Algorithm,
     *,
@@ -725,17 +773,8 @@ def simulate(
     count = network.topology.size
     if size not in (0, count):
         raise BadValueError("The network has another size.", given=size, allowed=f"{count}, or none")
-    for request in requests:
-        if not 0 <= request.node < count or not request.at >= 0:
-            raise BadValueError("A request goes to a node at a time.", given=request, allowed=f"nodes 0 to {count - 1}")
-    nodes = attached(algorithm, count, faults)
-    run = Run(
-        size=count,
-        time=0.0,
-        nodes=nodes,
-        correct=frozenset(range(count)) - byzantine_members(faults),
-        requests=tuple(requests),
-    )
+    run = new_run(algorithm, count, requests, faults)
+    nodes = run.nodes
     kind = _Rounds if life == "rounds" else _Events
     simulation = kind(network, seed, scheduler, run, until=until, watched=log)
     for number, request in enumerate(requests):

@@ -37,8 +37,16 @@ class Speaker(Node):
 
     def timer(self, name: str) -> None:
         for number, (kind, to) in enumerate(self.script):
+            context: Any = self.context
             if kind == "all":
                 self.context.broadcast(Word(number))
+            elif kind == "three":
+                context.send_all(to, [Word(number), Word(number), Word(number)])
+            elif kind == "three one by one":
+                for _ in range(3):
+                    self.context.send(to, Word(number))
+            elif kind == "some":
+                context.multicast((0, 1, 2), Word(number))
             else:
                 self.context.send(to, Word(number))
 
@@ -94,6 +102,41 @@ def test_shared_broadcasts_arrive_as_single_messages_would(script: list[tuple[st
         assert [number for _, number in quick] == sorted(number for _, number in quick)
 
 
+@given(
+    st.lists(st.sampled_from([("all", 0), ("some", 0), ("one", 1), ("one", 2), ("three", 1)]), max_size=8),
+    st.integers(min_value=1, max_value=4),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_burst_on_a_channel_arrives_as_single_messages_would(script: list[tuple[str, int]], per_round: int) -> None:
+    singly = [("three one by one", to) if kind == "three" else (kind, to) for kind, to in script]
+    for node in (1, 2, 3):
+        quick = heard(script, node, per_round=per_round)
+        assert quick == heard(singly, node, per_round=per_round)
+        assert quick == heard(script, node, per_round=per_round, capacity=10_000)
+
+
+def test_what_waits_on_a_channel_goes_on_while_new_messages_come() -> None:
+    class Again(Speaker):
+        def timer(self, name: str) -> None:
+            super().timer(name)
+            if self.context.now < 6:
+                self.context.set_timer("speak", 1)
+
+    class Speeches(Speech):
+        def node(self, index: int, size: int) -> Node:
+            return Again(self.script)
+
+    def arrivals(kind: str, per_round: int) -> list[tuple[float, int, int]]:
+        speech = Speeches(script=((kind, 1), ("all", 0), ("one", 1), (kind, 1), ("one", 2)))
+        run = QuantasRounds(per_round=per_round).simulate(speech, rounds=40, size=3)
+        found: Any = run.nodes[1]
+        assert (run.sent, run.under_way) == (60, max(48 - 39 * per_round, 0))
+        return found.heard
+
+    for per_round in (1, 2, 3, 5):
+        assert arrivals("three", per_round) == arrivals("three one by one", per_round)
+
+
 def test_a_slow_message_holds_up_those_behind_it() -> None:
     arrivals = heard([("one", 1)] * 10, 1, most_delay=5, per_round=10)
     assert [number for _, number in arrivals] == list(range(10))
@@ -143,6 +186,15 @@ def test_a_node_that_stands_still_reads_its_inbox_when_it_goes_on() -> None:
     assert nodes[2].heard == []
 
 
+def test_a_request_to_a_paused_node_waits_until_it_goes_on() -> None:
+    asked = [Request(at=3, node=1, command=7), Request(at=9, node=1, command=8)]
+    pauses = Pauses(stopped=(1,), until=9)
+    run = QuantasRounds().simulate(Speech(), rounds=20, size=2, pauses=pauses, requests=asked)
+    assert [run.replies[number].at for number in (0, 1)] == [9, 9]
+    nodes: list[Any] = run.nodes
+    assert [number for _, _, number in nodes[0].heard] == [7, 8]
+
+
 def test_a_timer_of_a_paused_node_runs_out_when_it_goes_on() -> None:
     speech = Speech(script=(("one", 1),))
     run = QuantasRounds().simulate(speech, rounds=50, size=2, pauses=Pauses(stopped=(0,), until=5))
@@ -186,6 +238,14 @@ def test_links_follow_the_topology() -> None:
         QuantasRounds().simulate(Speech(script=(("one", 2),)), rounds=5, topology=ring)
 
 
+def test_a_multicast_reaches_those_that_have_a_link() -> None:
+    chain = Topology.named("chain", 3)
+    for rules in (QuantasRounds(), QuantasRounds(capacity=5)):
+        run = rules.simulate(Speech(script=(("some", 0),)), rounds=5, topology=chain)
+        nodes: list[Any] = run.nodes
+        assert [len(node.heard) for node in nodes] == [0, 1, 0]
+
+
 def test_the_faults_of_the_area_work_here() -> None:
     faults = [Omission(members=(0,), sending=1.0)]
     run = QuantasRounds().simulate(Speech(script=(("all", 0),)), rounds=5, size=3, faults=faults)
@@ -226,6 +286,10 @@ def test_parameters_are_checked() -> None:
             QuantasRounds(**wrong)  # type: ignore[arg-type]
     with pytest.raises(BadValueError):
         Pauses(odds=2.0)
+    with pytest.raises(BadValueError):
+        Pauses(stopped=(1,), until=0)
+    with pytest.raises(BadValueError):
+        QuantasRounds().simulate(Speech(), rounds=5, size=2, pauses=Pauses(stopped=(2,)))
     with pytest.raises(BadValueError):
         QuantasRounds().simulate(Speech(), rounds=-1, size=2)
     with pytest.raises(BadValueError):

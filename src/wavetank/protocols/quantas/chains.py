@@ -243,8 +243,8 @@ class _Secret(Behaviour):
     chain: list[NewBlock] = field(default_factory=list)
     published: int = 0
 
-    def start(self, node: FaultyNode) -> None:
-        node.inner.context = _SecretContext(node.context, node, self)
+    def side(self, node: FaultyNode) -> FaultyContext:
+        return _SecretContext(node.context, node, self)
 
     def sends(self, node: FaultyNode, to: int, message: Message) -> Sends:
         return ((to, message),)

@@ -30,7 +30,32 @@ class Lookup(Message, frozen=True):
     started: float
 
 
-class KademliaNode(Node):
+class LookupNode(Node):
+    """A node that passes lookups on and writes down those that arrive; the way it chooses is the overlay's."""
+
+    def request(self, number: int, command: Any) -> None:
+        """Look up the node of that id."""
+        context = self.context
+        if command == context.id:
+            context.record("lookup_hops", 0)
+            context.record("lookup_rounds", 0)
+        else:
+            self.pass_on(command, 0, context.now)
+
+    def receive(self, sender: int, message: Any) -> None:
+        """Answer a lookup for this node, pass on the others."""
+        context = self.context
+        if message.target == context.id:
+            context.record("lookup_hops", message.hops)
+            context.record("lookup_rounds", context.now - message.started)
+        else:
+            self.pass_on(message.target, message.hops, message.started)
+
+    def pass_on(self, target: int, hops: int, started: float) -> None:
+        """Send a lookup one hop further; one that knows no way ends here."""
+
+
+class KademliaNode(LookupNode):
     """A node with one contact for each group of ids.
 
     Attributes
@@ -42,24 +67,8 @@ class KademliaNode(Node):
     def __init__(self) -> None:
         self.contacts: dict[int, int] = {}
 
-    def request(self, number: int, command: Any) -> None:
-        """Look up the node of that id."""
-        now = self.context.now
-        if command == self.context.id:
-            self.context.record("lookup_hops", 0)
-            self.context.record("lookup_rounds", 0)
-        else:
-            self._pass_on(command, 0, now)
-
-    def receive(self, sender: int, message: Any) -> None:
-        """Answer a lookup for this node, pass on the others."""
-        if message.target == self.context.id:
-            self.context.record("lookup_hops", message.hops)
-            self.context.record("lookup_rounds", self.context.now - message.started)
-        else:
-            self._pass_on(message.target, message.hops, message.started)
-
-    def _pass_on(self, target: int, hops: int, started: float) -> None:
+    def pass_on(self, target: int, hops: int, started: float) -> None:
+        """Send a lookup to the contact of the target's group."""
         group = (target ^ self.context.id).bit_length() - 1
         contact = self.contacts.get(group)
         if contact is None:
@@ -84,8 +93,24 @@ class KademliaNode(Node):
         return contact
 
 
+class LookupOverlay:
+    """What the overlays of QUANTAS have in common: only lookups are lost, and only the right node answers one."""
+
+    def bears(self, size: int) -> int:
+        """Return 0: a lost lookup is not sent again."""
+        return 0
+
+    def example_command(self, number: int) -> int:
+        """Return what a client may ask: the node that is looked up."""
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
+        """Return "": every lookup that arrives has found its target."""
+        return ""
+
+
 @dataclass(frozen=True, kw_only=True)
-class QuantasKademlia:
+class QuantasKademlia(LookupOverlay):
     """Kademlia with one contact a group, a lookup a round."""
 
     messages: ClassVar[tuple[type[Message], ...]] = (Lookup,)
@@ -93,14 +118,6 @@ class QuantasKademlia:
     def node(self, index: int, size: int) -> Node:
         """Return a new node."""
         return KademliaNode()
-
-    def bears(self, size: int) -> int:
-        """Return 0: a lost lookup is not sent again."""
-        return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": every lookup that arrives has found its target."""
-        return ""
 
     def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
         """Return the figures QUANTAS writes after every round."""

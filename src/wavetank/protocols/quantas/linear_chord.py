@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot
+from wavetank.protocols.interfaces import Message, Node
+from wavetank.protocols.quantas.kademlia import LookupNode, LookupOverlay
 from wavetank.protocols.quantas.series import lookup_series
 from wavetank.protocols.simulation import Run
 
@@ -29,26 +30,11 @@ class RingLookup(Message, frozen=True):
     started: float
 
 
-class ChordNode(Node):
+class ChordNode(LookupNode):
     """A node of the ring; its place is its id."""
 
-    def request(self, number: int, command: Any) -> None:
-        """Look up the node of that id."""
-        if command == self.context.id:
-            self.context.record("lookup_hops", 0)
-            self.context.record("lookup_rounds", 0)
-        else:
-            self._pass_on(command, 0, self.context.now)
-
-    def receive(self, sender: int, message: Any) -> None:
-        """Answer a lookup for this node, pass on the others."""
-        if message.target == self.context.id:
-            self.context.record("lookup_hops", message.hops)
-            self.context.record("lookup_rounds", self.context.now - message.started)
-        else:
-            self._pass_on(message.target, message.hops, message.started)
-
-    def _pass_on(self, target: int, hops: int, started: float) -> None:
+    def pass_on(self, target: int, hops: int, started: float) -> None:
+        """Send a lookup over the longest link that does not jump over its target."""
         context = self.context
         size, peers = context.size, context.peers
         distance = (target - context.id) % size
@@ -66,7 +52,7 @@ class ChordNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantasChord:
+class QuantasChord(LookupOverlay):
     """Chord on sorted ids, a lookup a round."""
 
     messages: ClassVar[tuple[type[Message], ...]] = (RingLookup,)
@@ -74,14 +60,6 @@ class QuantasChord:
     def node(self, index: int, size: int) -> Node:
         """Return a new node."""
         return ChordNode()
-
-    def bears(self, size: int) -> int:
-        """Return 0: a lost lookup is not sent again."""
-        return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": every lookup that arrives has found its target."""
-        return ""
 
     def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
         """Return the figures QUANTAS writes after every round."""

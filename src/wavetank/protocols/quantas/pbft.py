@@ -467,11 +467,11 @@ class SplitVotes(Fault):
 class _Splitting(Behaviour):
     other: tuple[int, ...]
 
-    def start(self, node: FaultyNode) -> None:
+    def side(self, node: FaultyNode) -> FaultyContext:
         peers = node.context.peers
         wrong = frozenset(self.other)
         groups = (tuple(to for to in peers if to not in wrong), tuple(to for to in peers if to in wrong))
-        node.inner.context = _SplitContext(node.context, node, groups)
+        return _SplitContext(node.context, node, groups)
 
     def sends(self, node: FaultyNode, to: int, message: Message) -> Sends:
         return ((to, other_version(message, to in self.other)),)

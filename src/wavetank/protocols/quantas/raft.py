@@ -119,13 +119,27 @@ class QuantasRaftNode(Node):
             self._await_client(0)
 
     def _await_client(self, less: int) -> None:
-        after = geometric(self.context.rng, 1 / self.algorithm.submit_rate) - less
-        self.submit_at = self.context.now + after
+        context = self.context
+        after = geometric(context.rng, 1 / self.algorithm.submit_rate) - less
+        self.submit_at = context.now + after
         if after:
-            self.context.set_timer("client", after)
+            context.set_timer("client", after)
         else:
-            self._ask(self._new_request())
+            self._serve_client()
+
+    def _serve_client(self) -> None:
+        """Take a request of a client, and wait for the next one."""
+        key = self._new_request()
+        leader = self.leader
+        waits = leader < 0 or leader == self.id or self.fresh or self.moved
+        if waits or key in self.known or key in self.committed:
+            self._ask(key)
             self._await_client(0)
+        else:
+            self.known.add(key)
+            self.deferred[key] = leader
+            self._await_client(0)
+            self.context.send(leader, Ask(key, -1))
 
     def timer(self, name: str) -> None:
         """A client asks, or nothing was heard for too long."""
@@ -135,8 +149,7 @@ class QuantasRaftNode(Node):
                 # This node stood still when the draw would have succeeded; tries begin again with this round.
                 self._await_client(1)
             else:
-                self._ask(self._new_request())
-                self._await_client(0)
+                self._serve_client()
         else:
             self._look_at_clock()
         if self.fresh or self.moved:
@@ -154,12 +167,28 @@ class QuantasRaftNode(Node):
 
     def receive_all(self, box: Sequence[tuple[int, Any]]) -> None:
         """Handle all messages of a round, then pass on what waits."""
-        context = self.context
-        send, now = context.send, context.now
+        context, me, known = self.context, self.id, self.known
         for sender, message in box:
             kind = type(message)
-            if kind is Stored:
-                if message.key == self.in_flight and self.leader == self.id:
+            if kind is Ask:
+                # Most messages: a request that is known, or reaches a leader that has nothing else to take on.
+                key = message.key
+                if self.leader != me:
+                    if key not in known:
+                        known.add(key)
+                        self.deferred[key] = message.known
+                        self.fresh.append(key)
+                elif self.deferred or self.fresh or self.moved:
+                    self._ask(key, message.known)
+                else:
+                    if key not in known:
+                        known.add(key)
+                        if key not in self.committed:
+                            self.pending[key] = None
+                    if self.in_flight < 0:
+                        self._replicate()
+            elif kind is Stored:
+                if message.key == self.in_flight and self.leader == me:
                     answers = self.answers
                     answers.add(sender)
                     if len(answers) >= self.quorum:
@@ -174,13 +203,13 @@ class QuantasRaftNode(Node):
                         self.in_flight = -1
                     if self.votes:
                         self.votes = set()
-                    self.heard = now
+                    self.heard = context.now
                 key = message.key
-                if key not in self.known:
-                    self.known.add(key)
+                if key not in known:
+                    known.add(key)
                     self.deferred[key] = -1
                     self.fresh.append(key)
-                send(sender, Stored(key))
+                context.send(sender, Stored(key))
             elif kind is Committed:
                 if message.term > self.term:
                     self.term = message.term
@@ -189,23 +218,11 @@ class QuantasRaftNode(Node):
                 self.deferred.pop(key, None)
                 if self.pending:
                     self.pending.pop(key, None)
-                self.confirmed.append((now, message.done - message.begun))
+                self.confirmed.append((context.now, message.done - message.begun))
                 context.decide(key, key)
-            elif kind is Ask:
-                key = message.key
-                if self.leader != self.id or self.deferred or self.fresh or self.moved:
-                    self._ask(key, message.known)
-                    continue
-                # Most messages: a request reaches a leader that has nothing else to take on.
-                if key not in self.known:
-                    self.known.add(key)
-                    if key not in self.committed:
-                        self.pending[key] = None
-                if self.in_flight < 0:
-                    self._replicate()
             elif kind is Elect:
                 self._vote(sender, message.term)
-            elif self.leader != self.id:
+            elif self.leader != me:
                 self.votes.add(sender)
                 if len(self.votes) >= self.quorum:
                     self._lead()
@@ -234,18 +251,37 @@ class QuantasRaftNode(Node):
                     self.pending[key] = None
             deferred.clear()
         elif leader >= 0:
-            send = self.context.send
-            for key in list(deferred) if self.moved else self.fresh:
-                known = deferred.get(key, leader)
-                if known == leader:
-                    continue
-                if key in self.committed:
-                    del deferred[key]
+            committed = self.committed
+            if self.moved:
+                if not committed.isdisjoint(deferred):
+                    for key in committed.intersection(deferred):
+                        del deferred[key]
+                if leader in deferred.values():
+                    asks = [Ask(key, known) for key, known in deferred.items() if known != leader]
                 else:
-                    send(leader, Ask(key, known))
-                    deferred[key] = leader
+                    asks = list(map(Ask, deferred, deferred.values()))
+                self.deferred = dict.fromkeys(deferred, leader)
+                self._pass_on(leader, asks)
+            else:
+                for key in self.fresh:
+                    known = deferred.get(key, leader)
+                    if known == leader:
+                        continue
+                    if key in committed:
+                        del deferred[key]
+                    else:
+                        self.context.send(leader, Ask(key, known))
+                        deferred[key] = leader
         self.moved = False
         self.fresh.clear()
+
+    def _pass_on(self, leader: int, asks: Sequence[Message]) -> None:
+        send_all = getattr(self.context, "send_all", None)
+        if send_all is not None:
+            send_all(leader, asks)
+        else:
+            for ask in asks:
+                self.context.send(leader, ask)
 
     def _replicate(self) -> None:
         """Send the next request to all, of this node itself when no client has one."""
@@ -359,6 +395,10 @@ class QuantasRaft:
     def bears(self, size: int) -> int:
         """Return how many servers may stand still: a leader needs the answers of a majority besides itself."""
         return max(size - 1 - (size // 2 + 1), 0)
+
+    def example_command(self, number: int) -> int:
+        """Return what a client may ask: the key of its request."""
+        return number
 
     def violation(self, snapshot: Snapshot) -> str:
         """Return "": there is no order of requests that could be broken."""

@@ -19,16 +19,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.faults import Behaviour, Fault, FaultyNode, attached, byzantine_members
+from wavetank.protocols.faults import Behaviour, Fault, FaultyNode
 from wavetank.protocols.interfaces import Algorithm, Message, Node
 from wavetank.protocols.network import Topology
-from wavetank.protocols.simulation import Answer, Happening, Request, Run
+from wavetank.protocols.simulation import Happening, Request, Run, SimulatedContext, new_run
 from wavetank.rng import Draws, stream_key
 from wavetank.settings import check_parameters, setting
 
@@ -37,6 +36,7 @@ DELAYS = ("uniform", "poisson", "one")
 Packet = tuple[int, Message]
 Receiver = Callable[[list[Packet]], None]
 _sender_of = itemgetter(0)
+_popleft = deque.popleft
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,10 @@ class Pauses:
     def __post_init__(self) -> None:
         if not 0 <= self.odds <= 1 or self.rounds < 0:
             raise BadValueError("Odds lie in [0, 1], and a crash takes rounds.", given=(self.odds, self.rounds))
+        if self.stopped and not self.until > 0:
+            raise BadValueError(
+                "Nodes that are down from the start go on later.", given=self.until, allowed="until > 0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,193 +166,135 @@ class QuantasRounds:
         Raises
         ------
         BadValueError
-            For a topology, request or fault that makes no sense.
+            For a topology, request, fault or pause that makes no sense.
         """
         topology = topology or Topology.complete(size)
         count = topology.size
         if size not in (0, count) or rounds < 0:
             raise BadValueError("A run has a number of rounds and one size.", given=(rounds, size), allowed=f"{count}")
-        for request in requests:
-            if not 0 <= request.node < count or not request.at >= 0:
-                allowed = f"nodes 0 to {count - 1}"
-                raise BadValueError("A request goes to a node at a time.", given=request, allowed=allowed)
-        nodes = attached(algorithm, count, faults)
-        run = Run(
-            size=count,
-            time=0.0,
-            nodes=nodes,
-            correct=frozenset(range(count)) - byzantine_members(faults),
-            requests=tuple(requests),
-        )
-        loop = _Loop(self, topology, run, rounds=rounds, seed=seed, log=log, pauses=pauses or Pauses())
+        pauses = pauses or Pauses()
+        if not all(0 <= node < count for node in pauses.stopped):
+            raise BadValueError("A node that is down exists.", given=pauses.stopped, allowed=f"0 to {count - 1}")
+        run = new_run(algorithm, count, requests, faults)
+        loop = _Loop(self, topology, run, rounds=rounds, seed=seed, log=log, pauses=pauses)
         loop.play(stop)
         return run
 
 
-class _Context:
+class _Context(SimulatedContext):
     """A node's side of the loop."""
 
-    __slots__ = (
-        "_decided_at",
-        "_decisions",
-        "_everyone",
-        "_generations",
-        "_linked",
-        "_loop",
-        "_saved",
-        "_slot",
-        "_slots",
-        "_top",
-        "id",
-        "now",
-        "peers",
-        "rng",
-        "size",
-    )
+    __slots__ = ("_loop", "_slot", "_slots", "_top", "backlogs")
 
     def __init__(self, loop: _Loop, topology: Topology, node: int, seed: int) -> None:
+        super().__init__(loop.run, topology, node, seed, loop.put_timer)
         self._loop = loop
-        self._decisions = loop.run.decisions
-        self._decided_at = loop.run.decided_at
-        self.id = node
-        self.size = topology.size
-        self.peers = topology.peers(node)
-        self.now = 0.0
-        self.rng = Draws(stream_key(seed, "node", node))
-        self._everyone = topology.links is None
-        self._linked = None if topology.links is None else frozenset(self.peers)
-        self._saved: dict[str, Any] = {}
-        self._generations: dict[str, int] = {}
         # A channel that delivers b messages a round has the slots 0, 1, 2, ...: slot s is delivered in round s // b.
         # Messages to everyone take a slot on all channels at once (_slot), others on one (_slots); _top is the first
         # slot that is free on all.
         self._slot = 0
         self._slots: dict[int, int] = {}
         self._top = 0
+        # By receiver, what waits on its channel behind a burst of messages; never empty.
+        self.backlogs: dict[int, deque[Message]] = {}
 
     def send(self, to: int, message: Message) -> None:
         """See Context."""
         linked = self._linked
         if (to == self.id or not 0 <= to < self.size) if linked is None else to not in linked:
-            raise BadValueError(f"Node {self.id} has no link to node {to}.", given=to, allowed="those in context.peers")
+            raise self.no_link(to)
         loop = self._loop
         loop.sent += 1
         if not loop.plain:
             loop.push(self.id, to, message)
             return
-        each = loop.per_round
-        first = loop.round * each + each
         slots = self._slots
         slot = slots.get(to, 0)
         if slot < self._slot:
             slot = self._slot
-        if slot < first:
-            slot = first
+        if slot < loop.first:
+            slot = loop.first
         slots[to] = slot + 1
         if slot >= self._top:
             self._top = slot + 1
-        if slot < first + each:
+        backlogs = self.backlogs
+        if backlogs and to in backlogs:
+            backlogs[to].append(message)
+        elif slot < loop.limit:
             box = loop.boxes[to]
             if not box:
                 loop.awake.append(to)
             box.append((self.id, message))
         else:
-            loop.later_to_one(slot // each, to, (self.id, message))
+            loop.later_to_one(slot // loop.per_round, to, (self.id, message))
+
+    def send_all(self, to: int, messages: Sequence[Message]) -> None:
+        """Send several messages to one of ``peers``, as that many calls of ``send`` would."""
+        loop = self._loop
+        backlog = self.backlogs.get(to)
+        if backlog is None:
+            # The first ones may arrive in the next round; those behind them wait for their turn together.
+            first = loop.per_round if loop.plain else len(messages)
+            for message in messages[:first]:
+                self.send(to, message)
+            messages = messages[first:]
+            if not messages:
+                return
+            backlog = loop.backlog(self, to, self._slots[to])
+        loop.sent += len(messages)
+        self._slots[to] = slot = self._slots[to] + len(messages)
+        self._top = max(self._top, slot)
+        backlog.extend(messages)
 
     def broadcast(self, message: Message) -> None:
         """See Context."""
         loop = self._loop
-        soon = loop.round + 1
-        each = loop.per_round
-        slot = max(self._slot, soon * each)
+        slot = max(self._slot, loop.first)
         if not loop.plain or self._top > slot:
-            for to in self.peers:
-                self.send(to, message)
+            self.multicast(self.peers, message)
             return
         loop.sent += len(self.peers)
         self._slot = self._top = slot + 1
-        if slot >= (soon + 1) * each:
-            loop.later_to_many(slot // each, (self.id, message), None if self._everyone else self.peers)
-        elif self._everyone:
+        targets = None if self._linked is None else self.peers
+        if slot >= loop.limit:
+            loop.later_to_many(slot // loop.per_round, (self.id, message), targets)
+        elif targets is None:
             loop.to_all((self.id, message))
         else:
-            loop.to_some((self.id, message), self.peers)
+            loop.to_some((self.id, message), targets)
 
     def multicast(self, targets: Iterable[int], message: Message) -> None:
         """Send a message to those of some nodes that are ``peers``."""
         loop = self._loop
+        linked = self._linked
         if not loop.plain:
             for to in targets:
-                self.send(to, message)
+                if to != self.id if linked is None else to in linked:
+                    self.send(to, message)
             return
-        each = loop.per_round
-        first = loop.round * each + each
-        least, limit, top = max(self._slot, first), first + each, self._top
-        slots, boxes, awake, linked = self._slots, loop.boxes, loop.awake, self._linked
+        first, limit, top = max(self._slot, loop.first), loop.limit, self._top
+        slots, boxes, awake, backlogs = self._slots, loop.boxes, loop.awake, self.backlogs
         packet = (self.id, message)
         for to in targets:
-            if linked is not None and to not in linked:
+            if to == self.id if linked is None else to not in linked:
                 continue
             slot = slots.get(to, 0)
-            if slot < least:
-                slot = least
+            if slot < first:
+                slot = first
             slots[to] = slot + 1
             if slot >= top:
                 top = slot + 1
             loop.sent += 1
-            if slot < limit:
+            if backlogs and to in backlogs:
+                backlogs[to].append(message)
+            elif slot < limit:
                 box = boxes[to]
                 if not box:
                     awake.append(to)
                 box.append(packet)
             else:
-                loop.later_to_one(slot // each, to, packet)
+                loop.later_to_one(slot // loop.per_round, to, packet)
         self._top = top
-
-    def set_timer(self, name: str, after: float) -> None:
-        """See Context."""
-        if not after > 0:
-            where = f"node {self.id}, timer {name!r}"
-            raise BadValueError("A timer runs out later than now.", given=after, where=where)
-        generation = self._generations.get(name, 0) + 1
-        self._generations[name] = generation
-        self._loop.put_timer(self.now + after, self.id, name, generation)
-
-    def cancel_timer(self, name: str) -> None:
-        """See Context."""
-        if name in self._generations:
-            self._generations[name] += 1
-
-    def ran_out(self, name: str, generation: int) -> bool:
-        """Return whether a timer that is due was neither replaced nor cancelled."""
-        return self._generations[name] == generation
-
-    def save(self, key: str, value: Any) -> None:
-        """See Context."""
-        self._saved[key] = value
-
-    def load(self, key: str, default: Any = None) -> Any:
-        """See Context."""
-        return self._saved.get(key, default)
-
-    def decide(self, value: Any, instance: Any = 0) -> None:
-        """See Context."""
-        key = (self.id, instance)
-        decisions = self._decisions
-        if key not in decisions:
-            decisions[key] = value
-            self._decided_at[key] = self.now
-        elif decisions[key] != value:
-            told = f"node {self.id} decided {decisions[key]!r}, then {value!r} in instance {instance!r}"
-            self._loop.run.contradictions.append(told)
-
-    def reply(self, number: int, result: Any) -> None:
-        """See Context."""
-        self._loop.run.replies.setdefault(number, Answer(self.now, self.id, result))
-
-    def record(self, metric: str, value: float = 1.0) -> None:
-        """See Context."""
-        self._loop.run.recorded.setdefault(metric, []).append((self.now, self.id, value))
 
 
 class _Channel:
@@ -381,21 +327,31 @@ class _Loop:
         self.sent = self.delivered = self.dropped = self.duplicated = self.timers = 0
         count = topology.size
         self.contexts = [_Context(self, topology, node, seed) for node in range(count)]
+        # The first slot of the next round, and of the one after it (see _Context).
+        self.first, self.limit = self.per_round, 2 * self.per_round
         # What arrives in the next round, and who then has something in its box.
         self.boxes: list[list[Packet]] = [[] for _ in range(count)]
         self.awake: list[int] = []
         self.everyone = False
-        # What arrives later: by round, for one node and for many.
-        self._late: dict[int, dict[int, list[Packet]]] = {}
+        # What arrives later: by round, for many and for one node.  A burst on one channel is a backlog: by round, those
+        # that begin to arrive, with the messages this first round has room for; then, by receiver and sender, those of
+        # which every round takes its share.
         self._parcels: dict[int, list[tuple[Packet, Sequence[int] | None]]] = {}
+        self._late: dict[int, dict[int, list[Packet]]] = {}
+        self._begins: dict[int, list[tuple[int, int, int]]] = {}
+        self._backlogs: dict[int, dict[int, deque[Message]]] = {}
         self._timers: dict[int, list[tuple[int, str, int]]] = {}
         self._requests: dict[int, list[int]] = {}
+        # Rounds in which something is due: a heap, and what is in it.
         self._agenda: list[int] = []
+        self._planned: set[int] = set()
         self._channels: dict[tuple[int, int], _Channel] = {}
         self._busy: set[tuple[int, int]] = set()
-        # Paused nodes: until when, and the timers that ran out meanwhile.
+        # Paused nodes: until when; the timers that ran out, what arrived, and the requests that were made meanwhile.
         self._down: dict[int, float] = {}
         self._held: dict[int, list[tuple[str, int]]] = {}
+        self._inboxes: dict[int, list[Packet]] = {}
+        self._postponed: dict[int, list[int]] = {}
         self._stops: dict[int, list[int]] = {}
         self._resumes: dict[int, list[int]] = {}
         self._crashes = [Draws(stream_key(seed, "crash", node)) for node in range(count)] if pauses.rounds else []
@@ -419,6 +375,17 @@ class _Loop:
                 awake.append(to)
             box.append(packet)
 
+    def backlog(self, context: _Context, to: int, slot: int) -> deque[Message]:
+        """Return a new backlog for a channel; its first message has the slot."""
+        due, taken = divmod(slot, self.per_round)
+        begins = self._begins.get(due)
+        if begins is None:
+            begins = self._begins[due] = []
+            self._wake(due)
+        begins.append((to, context.id, self.per_round - taken))
+        found = context.backlogs[to] = deque[Message]()
+        return found
+
     def later_to_one(self, due: int, to: int, packet: Packet) -> None:
         """Have a packet arrive in a later round than the next."""
         boxes = self._late.get(due)
@@ -433,11 +400,6 @@ class _Loop:
 
     def later_to_many(self, due: int, packet: Packet, targets: Sequence[int] | None) -> None:
         """Have a packet arrive at several nodes in a later round than the next; no targets stands for everyone."""
-        if due in self._late:
-            # Packets for one node stand behind those for many; these here were sent later.
-            for to in self.contexts[packet[0]].peers if targets is None else targets:
-                self.later_to_one(due, to, packet)
-            return
         parcels = self._parcels.get(due)
         if parcels is None:
             parcels = self._parcels[due] = []
@@ -473,7 +435,9 @@ class _Loop:
         """Have a timer run out."""
         if due > self.last:
             return
-        number = max(math.ceil(due), self.round + 1)
+        number = math.ceil(due)
+        if number <= self.round:
+            number = self.round + 1
         timers = self._timers.get(number)
         if timers is None:
             timers = self._timers[number] = []
@@ -481,7 +445,9 @@ class _Loop:
         timers.append((node, name, generation))
 
     def _wake(self, number: int) -> None:
-        heapq.heappush(self._agenda, number)
+        if number not in self._planned:
+            self._planned.add(number)
+            heapq.heappush(self._agenda, number)
 
     # The rounds.
 
@@ -504,22 +470,23 @@ class _Loop:
         reached = self.last
         while (following := self._following()) <= self.last:
             number = self.round = following
+            self.first = (number + 1) * self.per_round
+            self.limit = self.first + self.per_round
             agenda = self._agenda
-            while agenda and agenda[0] <= number:
-                heapq.heappop(agenda)
+            if agenda and agenda[0] == number:
+                self._planned.remove(heapq.heappop(agenda))
             spare, self.boxes = self.boxes, spare
-            awake: Sequence[int] = range(len(spare)) if self.everyone else self.awake
+            awake: Collection[int] = range(len(spare)) if self.everyone else self.awake
             self.awake, self.everyone = [], False
-            if self._late or self._parcels or self._busy:
+            if self._late or self._parcels or self._begins or self._backlogs or self._busy:
                 awake = self._arrived(number, awake, spare)
             timers = self._timers.pop(number, None)
             if timers is not None or self._down or self._stops:
                 self._mixed(number, awake, spare, timers or [], receivers)
             else:
-                if type(awake) is list:
-                    awake.sort()
-                self._deliver(number, awake, spare, receivers)
-            self._ask(number)
+                self._deliver(number, awake if type(awake) is range else sorted(awake), spare, receivers)
+            if number in self._requests:
+                self._ask(number)
             if stop is not None and stop(run):
                 reached = number
                 break
@@ -529,16 +496,19 @@ class _Loop:
         run.under_way = self.sent + self.duplicated - self.delivered - self.dropped
 
     def _following(self) -> int:
-        if self.awake or self.everyone or self._busy:
+        if self.awake or self.everyone or self._backlogs or self._busy:
             return self.round + 1
         return self._agenda[0] if self._agenda else self.last + 1
 
-    def _arrived(self, number: int, awake: Sequence[int], boxes: list[list[Packet]]) -> Sequence[int]:
-        """Add what arrives from earlier rounds; every box is in order of sender, then of the channel."""
+    def _arrived(self, number: int, awake: Collection[int], boxes: list[list[Packet]]) -> Collection[int]:
+        """Add what arrives from earlier rounds, in order of sender, then of channel; return who is awake."""
         late = self._late.pop(number, {})
         parcels = self._parcels.pop(number, ())
+        begins = self._begins.pop(number, ())
+        if not (late or parcels or begins or self._backlogs or self._busy):
+            return awake
         if parcels:
-            if len(parcels) == 1 and parcels[0][1] is None and not (awake or late or self._busy):
+            if len(parcels) == 1 and parcels[0][1] is None and not (awake or late or begins or self._backlogs):
                 # One broadcast and nothing else: every box is in order.
                 packet = parcels[0][0]
                 for box in boxes:
@@ -551,12 +521,30 @@ class _Loop:
                     late.setdefault(to, []).append(packet)
             for to, packets in singles.items():
                 late.setdefault(to, []).extend(packets)
-        elif not late and not self._busy:
-            return awake if type(awake) is range else sorted(awake)
+        # What comes from backlogs alone is in order.
+        mixed = bool(late or begins)
+        if self._backlogs:
+            self._take_turns(late)
+        if begins:
+            self._begin_backlogs(begins, late)
+        touched = list(late)
         for to, packets in late.items():
-            # Sent earlier on their channels than anything of the last round, and sorting is stable.
-            boxes[to][:0] = packets
-        touched = set(late)
+            box = boxes[to]
+            if box:
+                # Sent earlier on their channels than anything of the last round, and sorting is stable.
+                box[:0] = packets
+                box.sort(key=_sender_of)
+            else:
+                boxes[to] = packets
+                if mixed:
+                    packets.sort(key=_sender_of)
+        if self._busy:
+            touched += self._unqueued(number, boxes)
+        return {*awake, *touched} if awake else touched
+
+    def _unqueued(self, number: int, boxes: list[list[Packet]]) -> set[int]:
+        """Take from the queues of channels what arrives in this round; return where something did."""
+        touched = set()
         for key in sorted(self._busy):
             channel = self._channels[key]
             queue, draws = channel.queue, channel.draws
@@ -572,7 +560,46 @@ class _Loop:
         for to in touched:
             if len(boxes[to]) > 1:
                 boxes[to].sort(key=_sender_of)
-        return sorted({*awake, *touched})
+        return touched
+
+    def _take_turns(self, late: dict[int, list[Packet]]) -> None:
+        """Add to what is late at each node what its backlogs deliver in this round."""
+        each = self.per_round
+        for to, backlogs in list(self._backlogs.items()):
+            if each == 1:
+                packets = list(zip(backlogs, map(_popleft, backlogs.values()), strict=True))
+            else:
+                packets = [
+                    (sender, backlog.popleft())
+                    for sender, backlog in backlogs.items()
+                    for _ in range(min(each, len(backlog)))
+                ]
+            if to in late:
+                late[to] += packets
+            else:
+                late[to] = packets
+            if not all(backlogs.values()):
+                for sender in [sender for sender, backlog in backlogs.items() if not backlog]:
+                    del backlogs[sender], self.contexts[sender].backlogs[to]
+                if not backlogs:
+                    del self._backlogs[to]
+
+    def _begin_backlogs(self, begins: Sequence[tuple[int, int, int]], late: dict[int, list[Packet]]) -> None:
+        """Add to what is late what arrives of backlogs that have waited for other messages of their channel."""
+        joined = set()
+        for to, sender, room in begins:
+            backlog = self.contexts[sender].backlogs[to]
+            packets = late.setdefault(to, [])
+            while backlog and room:
+                packets.append((sender, backlog.popleft()))
+                room -= 1
+            if backlog:
+                self._backlogs.setdefault(to, {})[sender] = backlog
+                joined.add(to)
+            else:
+                del self.contexts[sender].backlogs[to]
+        for to in joined:
+            self._backlogs[to] = dict(sorted(self._backlogs[to].items()))
 
     def _deliver(
         self,
@@ -606,43 +633,57 @@ class _Loop:
         """A round with timers or with nodes that stand still."""
         due: dict[int, list[tuple[str, int]]] = {}
         for node, name, generation in timers:
-            due.setdefault(node, []).append((name, generation))
+            if node in due:
+                due[node].append((name, generation))
+            else:
+                due[node] = [(name, generation)]
         woken = self._pause(number) if self._down or self._stops else ()
         down, contexts, nodes, watched = self._down, self.contexts, self.run.nodes, self.watched
         now = float(number)
-        for node in sorted({*awake, *due, *woken}):
-            box = boxes[node]
-            self.delivered += len(box)
-            if node in down:
-                # Channels empty into the inbox all the same; it is read on waking up.
-                if box:
-                    self._inboxes.setdefault(node, []).extend(box)
-                    box.clear()
+        delivered = ran = 0
+        order = {*awake, *due, *woken}
+        if down:
+            # Channels empty into the inbox all the same; it is read on waking up.
+            for node in down.keys() & order:
+                order.remove(node)
+                box = boxes[node]
+                delivered += len(box)
+                self._inboxes[node] += box
+                box.clear()
                 if node in due:
                     self._held.setdefault(node, []).extend(due[node])
-                continue
+        for node in woken:
+            inbox = self._inboxes.pop(node)
+            delivered -= len(inbox)
+            boxes[node][:0] = inbox
+            if node in self._held:
+                due[node] = self._held.pop(node) + due.get(node, [])
+        for node in sorted(order):
+            box = boxes[node]
             context = contexts[node]
             context.now = now
-            if node in woken:
-                box[:0] = self._inboxes.pop(node, ())
             if box:
+                delivered += len(box)
                 if watched:
                     self.run.log.extend(Happening(now, node, "message", what, sender) for sender, what in box)
                 receivers[node](box)
                 box.clear()
-            ran_out = due.get(node, ())
-            if node in woken:
-                ran_out = (*self._held.pop(node, ()), *ran_out)
-            for name, generation in ran_out:
-                if context.ran_out(name, generation):
-                    self.timers += 1
-                    if watched:
-                        self.run.log.append(Happening(now, node, "timer", name))
-                    nodes[node].timer(name)
+            if node in due:
+                for name, generation in due[node]:
+                    if context.ran_out(name, generation):
+                        ran += 1
+                        if watched:
+                            self.run.log.append(Happening(now, node, "timer", name))
+                        nodes[node].timer(name)
+        self.delivered += delivered
+        self.timers += ran
 
     def _ask(self, number: int) -> None:
         for place in self._requests.pop(number, ()):
             request = self.run.requests[place]
+            if request.node in self._down:
+                self._postponed.setdefault(request.node, []).append(place)
+                continue
             self.contexts[request.node].now = float(number)
             if self.watched:
                 self.run.log.append(Happening(float(number), request.node, "request", request.command, place))
@@ -651,7 +692,6 @@ class _Loop:
     # Nodes that stand still.
 
     def _plan_pauses(self) -> None:
-        self._inboxes: dict[int, list[Packet]] = {}
         for node in self.pauses.stopped:
             self._stop(node, self.pauses.until)
         for node in range(len(self.contexts)):
@@ -660,9 +700,12 @@ class _Loop:
 
     def _stop(self, node: int, until: float) -> None:
         self._down[node] = until
+        # A node that stops again in the round in which it wakes up has not read what is there.
+        self._inboxes.setdefault(node, [])
         if until <= self.last:
-            self._resumes.setdefault(math.ceil(until), []).append(node)
-            self._wake(math.ceil(until))
+            number = math.ceil(until)
+            self._resumes.setdefault(number, []).append(node)
+            self._wake(number)
 
     def _plan_stop(self, node: int, now: int) -> None:
         """Draw the round in which a node that is up stops."""
@@ -671,7 +714,8 @@ class _Loop:
         due = now + geometric(self._crashes[node], self.pauses.odds)
         if due <= self.last:
             self._stops.setdefault(due, []).append(node)
-            self._wake(due)
+            if due > self.round:
+                self._wake(due)
 
     def _pause(self, number: int) -> set[int]:
         """Stop and wake nodes; return those that woke up and stay awake."""
@@ -683,6 +727,10 @@ class _Loop:
         for node in self._stops.pop(number, ()):
             self._stop(node, number + self.pauses.rounds)
             woken.discard(node)
+        for node in sorted(woken):
+            postponed = self._postponed.pop(node, None)
+            if postponed is not None:
+                self._requests[number] = postponed + self._requests.get(number, [])
         return woken
 
 

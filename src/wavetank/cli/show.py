@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -19,25 +20,47 @@ from wavetank.cli.facts import (
 )
 from wavetank.cli.terminal import say, say_heading, say_json, say_wrapped, style
 from wavetank.cli.verdicts import say_findings
-from wavetank.errors import unknown_name
+from wavetank.errors import BadValueError, unknown_name
+from wavetank.runfolder import write_atomic
 
 
 @click.command()
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(name: str, as_json: bool) -> None:
+@click.option("--picture", metavar="TEXT", help="Draw what TEXT tells as SVG; linear-layouts draws layouts.")
+@click.option("--out", metavar="FILE", help="Where the picture goes, otherwise it is printed.")
+def command(name: str, as_json: bool, picture: str | None, out: str | None) -> None:
     """Show a system or a study: what it is, its parameters or settings, its claims, where to read on."""
     everything = catalog.built_in()
     if name not in everything.systems and name not in everything.studies:
         everything = catalog.everything()
     if name in everything.systems:
         entry = everything.systems[name]
+        if picture is not None:
+            _draw(entry, picture, out)
+            return
         say_json(_system_facts(entry)) if as_json else _say_system(entry)
     elif name in everything.studies:
         study = everything.studies[name]
         say_json(_study_facts(study)) if as_json else _say_study(study)
     else:
         raise unknown_name("system or study", name, {*everything.systems, *everything.studies}, hint="wavetank list")
+
+
+def _draw(entry: SystemEntry, text: str, out: str | None) -> None:
+    system = entry.build()
+    if not hasattr(system, "picture"):
+        raise BadValueError(
+            "There is nothing to draw for this system.",
+            given=entry.name,
+            hint="wavetank show linear-layouts --picture 'mma-result(warps=2x1) 32x16' --out layout.svg",
+        )
+    drawn = system.picture(text)
+    if out is None:
+        say(drawn)
+    else:
+        write_atomic(Path(out), drawn)
+        say(out)
 
 
 def _system_facts(entry: SystemEntry) -> dict[str, object]:

@@ -6,6 +6,7 @@ or of the peak speed that :mod:`wavetank.kernels.machine` measures on the machin
 
 * :class:`FractalSort` with :func:`sort` and :func:`sort_pairs` - integers and floats sorted by counting;
 * :mod:`wavetank.kernels.peers` - the sorts of other libraries and two textbook ones behind the same interface;
+* :mod:`wavetank.kernels.layouts` - tensor layouts as linear maps over bits, conversions between them, a warp machine;
 * :mod:`wavetank.kernels.machine` - cores, memory, copy bandwidth, peak flops.
 
 Importing this package imports no compiler: names are loaded on first use.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wavetank.kernels.fractal_sort import FractalSort, reference_sort, sort, sort_pairs
     from wavetank.kernels.interfaces import PairSorter, Sorter
+    from wavetank.kernels.layouts import Layout, LinearLayouts, WarpMachine, layout_of
     from wavetank.kernels.machine import MachineProfile
 
 _HOMES = {
@@ -28,10 +30,26 @@ _HOMES = {
     "sort_pairs": "fractal_sort",
     "PairSorter": "interfaces",
     "Sorter": "interfaces",
+    "Layout": "layouts",
+    "LinearLayouts": "layouts",
+    "WarpMachine": "layouts",
+    "layout_of": "layouts",
     "MachineProfile": "machine",
 }
 
-__all__ = ["FractalSort", "MachineProfile", "PairSorter", "Sorter", "reference_sort", "sort", "sort_pairs"]
+__all__ = [
+    "FractalSort",
+    "Layout",
+    "LinearLayouts",
+    "MachineProfile",
+    "PairSorter",
+    "Sorter",
+    "WarpMachine",
+    "layout_of",
+    "reference_sort",
+    "sort",
+    "sort_pairs",
+]
 
 
 def __getattr__(name: str) -> Any:

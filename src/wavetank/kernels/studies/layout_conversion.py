@@ -1,0 +1,302 @@
+"""Study ``layout-conversion``: from one layout of a tensor to another, counted on a machine of warps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wavetank.kernels.layouts import shapes
+from wavetank.kernels.layouts.algebra import Layout
+from wavetank.kernels.layouts.conversion import Converter, Counts, Plan, UnsupportedPairError
+from wavetank.kernels.layouts.families import (
+    Blocked,
+    MfmaOperand,
+    MfmaResult,
+    MmaOperand,
+    MmaResult,
+    Slice,
+    WgmmaOperand,
+    WgmmaResult,
+)
+from wavetank.kernels.layouts.rivals import PaddedRows
+from wavetank.kernels.layouts.warp_machine import WarpMachine
+from wavetank.rng import stream
+from wavetank.settings import setting
+from wavetank.study import Chart, Measurements, Metric, Study
+
+KINDS = ("transpose", "operand", "result", "mixed", "amd", "sliced", "reshaped", "random")
+ALL = "all"
+_PLANS_TIMED = 5
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class Pair(NamedTuple):
+    """One conversion asked for."""
+
+    source: Layout
+    target: Layout
+    element_bytes: int
+
+
+def pairs_of(kind: str, side: int, count: int, seed: int) -> list[Pair]:
+    """Return the conversions of a kind.
+
+    Parameters
+    ----------
+    kind : str
+        One of :data:`KINDS`: transpose (row-owned to column-owned blocks), operand (blocks to operands of a matrix
+        product), result (accumulators to rows), mixed (accumulators and blocks to operands of narrower types), amd
+        (fragments with 64 lanes), sliced (what reductions leave), reshaped (what shape operators leave), random (any
+        bits anywhere).
+    side : int
+        Of the square tensors, a power of two.
+    count : int
+        How many random pairs.
+    seed : int
+        Of the random pairs.
+    """
+    if kind == "random":
+        return list(_random_pairs(count, seed))
+    return list(_BUILDERS[kind](side))
+
+
+def _rows(width: int, warps: int = 4) -> Blocked:
+    return Blocked(registers=(1, width), lanes=(4, 8), warps=(warps, 1), order=(1, 0))
+
+
+def _columns(height: int, warps: int = 4) -> Blocked:
+    return Blocked(registers=(height, 1), lanes=(8, 4), warps=(1, warps), order=(0, 1))
+
+
+def _transposes(side: int) -> Iterator[Pair]:
+    for shape in ((side, side), (side, 2 * side)):
+        for element_bytes in (1, 2, 4, 8):
+            wide = max(16 // element_bytes, 1)
+            for width in (1, 4, wide):
+                source, target = _rows(width), _columns(width)
+                yield Pair(source.layout(shape), target.layout(shape), element_bytes)
+                # One warp: the tensor is transposed without leaving it.
+                small = (32, 8 * width)
+                yield Pair(_rows(width, 1).layout(small), _columns(width, 1).layout(small), element_bytes)
+
+
+def _operands(side: int) -> Iterator[Pair]:
+    for element_bytes in (1, 2, 4):
+        for operand in (0, 1):
+            for warps in ((2, 2), (4, 1)):
+                target = MmaOperand(operand=operand, width=4 // element_bytes, warps=warps)
+                for source in (_rows(16 // element_bytes), _columns(16 // element_bytes)):
+                    yield Pair(source.layout((side, side)), target.layout((side, side)), element_bytes)
+
+
+def _results(side: int) -> Iterator[Pair]:
+    for element_bytes in (2, 4):
+        target = _rows(16 // element_bytes)
+        for source in (MmaResult(warps=(2, 2)), MmaResult(warps=(4, 1)), WgmmaResult(warps=(4, 1), columns=32)):
+            yield Pair(source.layout((side, side)), target.layout((side, side)), element_bytes)
+
+
+def _mixed(side: int) -> Iterator[Pair]:
+    for element_bytes in (1, 2):
+        for width in (2, 4, 8, 16):
+            for operand in (0, 1):
+                target = MmaOperand(operand=operand, width=width, warps=(2, 2))
+                for source in (_rows(16 // element_bytes), MmaResult(warps=(2, 2)), MmaOperand(
+                    operand=operand, width=max(width // 2, 1), warps=(2, 2)
+                )):  # fmt: skip
+                    yield Pair(source.layout((side, side)), target.layout((side, side)), element_bytes)
+            group = WgmmaOperand(width=width, warps=(4, 1))
+            yield Pair(
+                WgmmaResult(warps=(4, 1), columns=32).layout((side, side)), group.layout((side, side)), element_bytes
+            )
+
+
+def _amd(side: int) -> Iterator[Pair]:
+    for rows in (16, 32):
+        blocks = Blocked(registers=(1, 8), lanes=(8, 8), warps=(4, 1), order=(1, 0)).layout((side, side))
+        for transposed in (False, True):
+            result = MfmaResult(side=rows, transposed=transposed, warps=(2, 2)).layout((side, side))
+            yield Pair(result, blocks, 4)
+            for operand in (0, 1):
+                fragment = MfmaOperand(operand=operand, side=rows, width=4, warps=(2, 2)).layout((side, side))
+                yield Pair(result, fragment, 2)
+                yield Pair(blocks, fragment, 2)
+
+
+def _sliced(side: int) -> Iterator[Pair]:
+    parents = (
+        _rows(4),
+        _columns(4),
+        MmaResult(warps=(2, 2)),
+        MmaOperand(operand=0, width=2, warps=(2, 2)),
+        WgmmaResult(warps=(4, 1), columns=32),
+    )
+    for source in parents:
+        for target in parents:
+            for axis in (0, 1):
+                yield Pair(
+                    Slice(parent=source, axis=axis).layout((side,)),
+                    Slice(parent=target, axis=1 - axis).layout((side,)),
+                    4,
+                )
+
+
+def _reshaped(side: int) -> Iterator[Pair]:
+    for source in (_rows(4), _columns(4), MmaResult(warps=(2, 2))):
+        layout = source.layout((side, side))
+        goal = _rows(4)
+        folded = shapes.reshape(shapes.transpose(shapes.reshape(layout, (side, 4, side // 4)), (1, 0, 2)), (side, side))
+        halves = shapes.reshape(shapes.join(layout), (side, 2 * side))
+        for element_bytes in (2, 4):
+            yield Pair(folded, goal.layout((side, side)), element_bytes)
+            yield Pair(shapes.transpose(layout, (1, 0)), goal.layout((side, side)), element_bytes)
+            yield Pair(halves, goal.layout((side, 2 * side)), element_bytes)
+
+
+def _random_pairs(count: int, seed: int) -> Iterator[Pair]:
+    rng = stream(seed, "layout-conversion", "random")
+    while count:
+        registers, warps = int(rng.integers(1, 6)), int(rng.integers(0, 3))
+        bits = registers + 5 + warps
+        found = [rng.integers(0, 1 << bits, bits).tolist() for _ in range(2)]
+        layouts = [
+            Layout(
+                {"register": each[:registers], "lane": each[registers : registers + 5], "warp": each[registers + 5 :]},
+                {"dim0": 1 << bits},
+            )
+            for each in found
+        ]
+        if all(each.is_invertible for each in layouts):
+            count -= 1
+            yield Pair(layouts[0], layouts[1], int(rng.choice([1, 2, 4, 8])))
+
+
+_BUILDERS = {
+    "transpose": _transposes,
+    "operand": _operands,
+    "result": _results,
+    "mixed": _mixed,
+    "amd": _amd,
+    "sliced": _sliced,
+    "reshaped": _reshaped,
+}
+
+
+def executed(machine: WarpMachine, plan: Plan) -> tuple[bool, Counts]:
+    """Run a plan on scrambled numbers; return whether every register holds what it should, and what that cost."""
+    bits = 8 * plan.element_bytes
+    numbers = np.arange(1 << plan.source.out_bits, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    tensor = (numbers >> np.uint64(64 - bits)).astype(_UNSIGNED[plan.element_bytes])
+    tensor = tensor.reshape(tuple(plan.source.out_sizes.values()))
+    found, counts = machine.run(plan, machine.load(tensor, plan.source))
+    return bool(np.array_equal(found, machine.load(tensor, plan.target))), counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutConversion(Study):
+    """Which way of converting tensor layouts works for every pair, and how many trips does it take?
+
+    Every plan is executed on real arrays by a machine of warps, compared with a gather, and counted by its addresses:
+    32 banks of 4 bytes, vectors up to 16 bytes, a shuffle counts as one wavefront for 32 lanes.  Means are geometric,
+    over the pairs of a kind; a converter that refuses a pair of a kind has no mean there.
+    """
+
+    name = "layout-conversion"
+    baseline = "unswizzled-shared"
+    systems = (
+        "linear-layouts", "linear-layouts-common", "unswizzled-shared", "padded-shared", "xor-swizzle", "pair-rules",
+    )  # fmt: skip
+    cases_by = "kind"
+    default_seeds = 3
+    # Planning is timed.
+    in_process = True
+    metrics = (
+        Metric("wavefronts", "", "lower", "counted", "geometric mean over pairs of max(wavefronts, 1), all warps"),
+        Metric("instructions", "", "lower", "counted",
+               "geometric mean over pairs of max(selects + shuffles + stores + loads, 1), all warps"),
+        Metric("correct_share", "", "higher", "counted", "pairs converted without a wrong element / pairs asked for"),
+        Metric("plan_s", "s", "lower", "measured", "median over pairs of the least of 5 planning times"),
+        Metric("slowest_plan_s", "s", "lower", "measured", "largest over pairs of the least of 5 planning times",
+               table=False),
+        Metric("memory_bytes", "bytes", "lower", "counted", "mean shared memory over pairs", table=False),
+        Metric("gain_mean", "", "higher", "counted",
+               "geometric mean over pairs of wavefronts with padded rows / wavefronts, if any", table=False),
+        Metric("gain_max", "", "higher", "counted",
+               "largest over pairs of wavefronts with padded rows / wavefronts, where there are any", table=False),
+    )  # fmt: skip
+    charts = (
+        Chart("bars", "Trips through the crossbar", y="wavefronts", by="kind", log="x",
+              says="Fewer is better; a missing bar is a converter that refuses some pair of the kind."),
+        Chart("bars", "Pairs converted right", y="correct_share", by="kind",
+              says="The share of pairs without a wrong element."),
+        Chart("bars", "Time to plan", y="plan_s", by="kind", log="x", says="Per pair, in this process."),
+    )  # fmt: skip
+
+    kinds: tuple[str, ...] = setting(KINDS, says="of conversions", choices=KINDS)
+    side: int = setting(64, says="of the square tensors: 32, 64 or 128", low=32, high=128)
+    random_pairs: int = setting(40, says="random pairs", low=1, high=10_000)
+
+    def check(self) -> None:
+        """Refuse sides that are no power of two."""
+        from wavetank.kernels.layouts.bits import log2_of
+
+        log2_of(self.side, "side")
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what qualifies the figures."""
+        return (
+            "Wavefronts, instructions and bytes are counted on a simulated machine of warps; no time of a GPU is told.",
+            "Matrix instructions that load fragments (ldmatrix) are available to no contender.",
+        )
+
+    def measure(self, system: Converter, seed: int) -> Measurements:
+        """Plan and execute every pair."""
+        found = Measurements()
+        everything: list[tuple[Any, ...]] = []
+        for kind in self.kinds:
+            rows = [self._judged(system, pair) for pair in pairs_of(kind, self.side, self.random_pairs, seed)]
+            _put(found, kind, rows)
+            everything += rows
+        _put(found, ALL, everything)
+        return found
+
+    def _judged(self, system: Converter, pair: Pair) -> tuple[bool, Counts | None, float, int]:
+        """Return whether it was right, its counts, the planning time in seconds and the wavefronts of padded rows."""
+        machine = WarpMachine(shared_bytes=1 << 24)
+        _, padded = executed(machine, PaddedRows().plan(*pair))
+        took = math.inf
+        try:
+            for _ in range(_PLANS_TIMED):
+                start = time.perf_counter()
+                plan = system.plan(*pair)
+                took = min(took, time.perf_counter() - start)
+        except UnsupportedPairError:
+            return False, None, math.nan, padded.wavefronts
+        right, counts = executed(machine, plan)
+        return right, counts, took, padded.wavefronts
+
+
+def _put(found: Measurements, kind: str, rows: list[tuple[Any, ...]]) -> None:
+    done = [row for row in rows if row[1] is not None]
+    found.put("correct_share", sum(row[0] for row in rows) / len(rows), kind=kind)
+    if done:
+        found.put("plan_s", float(np.median([row[2] for row in done])), kind=kind)
+        found.put("slowest_plan_s", max(row[2] for row in done), kind=kind)
+    if len(done) == len(rows):
+        gains = [row[3] / row[1].wavefronts for row in rows if row[1].wavefronts]
+        found.put("wavefronts", _mean([max(row[1].wavefronts, 1) for row in rows]), kind=kind)
+        found.put("instructions", _mean([max(row[1].instructions, 1) for row in rows]), kind=kind)
+        found.put("memory_bytes", float(np.mean([row[1].memory_bytes for row in rows])), kind=kind)
+        if gains:
+            found.put("gain_mean", _mean(gains), kind=kind)
+            found.put("gain_max", max(gains), kind=kind)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(math.log(value) for value in values) / len(values))

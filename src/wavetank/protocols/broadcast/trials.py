@@ -17,8 +17,9 @@ from wavetank.protocols.network import Network
 from wavetank.protocols.simulation import Request, Run, Scheduler, simulate
 from wavetank.rng import Draws, stream_key
 
-# Long past the last timer and the slowest message of a run.
-UNTIL_ROUNDS = 20_000.0
+# Long past the last timer and the slowest message of a run: of delays with heavy tails, one in some ten million exceeds
+# 20,000 rounds.
+UNTIL_ROUNDS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from wavetank.kernels import paged_sort
 from wavetank.kernels.crew import crew_of
 from wavetank.kernels.key_codec import codec_for, decoded, encoded, identity
-from wavetank.kernels.paged_sort import WORD_COPIES, expand, sort_wide, trend, wide_scratch_bytes
+from wavetank.kernels.paged_sort import WORD_COPIES, expand, sample_of, sort_wide, trend, wide_scratch_bytes
 
 PLAIN = identity(codec_for(np.uint32))
 
@@ -194,3 +194,22 @@ def test_uneven_keys_get_a_full_table_of_prefixes_and_even_ones_no_more_than_pag
     uneven = even >> rng.integers(0, 32, n, dtype=np.uint32)
     shift, each_a_page = paged_sort._prefix_shift(uneven, codec, np.uint64(0), (1 << 32) - 1)
     assert (32 - int(shift), each_a_page) == (16, False)
+
+
+@pytest.mark.parametrize("period", [2, 4, 8, 1000, 4096])
+def test_a_sample_meets_no_period_of_the_keys(period):
+    keys = np.resize(np.arange(period), 1 << 18)
+    sample = sample_of(keys, 4096)
+    assert sample.shape == (4096,)
+    assert np.bincount(sample * 2 // period) == pytest.approx([2048, 2048], rel=0.1)
+
+
+def test_a_sample_of_a_short_array_is_all_of_it():
+    keys = np.arange(7)
+    assert np.array_equal(sample_of(keys, 7), keys)
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 7, 8])
+def test_a_run_ends_where_the_key_changes(at):
+    keys = np.array([9, 9, 9, 5, 5, 5, 5, 2], np.uint32)
+    assert paged_sort._run_end(keys, at) == {1: 3, 3: 3, 4: 7, 7: 7, 8: 8}[at]

@@ -120,3 +120,14 @@ def test_bytes_moved_are_at_least_a_read_and_a_write():
     for kind in (*LIBRARIES, CountingSort):
         assert kind().bytes_moved(1000, np.uint16) == 4000
     assert RadixSort().bytes_moved(1000, np.uint16) == 16_000
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "two-valued"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float64"])
+@pytest.mark.parametrize("kind", LIBRARIES)
+def test_a_library_sorts_row_ids_along_stably(kind, dtype, distribution, make_keys):
+    keys = np.nan_to_num(make_keys(distribution, 3001, dtype))
+    found, ids = built(kind).prepare_pairs(keys)()
+    order = np.argsort(keys, kind="stable")
+    assert np.array_equal(np.asarray(ids), order)
+    assert np.array_equal(np.asarray(found), keys[order])

@@ -9,15 +9,17 @@ Source: M. Dang'ana, "FractalSortCPU: Bandwidth-Efficient Compressed Radix Sort 
 Differs from the source:
 1. The paper's data layout is not public in full; this design keeps its stated properties: a compressed histogram,
    keys counted in parallel without bucketing the input, and an output that may take the input's place.
-2. Hot counters hold 8 bits, not 16, and a wrap adds one to a 32-bit carry table, not an entry to a list.  Four tables
-   of 64 KB a thread fit any second-level cache; measured, uniform keys are as fast as with wider counters and the
-   slowest distribution is nearest to the fastest.  16 and 32 bits can be asked for.
-3. The four tables start at different offsets within a page of memory; at equal ones neighbouring equal keys stall.
-4. Keys are counted by their raw bits; sign and float order are applied when the counts are expanded, at no cost a key.
-5. A sample of 1,024 keys chooses shortcuts: few distinct keys are counted by vector compares, and long runs (sorted
-   input) 16 keys at a time.  A shortcut that turns out wrong falls back to the full count.
-6. Short inputs are sorted by numpy: clearing a table of 65,536 counters would cost more than the sort.
-7. The stable sort with row ids partitions and then sorts in cache, at any width: one scatter to 65,536 places at once
+2. A wrap of a 16-bit counter is not noted key by key, which would cost a branch a key.  Keys are counted in blocks; a
+   block whose counters do not add up to its length holds a wrap and is counted again in blocks too short for one.
+3. A thread counts four places of its slice at once.  Where a sample of 1,024 keys hardly repeats itself they share one
+   table of 16-bit counters, which caches best.  Otherwise each has a table of its own, so that equal keys do not wait
+   for each other, and counters of 32 bits, which need no blocks; the keys that matter are few, so they are cached.
+4. The tables start at different offsets within a page of memory; at equal ones equal keys stall.
+5. Keys are counted by their raw bits; sign and float order are applied when the counts are expanded, at no cost a key.
+6. Where the sample holds few distinct keys they are counted by vector compares; a key that was not sampled makes the
+   sort fall back to the full count.
+7. Short inputs are sorted by numpy: clearing a table of 65,536 counters would cost more than the sort.
+8. The stable sort with row ids partitions and then sorts in cache, at any width: one scatter to 65,536 places at once
    is slower than two to a few hundred.
 """
 
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,73 +36,128 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import Crew, crew_of, parts_of
+from wavetank.kernels.hot_keys import hot_keys, sort_with_hot_keys
 from wavetank.kernels.key_codec import UNSIGNED, codec_for, decoded, encoded
 from wavetank.kernels.machine import require_memory, usable_cores
-from wavetank.kernels.paged_sort import WORD_COPIES, expand, sort_wide, trend, wide_scratch_bytes
+from wavetank.kernels.paged_sort import WORD_COPIES, expand, sample_of, sort_wide, trend, turn, wide_scratch_bytes
 
 TABLES = 4
 _SAMPLE = 1024
 _TABLE_GAP_BYTES = 192
 # The sample, and what sorting a short input takes.
 _SMALL_BYTES = 1 << 16
-_COUNTERS: dict[int, type[np.unsignedinteger[Any]]] = {8: np.uint8, 16: np.uint16, 32: np.uint32}
+_COUNTERS: dict[int, type[np.unsignedinteger[Any]]] = {16: np.uint16, 32: np.uint32}
 _KEYS_WORTH_A_TABLE = {1: 1 << 10, 2: 1 << 15}
 # Distinct keys up to which comparing with each of them is faster than counting or paging.
 _FEW = {1: 4, 2: 6, 4: 16, 8: 16}
 _COMPARE_BLOCK = 4096
-_RUN = 16
+# Of the sampled keys, how many must be distinct for one table to serve.
+_MOSTLY = 0.75
 
 _LOW_BYTE = np.uint64(0xFF)
 _LOW_HALF = np.uint64(0xFFFF)
+_BYTE, _HALF = np.uint64(8), np.uint64(16)
 
 
 @njit(cache=True, nogil=True)
-def _add(tables: NDArray[Any], row: int, key: np.uint64, amount: Any, carries: NDArray[np.uint32]) -> None:
-    tables[row, key] += amount
-    if tables[row, key] < amount:
-        carries[key] += np.uint32(1)
+def _add_bytes(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray[Any]) -> None:
+    """Count the keys of words ``first`` to ``stop`` of each quarter of ``words``, eight in a word."""
+    quarter, last = words.size // TABLES, tables.shape[0] - 1
+    one = tables.dtype.type(1)
+    # Slices, for indices that the compiler knows to be no negative ones.
+    ours, second = words[first:stop], words[quarter + first : quarter + stop]
+    third, fourth = words[2 * quarter + first : 2 * quarter + stop], words[3 * quarter + first : 3 * quarter + stop]
+    for i in range(ours.size):
+        a, b, c, d = ours[i], second[i], third[i], fourth[i]
+        for _ in range(8):
+            tables[0, a & _LOW_BYTE] += one
+            tables[1 & last, b & _LOW_BYTE] += one
+            tables[2 & last, c & _LOW_BYTE] += one
+            tables[3 & last, d & _LOW_BYTE] += one
+            a, b, c, d = a >> _BYTE, b >> _BYTE, c >> _BYTE, d >> _BYTE
 
 
 @njit(cache=True, nogil=True)
-def _count_bytes(words: NDArray[np.uint64], tables: NDArray[Any], one: Any, carries: NDArray[np.uint32]) -> None:
-    """Count the eight keys of each word, neighbours in different tables; ``carries[key]`` counts wraps."""
-    for i in range(words.size):
-        word = words[i]
-        for row in range(4):
-            _add(tables, row, (word >> np.uint64(8 * row)) & _LOW_BYTE, one, carries)
-            _add(tables, row, (word >> np.uint64(8 * row + 32)) & _LOW_BYTE, one, carries)
+def _add_halves(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray[Any]) -> None:
+    """Count the keys of words ``first`` to ``stop`` of each quarter of ``words``, four in a word."""
+    quarter, last = words.size // TABLES, tables.shape[0] - 1
+    one = tables.dtype.type(1)
+    # Slices, for indices that the compiler knows to be no negative ones.
+    ours, second = words[first:stop], words[quarter + first : quarter + stop]
+    third, fourth = words[2 * quarter + first : 2 * quarter + stop], words[3 * quarter + first : 3 * quarter + stop]
+    for i in range(ours.size):
+        a, b, c, d = ours[i], second[i], third[i], fourth[i]
+        for _ in range(4):
+            tables[0, a & _LOW_HALF] += one
+            tables[1 & last, b & _LOW_HALF] += one
+            tables[2 & last, c & _LOW_HALF] += one
+            tables[3 & last, d & _LOW_HALF] += one
+            a, b, c, d = a >> _HALF, b >> _HALF, c >> _HALF, d >> _HALF
 
 
 @njit(cache=True, nogil=True)
-def _count_word(word: np.uint64, tables: NDArray[Any], one: Any, carries: NDArray[np.uint32]) -> None:
-    _add(tables, 0, word & _LOW_HALF, one, carries)
-    _add(tables, 1, (word >> np.uint64(16)) & _LOW_HALF, one, carries)
-    _add(tables, 2, (word >> np.uint64(32)) & _LOW_HALF, one, carries)
-    _add(tables, 3, word >> np.uint64(48), one, carries)
+def _held(tables: NDArray[Any], size: int) -> int:
+    """Return the sum of all counters."""
+    total = np.uint64(0)
+    for row in range(tables.shape[0]):
+        for key in range(size):
+            total += np.uint64(tables[row, key])
+    return int(total)
 
 
 @njit(cache=True, nogil=True)
-def _count_halves(words: NDArray[np.uint64], tables: NDArray[Any], one: Any, carries: NDArray[np.uint32]) -> None:
-    """Count the four keys of each word, each in a table of its own; ``carries[key]`` counts wraps."""
-    for i in range(words.size):
-        _count_word(words[i], tables, one, carries)
+def _drain(tables: NDArray[Any], totals: NDArray[np.uint32]) -> None:
+    """Add the counters to ``totals`` and clear them."""
+    for row in range(tables.shape[0]):
+        for key in range(totals.size):
+            totals[key] += np.uint32(tables[row, key])
+            tables[row, key] = 0
 
 
 @njit(cache=True, nogil=True)
-def _count_half_runs(words: NDArray[np.uint64], tables: NDArray[Any], one: Any, carries: NDArray[np.uint32]) -> None:
-    """As :func:`_count_halves`, with one addition for 16 equal keys in four words."""
-    whole = words.size - words.size % 4
-    for i in range(0, whole, 4):
-        word = words[i]
-        # A word equal to itself turned by one key holds four equal keys.
-        turned = (word << np.uint64(16)) | (word >> np.uint64(48))
-        if word == turned and word == words[i + 1] and word == words[i + 2] and word == words[i + 3]:
-            _add(tables, 0, word & _LOW_HALF, one << 4, carries)
+def _count_part(words: NDArray[np.uint64], tables: NDArray[Any], full: int, totals: NDArray[np.uint32]) -> int:
+    """Add to ``totals``, shape (256,) or (65536,), how often each key occurs in ``words``.
+
+    Returns how many blocks were counted twice.
+
+    Parameters
+    ----------
+    words : ndarray of uint64
+        Eight or four keys each, fewer than 2^32 keys in all.
+    tables : ndarray, shape (1 or 2 or 4, more than the keys' values)
+        Hot counters, all zero.
+    full : int
+        The most that a hot counter holds.
+    """
+    keys_in_word = 8 if totals.size == 256 else 4
+    # One step counts a word of each quarter; all its keys may be equal.
+    keys_in_step = TABLES * keys_in_word
+    safe = full * tables.shape[0] // keys_in_step
+    quarter = words.size // TABLES
+    length, longest = safe, quarter
+    first, again = 0, 0
+    while first < quarter:
+        stop = min(first + length, quarter)
+        if keys_in_word == 8:
+            _add_bytes(words, first, stop, tables)
         else:
-            for j in range(4):
-                _count_word(words[i + j], tables, one, carries)
-    for i in range(whole, words.size):
-        _count_word(words[i], tables, one, carries)
+            _add_halves(words, first, stop, tables)
+        # A counter that wrapped has lost a power of two, so the sum of all is short if and only if one did.
+        if stop - first > safe and _held(tables, totals.size) != (stop - first) * keys_in_step:
+            tables[:] = 0
+            longest = max(3 * (stop - first) // 4, safe)
+            length = safe
+            again += 1
+            continue
+        _drain(tables, totals)
+        first = stop
+        length = min(2 * length, longest)
+    for i in range(TABLES * quarter, words.size):
+        word = words[i]
+        for _ in range(keys_in_word):
+            totals[word & np.uint64(totals.size - 1)] += np.uint32(1)
+            word >>= np.uint64(64 // keys_in_word)
+    return again
 
 
 @njit(cache=True, nogil=True)
@@ -119,31 +177,36 @@ def _count_matches(keys: NDArray[Any], values: NDArray[Any], counts: NDArray[np.
     return True
 
 
-def _count_few(raw: NDArray[Any], sample: NDArray[Any], crew: Crew, threads: int) -> tuple[NDArray[Any], Any] | None:
-    """Return the distinct keys of ``raw`` and their counts if all occur in a sample of few distinct ones, else None."""
-    distinct = np.unique(sample)
-    if distinct.size > _FEW[raw.itemsize]:
-        return None
+def _count_few(raw: NDArray[Any], distinct: NDArray[Any], crew: Crew, threads: int) -> NDArray[np.int64] | None:
+    """Return how often each of the few ``distinct`` keys occurs in ``raw``, None if others occur, too."""
     parts = parts_of(raw.size, threads)
     counts = np.zeros((len(parts), distinct.size), np.int64)
     complete = crew(_count_matches, [(raw[a:b], distinct, counts[i]) for i, (a, b) in enumerate(parts)])
-    return (distinct, counts.sum(axis=0)) if all(complete) else None
+    return counts.sum(axis=0) if all(complete) else None
 
 
-def _count_all(raw: NDArray[Any], counter_bits: int, kernel: Any, crew: Crew, threads: int) -> NDArray[np.uint64]:
-    """Return how often each bit pattern occurs in ``raw``, uint8 or uint16; shape (256,) or (65536,)."""
-    size = 1 << 8 * raw.itemsize
+def _count_all(
+    raw: NDArray[Any], sampled: int, distinct: int, counter_bits: int | None, crew: Crew, threads: int
+) -> NDArray[np.uint64]:
+    """Return how often each bit pattern occurs in ``raw``, uint8 or uint16; shape (256,) or (65536,).
+
+    Of ``sampled`` keys ``distinct`` ones differed.
+    """
+    rows = 1 if distinct > _MOSTLY * sampled else TABLES
+    if counter_bits is None:
+        counter_bits = 16 if rows == 1 else 32
+    size, in_word = 1 << 8 * raw.itemsize, 8 // raw.itemsize
     head = min(-raw.ctypes.data % 8 // raw.itemsize, raw.size)
-    tail = raw.size - (raw.size - head) % (8 // raw.itemsize)
+    tail = raw.size - (raw.size - head) % in_word
     words = raw[head:tail].view(np.uint64)
     strays = np.concatenate((raw[:head], raw[tail:]))
-    parts = parts_of(words.size, threads)
+    parts = [(a // in_word, b // in_word) for a, b in parts_of(tail - head, threads)]
     counter = _COUNTERS[counter_bits]
-    tables = np.zeros((len(parts), TABLES, size + 8 * _TABLE_GAP_BYTES // counter_bits), counter)
-    carries = np.zeros((len(parts), size), np.uint32)
-    crew(kernel, [(words[a:b], tables[i], counter(1), carries[i]) for i, (a, b) in enumerate(parts)])
-    counts: NDArray[np.uint64] = tables[:, :, :size].sum(axis=(0, 1), dtype=np.uint64)
-    counts += carries.sum(axis=0, dtype=np.uint64) << np.uint64(counter_bits)
+    full = (1 << counter_bits) - 1
+    tables = np.zeros((len(parts), rows, size + 8 * _TABLE_GAP_BYTES // counter_bits), counter)
+    totals = np.zeros((len(parts), size), np.uint32)
+    crew(_count_part, [(words[a:b], tables[i], full, totals[i]) for i, (a, b) in enumerate(parts)])
+    counts: NDArray[np.uint64] = totals.sum(axis=0, dtype=np.uint64)
     counts += np.bincount(strays, minlength=size).astype(np.uint64)
     return counts
 
@@ -156,10 +219,11 @@ class FractalSort:
     ----------
     threads : int, optional
         Threads to use; all usable cores by default.  The result does not depend on it.
-    counter_bits : {8, 16, 32}
-        Width of the hot counters for keys of up to 16 bits (the paper's reading: 16).
+    counter_bits : {16, 32}, optional
+        Width of the hot counters for keys of up to 16 bits; by default 16 where a sample of the keys hardly repeats
+        itself, else 32.
     fast_paths : bool
-        Use the shortcuts for few distinct keys, long runs and ordered input.
+        Use the shortcuts for few distinct keys and, above 16 bits, for ordered input and for keys that recur.
 
     References
     ----------
@@ -172,7 +236,7 @@ class FractalSort:
     """
 
     threads: int | None = None
-    counter_bits: int = 8
+    counter_bits: int | None = None
     fast_paths: bool = True
 
     def __post_init__(self) -> None:
@@ -183,30 +247,38 @@ class FractalSort:
                 allowed="1 or more, or None for all usable cores",
                 where="FractalSort.threads",
             )
-        if self.counter_bits not in _COUNTERS:
+        if self.counter_bits is not None and self.counter_bits not in _COUNTERS:
             raise BadValueError(
                 "There are no counters of this width.",
                 given=self.counter_bits,
-                allowed="8, 16, 32",
+                allowed="16, 32, or None to choose by the keys",
                 where="FractalSort.counter_bits",
             )
 
-    def sort(self, keys: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def sort(self, keys: Any, *, out: Any = None) -> Any:
         """Return ``keys`` in ascending order; minus zero comes before zero and NaNs come last, bits kept.
 
         Parameters
         ----------
-        keys : array_like, shape (n,)
-            Booleans, integers or floats of native byte order, at most 8 bytes each.  Never modified, unless it is
-            also given as ``out``.
-        out : ndarray, shape (n,), optional
-            Where to write, of the type of ``keys``; a new array by default.
+        keys : array_like or torch tensor, shape (n,)
+            Booleans, integers or floats of native byte order, at most 8 bytes each; a tensor is on the CPU.  Never
+            modified, unless it is also given as ``out``.
+        out : ndarray or torch tensor, shape (n,), optional
+            Where to write, of the kind and type of ``keys``; new memory by default.
+
+        Returns
+        -------
+        ndarray or torch tensor, shape (n,)
+            A tensor for a tensor.
 
         Raises
         ------
         BadValueError
             If ``keys`` or ``out`` is of the wrong type or shape, or memory is too short.
         """
+        if _is_tensor(keys):
+            written = self.sort(_array_of(keys), out=_array_of(out) if _is_tensor(out) else out)
+            return out if _is_tensor(out) else _tensor_of(written)
         array = _checked_keys(keys)
         if out is not None:
             _check_out(out, array)
@@ -222,23 +294,33 @@ class FractalSort:
                 self._sort(raw, out.view(raw.dtype), array.dtype, crew)
         return out
 
-    def sort_pairs(self, keys: ArrayLike, row_ids: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def sort_pairs(self, keys: Any, row_ids: Any = None) -> tuple[Any, Any]:
         """Return the sorted keys and the row id that came with each; equal keys keep their order.
 
         Without ``row_ids`` the second result is the stable argsort of ``keys``.
 
         Parameters
         ----------
-        keys : array_like, shape (n,)
+        keys : array_like or torch tensor, shape (n,)
             As for :meth:`sort`.
-        row_ids : array_like of integers, shape (n,), optional
+        row_ids : array_like or torch tensor of integers, shape (n,), optional
             ``0 ... n - 1`` by default.
+
+        Returns
+        -------
+        keys : ndarray or torch tensor, shape (n,)
+        row_ids : the same of int64, shape (n,)
+            Tensors if ``keys`` is one.
 
         Raises
         ------
         BadValueError
             If an array is of the wrong type or shape, or memory is too short.
         """
+        row_ids = _array_of(row_ids) if _is_tensor(row_ids) else row_ids
+        if _is_tensor(keys):
+            sorted_keys, moved = self.sort_pairs(_array_of(keys), row_ids)
+            return _tensor_of(sorted_keys), _tensor_of(moved)
         array = _in_line(_checked_keys(keys))
         n = array.size
         require_memory(
@@ -264,17 +346,23 @@ class FractalSort:
         out, out_ids = np.empty_like(raw), np.empty_like(ids)
         codec = codec_for(array.dtype)
         with crew_of(self._threads()) as crew:
-            if self.fast_paths and trend(raw, codec, crew, self._threads())[0]:
-                return array.copy(), ids.copy()
+            if self.fast_paths:
+                ascending, descending = trend(raw, codec, crew, self._threads())
+                if ascending:
+                    crew(np.copyto, [(out[a:b], raw[a:b]) for a, b in parts_of(n, self._threads())])
+                    return out.view(array.dtype), ids if row_ids is None else ids.copy()
+                if descending:
+                    turn(raw, ids, out, out_ids, crew, self._threads())
+                    return out.view(array.dtype), out_ids
             sort_wide(raw, out, codec, crew, self._threads(), ids, out_ids)
         return out.view(array.dtype), out_ids
 
-    def histogram(self, keys: ArrayLike) -> NDArray[np.uint64]:
+    def histogram(self, keys: Any) -> NDArray[np.uint64]:
         """Return how often each value of a type of up to 16 bits occurs, from the smallest value to the largest.
 
         Parameters
         ----------
-        keys : array_like, shape (n,)
+        keys : array_like or torch tensor, shape (n,)
             Keys of 1 or 2 bytes.
 
         Raises
@@ -282,7 +370,7 @@ class FractalSort:
         BadValueError
             If the keys are wider, or of the wrong type or shape.
         """
-        array = _in_line(_checked_keys(keys))
+        array = _in_line(_checked_keys(_array_of(keys) if _is_tensor(keys) else keys))
         if array.itemsize > 2:
             raise BadValueError(
                 "A dense histogram is kept for keys of up to 16 bits only.",
@@ -291,13 +379,19 @@ class FractalSort:
                 hint="numpy.unique(keys, return_counts=True) counts wider ones",
             )
         raw = array.view(UNSIGNED[array.itemsize])
+        sample = sample_of(raw, _SAMPLE)
+        distinct = np.unique(sample).size
         with crew_of(self._threads()) as crew:
-            kernel = _count_bytes if array.itemsize == 1 else _count_halves
-            return _count_all(raw, self.counter_bits, kernel, crew, self._threads())[_values(array.dtype)]
+            counts = _count_all(raw, sample.size, distinct, self.counter_bits, crew, self._threads())
+        return counts[_values(array.dtype)]
 
     def prepare(self, keys: NDArray[Any]) -> Callable[[], NDArray[Any]]:
         """Return the call to time: :meth:`sort` into a new array."""
         return lambda: self.sort(keys)
+
+    def prepare_pairs(self, keys: NDArray[Any]) -> Callable[[], tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Return the call to time: :meth:`sort_pairs` into new arrays."""
+        return lambda: self.sort_pairs(keys)
 
     def scratch_bytes(self, n: int, dtype: DTypeLike) -> int:
         """Return the most memory used beyond input and output, in bytes; for up to 16 bits independent of ``n``."""
@@ -305,8 +399,8 @@ class FractalSort:
         if item > 2:
             return wide_scratch_bytes(n, item, self._threads())
         size = 1 << 8 * item
-        tables = TABLES * (size * self.counter_bits // 8 + _TABLE_GAP_BYTES)
-        # Beside the tables four arrays of words: the values, the counts, the carries and the carries shifted.
+        tables = TABLES * (size * (self.counter_bits or 32) // 8 + _TABLE_GAP_BYTES)
+        # Beside the tables, each thread's totals and, in words, the values and their counts in two orders and summed.
         return self._threads() * (tables + 4 * size) + 4 * 8 * size + _SMALL_BYTES
 
     def bytes_moved(self, n: int, dtype: DTypeLike) -> int:
@@ -327,22 +421,17 @@ class FractalSort:
         if narrow and n < _KEYS_WORTH_A_TABLE[raw.itemsize]:
             out[:] = decoded(np.sort(encoded(raw.view(dtype))), dtype).view(out.dtype)
             return
-        kernel = _count_bytes if raw.itemsize == 1 else _count_halves
-        if self.fast_paths:
-            places = np.arange(min(n, _SAMPLE)) * n // _SAMPLE if n > _SAMPLE else np.arange(n)
-            sample = raw[places]
-            few = _count_few(raw, sample, crew, threads)
-            if few is not None:
-                distinct, counts = few
+        sample = sample_of(raw, _SAMPLE)
+        distinct = np.unique(sample)
+        if self.fast_paths and distinct.size <= _FEW[raw.itemsize]:
+            found = _count_few(raw, distinct, crew, threads)
+            if found is not None:
                 order = np.argsort(encoded(distinct.view(dtype)))
-                self._expand(out, distinct[order], counts[order], crew)
+                self._expand(out, distinct[order], found[order], crew)
                 return
-            if raw.itemsize == 2:
-                repeats = sample == raw[np.minimum(places + _RUN - 1, n - 1)]
-                kernel = _count_half_runs if repeats.mean() > 0.5 else kernel
         if narrow:
             values = _values(dtype)
-            counts = _count_all(raw, self.counter_bits, kernel, crew, threads)
+            counts = _count_all(raw, sample.size, distinct.size, self.counter_bits, crew, threads)
             self._expand(out, values.astype(raw.dtype), counts[values], crew)
             return
         codec = codec_for(dtype)
@@ -352,6 +441,10 @@ class FractalSort:
                 source = raw if ascending else raw[::-1]
                 crew(np.copyto, [(out[a:b], source[a:b]) for a, b in parts_of(n, threads)])
                 return
+            hot = hot_keys(raw, codec)
+            if hot is not None:
+                sort_with_hot_keys(raw, out, hot, codec, crew, threads)
+                return
         sort_wide(raw, out, codec, crew, threads)
 
     def _expand(self, out: NDArray[Any], values: NDArray[Any], counts: NDArray[Any], crew: Crew) -> None:
@@ -360,10 +453,39 @@ class FractalSort:
         crew(expand, [(out, values, ends, a, b, copies) for a, b in parts_of(out.size, self._threads())])
 
 
+@cache
 def _values(dtype: np.dtype[Any]) -> NDArray[np.intp]:
     """Return the bit patterns of a type of up to 16 bits, in ascending order of the keys they stand for."""
     codes = np.arange(1 << 8 * dtype.itemsize).astype(UNSIGNED[dtype.itemsize])
-    return decoded(codes, dtype).view(codes.dtype).astype(np.intp)
+    values = decoded(codes, dtype).view(codes.dtype).astype(np.intp)
+    values.flags.writeable = False
+    return values
+
+
+def _is_tensor(values: Any) -> bool:
+    """Tell a torch tensor from anything else without importing torch."""
+    return type(values).__module__.partition(".")[0] == "torch"
+
+
+def _array_of(tensor: Any) -> NDArray[Any]:
+    """Return the tensor's memory as an array."""
+    try:
+        array: NDArray[Any] = tensor.detach().numpy()
+    except (AttributeError, RuntimeError, TypeError) as error:
+        given = f"torch {getattr(tensor, 'dtype', type(tensor).__name__)} on {getattr(tensor, 'device', 'no device')}"
+        raise BadValueError(
+            "This tensor cannot be seen as an array.",
+            given=given,
+            allowed="a dense tensor on the CPU, of a type that numpy has",
+            hint="tensor.cpu(), or tensor.float() for bfloat16",
+        ) from error
+    return array
+
+
+def _tensor_of(array: NDArray[Any]) -> Any:
+    from torch import from_numpy
+
+    return from_numpy(array)
 
 
 def _checked_keys(keys: ArrayLike) -> NDArray[Any]:
@@ -422,14 +544,12 @@ def _check_out(out: NDArray[Any], keys: NDArray[Any]) -> None:
         )
 
 
-def sort(keys: ArrayLike, *, threads: int | None = None, out: NDArray[Any] | None = None) -> NDArray[Any]:
+def sort(keys: Any, *, threads: int | None = None, out: Any = None) -> Any:
     """Return ``keys`` in ascending order; see :meth:`FractalSort.sort`."""
     return FractalSort(threads=threads).sort(keys, out=out)
 
 
-def sort_pairs(
-    keys: ArrayLike, row_ids: ArrayLike | None = None, *, threads: int | None = None
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def sort_pairs(keys: Any, row_ids: Any = None, *, threads: int | None = None) -> tuple[Any, Any]:
     """Return the sorted keys and their row ids, stably; see :meth:`FractalSort.sort_pairs`."""
     return FractalSort(threads=threads).sort_pairs(keys, row_ids)
 

@@ -37,6 +37,8 @@ _MAX_PREFIX_BITS, _MAX_PAGE_BITS = 16, 12
 # A sample of keys is uneven when a prefix holds eight times its share, and more than chance explains.
 _SAMPLE, _UNEVEN, _CHANCE = 4096, 8, 24
 _INSERTION = 24
+_TREND_BLOCK = 2048
+_GOLDEN = (5**0.5 - 1) / 2
 _MAX_DIGIT = 11
 _ONE = np.uint64(1)
 WORD_COPIES = {
@@ -103,17 +105,33 @@ def _span(keys: NDArray[Any], codec: Codec) -> tuple[np.uint64, np.uint64]:
 def _trend(keys: NDArray[Any], codec: Codec) -> tuple[bool, bool]:
     """Tell whether codes never fall, and whether they never rise; stops when both are refuted."""
     never_falls, never_rises = True, True
-    last = encode(np.uint64(keys[0]), codec)
-    for i in range(1, keys.size):
-        code = encode(np.uint64(keys[i]), codec)
-        if code < last:
-            never_falls = False
-        elif code > last:
-            never_rises = False
+    for start in range(0, keys.size - 1, _TREND_BLOCK):
+        block = keys[start : min(start + _TREND_BLOCK + 1, keys.size)]
+        # Sums without branches, which the compiler turns into vector compares.
+        falls, rises = 0, 0
+        for i in range(1, block.size):
+            last, code = encode(np.uint64(block[i - 1]), codec), encode(np.uint64(block[i]), codec)
+            falls += code < last
+            rises += code > last
+        never_falls, never_rises = never_falls and falls == 0, never_rises and rises == 0
         if not (never_falls or never_rises):
             break
-        last = code
     return never_falls, never_rises
+
+
+@njit(cache=True, nogil=True)
+def _turn(keys: NDArray[Any], ids: NDArray[np.int64], out: NDArray[Any], out_ids: NDArray[np.int64]) -> None:
+    """Write a part that never rises backwards, and its ids run by run."""
+    stop, at = keys.size, 0
+    while stop > 0:
+        start = stop - 1
+        while start > 0 and keys[start - 1] == keys[stop - 1]:
+            start -= 1
+        for i in range(start, stop):
+            out[at] = keys[i]
+            out_ids[at] = ids[i]
+            at += 1
+        stop = start
 
 
 @njit(cache=True, nogil=True)
@@ -346,12 +364,38 @@ def _sort_pages(out: NDArray[Any], ids: Any, edges: NDArray[np.int64], large: in
                 page[i] = out.dtype.type(decode(np.uint64(page[i]), codec))
 
 
+def sample_of(keys: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return ``size`` of the keys from all over the array, or all keys if they are no more."""
+    if keys.size <= size:
+        return keys
+    # Multiples of the golden ratio spread evenly and, unlike equal steps, meet no period of the keys.
+    return keys[(np.arange(size) * _GOLDEN % 1.0 * keys.size).astype(np.intp)]
+
+
 def trend(keys: NDArray[Any], codec: Codec, crew: Crew, threads: int) -> tuple[bool, bool]:
     """Tell whether ``keys`` (at least one, as unsigned bits) never fall in order, and whether they never rise."""
     # Neighbouring parts share a key, so that the step between them is seen too.
     calls = [(keys[max(start - 1, 0) : stop], codec) for start, stop in parts_of(keys.size, threads)]
     found = crew(_trend, calls)
     return all(falls for falls, _ in found), all(rises for _, rises in found)
+
+
+@njit(cache=True, nogil=True)
+def _run_end(keys: NDArray[Any], at: int) -> int:
+    """Return where the run of equal keys that ``keys[at - 1]`` belongs to ends."""
+    while at < keys.size and keys[at] == keys[at - 1]:
+        at += 1
+    return at
+
+
+def turn(
+    keys: NDArray[Any], ids: NDArray[np.int64], out: NDArray[Any], out_ids: NDArray[np.int64], crew: Crew, threads: int
+) -> None:
+    """Write ``keys``, which never rise in order, in ascending order to ``out``; equal ones keep their ids' order."""
+    n = keys.size
+    # A part ends where a run ends, so that no run of equal keys is split.
+    edges = [0, *(_run_end(keys, stop) for _, stop in parts_of(n, threads))]
+    crew(_turn, [(keys[a:b], ids[a:b], out[n - b : n - a], out_ids[n - b : n - a]) for a, b in pairwise(edges)])
 
 
 def sort_wide(
@@ -445,7 +489,7 @@ def _prefix_shift(keys: NDArray[Any], codec: Codec, low: np.uint64, span: int) -
     few = max(span.bit_length() - wanted, 0)
     many = max(span.bit_length() - _MAX_PREFIX_BITS, 0)
     if wanted > 0 and few > many:
-        sample = keys[:: max(keys.size // _SAMPLE, 1)][:_SAMPLE].astype(np.uint64)
+        sample = sample_of(keys, _SAMPLE).astype(np.uint64)
         prefixes = (encode.py_func(sample, codec) - low) >> np.uint64(few)
         if np.bincount(prefixes.astype(np.intp)).max() > max(_UNEVEN * sample.size >> wanted, _CHANCE):
             return np.uint64(min(many, 63)), False

@@ -25,8 +25,20 @@ from numpy.typing import DTypeLike, NDArray
 from wavetank.errors import BadValueError, missing_extra
 
 
+class _Peer:
+    """What peers have in common."""
+
+    def scratch_bytes(self, n: int, dtype: DTypeLike) -> int:
+        """Return 0: it sorts its result in place."""
+        return 0
+
+    def bytes_moved(self, n: int, dtype: DTypeLike) -> int:
+        """Return one read and one write of the keys, the least that any sort moves."""
+        return 2 * n * np.dtype(dtype).itemsize
+
+
 @dataclass(frozen=True, kw_only=True)
-class NumpySort:
+class NumpySort(_Peer):
     """``numpy.sort``: an introsort, or x86-simd-sort where the processor has the instructions."""
 
     def sort(self, keys: NDArray[Any]) -> NDArray[Any]:
@@ -37,13 +49,14 @@ class NumpySort:
         """Return the call to time."""
         return lambda: np.sort(keys)
 
-    def scratch_bytes(self, n: int, dtype: DTypeLike) -> int:
-        """Return 0: it sorts its result in place."""
-        return 0
+    def prepare_pairs(self, keys: NDArray[Any]) -> Callable[[], object]:
+        """Return the call to time that gives sorted keys and row ids: a stable argsort, then a gather."""
 
-    def bytes_moved(self, n: int, dtype: DTypeLike) -> int:
-        """Return one read and one write of the keys, the least that any sort moves."""
-        return 2 * n * np.dtype(dtype).itemsize
+        def call() -> tuple[NDArray[Any], NDArray[np.intp]]:
+            order = np.argsort(keys, kind="stable")
+            return keys[order], order
+
+        return call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +93,20 @@ class PolarsSort(NumpySort):
         series = polars.Series(keys)
         return series.sort
 
+    def prepare_pairs(self, keys: NDArray[Any]) -> Callable[[], object]:
+        """Return the call to time: a stable sort of a frame of keys and row ids, which is made here."""
+        try:
+            import polars
+        except ImportError:
+            raise missing_extra("polars", "kernels", needed_for="The contender polars-sort") from None
+        frame = polars.DataFrame({"key": keys, "id": np.arange(keys.size)})
+
+        def call() -> tuple[object, object]:
+            found = frame.sort("key", maintain_order=True)
+            return found["key"], found["id"]
+
+        return call
+
 
 @dataclass(frozen=True, kw_only=True)
 class PyarrowSort(NumpySort):
@@ -99,6 +126,21 @@ class PyarrowSort(NumpySort):
         array = pyarrow.array(keys)
         return array.sort
 
+    def prepare_pairs(self, keys: NDArray[Any]) -> Callable[[], object]:
+        """Return the call to time: Arrow's stable indices, then a gather."""
+        try:
+            import pyarrow
+            import pyarrow.compute
+        except ImportError:
+            raise missing_extra("pyarrow", "kernels", needed_for="The contender pyarrow-sort") from None
+        array = pyarrow.array(keys)
+
+        def call() -> tuple[object, object]:
+            order = pyarrow.compute.array_sort_indices(array)
+            return array.take(order), order
+
+        return call
+
     def scratch_bytes(self, n: int, dtype: DTypeLike) -> int:
         """Return the indices."""
         return 8 * n
@@ -107,11 +149,12 @@ class PyarrowSort(NumpySort):
 class _Sorted:
     """A sorted DuckDB table that becomes an array when somebody looks."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, column: str = "key") -> None:
         self.connection = connection
+        self.column = column
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        found = self.connection.execute("SELECT key FROM ordered").fetchnumpy()["key"]
+        found = self.connection.table("ordered").fetchnumpy()[self.column]
         return np.asarray(found, dtype)
 
 
@@ -135,6 +178,21 @@ class DuckDBSort(NumpySort):
         def call() -> _Sorted:
             connection.execute("CREATE OR REPLACE TABLE ordered AS SELECT key FROM keys ORDER BY key")
             return _Sorted(connection)
+
+        return call
+
+    def prepare_pairs(self, keys: NDArray[Any]) -> Callable[[], object]:
+        """Return the call to time: the table of keys and row ids is filled here; equal keys are ordered by id."""
+        import duckdb
+
+        connection = duckdb.connect()
+        connection.register("given", {"key": keys, "id": np.arange(keys.size)})
+        connection.execute("CREATE TABLE pairs AS SELECT key, id FROM given")
+        connection.unregister("given")
+
+        def call() -> tuple[_Sorted, _Sorted]:
+            connection.execute("CREATE OR REPLACE TABLE ordered AS SELECT key, id FROM pairs ORDER BY key, id")
+            return _Sorted(connection), _Sorted(connection, "id")
 
         return call
 
@@ -172,7 +230,7 @@ def _radix_passes(keys: Any, digits: int) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountingSort(NumpySort):
+class CountingSort(_Peer):
     """Counting sort with one table and one thread; unsigned keys of up to 16 bits."""
 
     def sort(self, keys: NDArray[Any]) -> NDArray[Any]:
@@ -196,7 +254,7 @@ class CountingSort(NumpySort):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RadixSort(NumpySort):
+class RadixSort(_Peer):
     """Least-significant-digit radix sort, 8 bits a pass, one thread; unsigned keys."""
 
     def sort(self, keys: NDArray[Any]) -> NDArray[Any]:

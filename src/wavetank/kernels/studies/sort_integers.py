@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class SortIntegers(TimingStudy):
 
     name = "sort-integers"
     baseline = "numpy-sort"
-    systems = (
+    systems: ClassVar[tuple[str, ...]] = (
         "fractal-sort", "fractal-sort-full", "numpy-sort", "numpy-stable-sort", "polars-sort", "pyarrow-sort",
         "duckdb-sort", "counting-sort", "radix-sort",
     )  # fmt: skip
@@ -97,8 +97,12 @@ class SortIntegers(TimingStudy):
 
         if self.bits not in (8, 16, 32, 64):
             raise BadValueError("There are no such keys.", given=self.bits, allowed="8, 16, 32 or 64", where="bits")
-        # Keys, numpy's result, a contender's result and scratch, and the copy's two arrays.
-        require_memory(6 * self.size_mb * 1_000_000, "sort-integers")
+        # What is sorted, numpy's result, a contender's result and scratch, and the copy's two arrays.
+        require_memory(6 * self.array_bytes(), self.name)
+
+    def array_bytes(self) -> int:
+        """Return the bytes of what is sorted."""
+        return self.size_mb * 1_000_000
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""

@@ -1,0 +1,245 @@
+"""Study ``spmv``: one sparse matrix times one vector, again and again."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import WavetankError
+from wavetank.kernels.machine import cached, require_memory
+from wavetank.records import Record
+from wavetank.rng import stream
+from wavetank.settings import setting
+from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy
+from wavetank.workloads import datasets, matrices
+
+IRREGULAR = ("rmat-18", "rmat-20", "uniform-20", "ego-facebook", "wiki-vote")
+REGULAR = ("stencil-1500", "banded-20")
+FILES = {"ego-facebook": "facebook_combined.edges.txt.gz", "wiki-vote": "wiki-Vote.edges.txt.gz"}
+OWN = "file"
+_NEVER = 1e9
+_SCIPY, _TORCH = "scipy-csr", "torch-csr"
+
+
+class Product(NamedTuple):
+    """The matrix and vector of a case, and what their product must be."""
+
+    matrix: Any
+    x: NDArray[Any]
+    expected: NDArray[Any]
+    tolerance: NDArray[Any]
+    """How far each item may be off: rounding of as many additions as its row has entries."""
+
+
+def matrix_of(name: str, shrink: int, seed: int) -> Any:
+    """Return the matrix of a case, values uniform in (0, 1], a ``scipy.sparse.csr_array`` with 32-bit indices.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`IRREGULAR` or :data:`REGULAR`.
+    shrink : int
+        Halve the number of rows so often; real graphs stay as they are.
+    seed : int
+    """
+    if name in FILES:
+        found = matrices.read_matrix(datasets.find("sparse-matrices", FILES[name]))
+    elif name == "stencil-1500":
+        found = matrices.five_point_stencil(max(2, round(1500 / math.sqrt(2**shrink))))
+    elif name == "banded-20":
+        found = matrices.banded(1 << max(4, 20 - shrink), seed=seed)
+    elif name == "uniform-20":
+        found = matrices.uniform_random(1 << max(4, 20 - shrink), seed=seed)
+    else:
+        found = matrices.rmat(max(4, int(name.removeprefix("rmat-")) - shrink), seed=seed)
+    found.data = 1.0 - stream(seed, "spmv-values", name).random(found.nnz)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseProduct(TimingStudy):
+    """How fast is a sparse matrix times a vector, and how near to the memory's limit, when the matrix stays the same?
+
+    Every contender lays the matrix out as it likes, outside the timed call, and multiplies it by the same vector.
+    Values are random, so that none can be dropped.  Results are compared with scipy's before anything is timed.
+    """
+
+    name = "spmv"
+    baseline = _SCIPY
+    systems = (
+        "merbit", "merbit-plain", _SCIPY, "scipy-coo", _TORCH, "row-split-csr", "merge-csr", "sell-c-sigma",
+        "coordinates",
+    )  # fmt: skip
+    cases_by = "matrix"
+    metrics = (
+        *TimingStudy.timing_metrics[:3],
+        Metric(
+            "share_of_triad", "", "higher", "measured",
+            "(bytes of the matrix in compressed rows, of x and of y, each once / time) / triad bandwidth of all "
+            "threads; above 1 where the matrix stays in cache",
+        ),
+        Metric("gain_over_scipy", "", "higher", "measured", "time of scipy-csr / time, same round; over several "
+               "matrices the geometric mean"),
+        Metric("gain_over_torch", "", "higher", "measured", "time of torch-csr / time, same round; over several "
+               "matrices the geometric mean", table=False),
+        Metric("least_gain_over_better", "", "higher", "measured",
+               "least over the regular matrices of: time of the faster of scipy-csr and torch-csr / time, same round",
+               table=False),
+        Metric("gain_over_coo", "", "higher", "measured", "time of scipy-coo / time, geometric mean over the irregular "
+               "matrices, same round", table=False),
+        Metric("build_s", "s", "lower", "measured", "time to lay the matrix out, from compressed rows", table=False),
+        Metric("break_even_products", "", "lower", "measured",
+               "build_s / (median time of scipy-csr - median time, a product); 1e9 where it is not faster",
+               table=False),
+    )  # fmt: skip
+    charts = (
+        Chart("bars", "Time against scipy's", y="time_ratio", by="matrix", log="x",
+              says="Below 1 is faster than scipy."),
+        Chart("bars", "Share of the triad's bandwidth", y="share_of_triad", by="matrix",
+              says="1 is the memory's limit for a matrix in compressed rows."),
+    )  # fmt: skip
+
+    matrices: tuple[str, ...] = setting(
+        (*IRREGULAR, *REGULAR), says="matrices to multiply", choices=(*IRREGULAR, *REGULAR, OWN)
+    )
+    file: str = setting("", says="Matrix Market or edge-list file for the matrix 'file'")
+    shrink: int = setting(0, says="times the rows of generated matrices are halved", low=0, high=16)
+    float_bits: int = setting(64, says="of a value: 32 or 64", low=32, high=64)
+    nonzeros_a_call: int = setting(
+        10_000_000, says="small matrices are multiplied again until a timed call has had so many", low=1
+    )
+    rounds: int = setting(7, says="interleaved rounds after the warm-up", low=1, high=1000)
+
+    def check(self) -> None:
+        """Refuse value types that do not exist, a matrix without a file, and matrices that do not fit."""
+        if self.float_bits not in (32, 64):
+            raise WavetankError(
+                "There are no such values.", given=self.float_bits, allowed="32 or 64", where="float_bits"
+            )
+        if (OWN in self.matrices) != bool(self.file):
+            raise WavetankError(
+                "The matrix 'file' and the setting file belong together.", given=f"file={self.file!r}",
+                where="matrices", hint="--set matrices=file --set file=MATRIX.mtx",
+            )  # fmt: skip
+        # Contenders' forms of 16 million nonzeros, all held at once.
+        require_memory((3 << 30) >> self.shrink, "spmv")
+
+    def data(self) -> Mapping[str, str]:
+        """Return the data set of the real graphs, where one is asked for."""
+        wanted = sorted(FILES[name] for name in self.matrices if name in FILES)
+        known = {each.path: each.sha256 for each in datasets.entry("sparse-matrices").files}
+        return {f"sparse-matrices/{name}": known[name] for name in wanted}
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what qualifies the figures."""
+        return (
+            "Contenders use as many threads as they do by default; scipy uses one.",
+            "The vector stays the same, so that x, and a small matrix, are in cache when a product begins.",
+            "A timed call multiplies a small matrix again and again, as iterative methods do: threads that a library "
+            "keeps awake for a while help it, and do not disturb the next contender.",
+        )
+
+    def case_names(self, seed: int) -> Sequence[str]:
+        """Return the matrices."""
+        return self.matrices
+
+    def case(self, name: str, seed: int) -> Case:
+        """Return matrix, vector and expected product."""
+        dtype = np.dtype(f"float{self.float_bits}")
+        given = matrices.read_matrix(self.file) if name == OWN else matrix_of(name, self.shrink, seed)
+        matrix = given.astype(dtype)
+        x = stream(seed, "spmv-vector").standard_normal(matrix.shape[1]).astype(dtype)
+        scale = abs(matrix) @ abs(x)
+        tolerance = (np.diff(matrix.indptr) + 8) * np.finfo(dtype).eps * scale
+        item = dtype.itemsize
+        once = matrix.nnz * (item + 4) + 4 * (matrix.shape[0] + 1) + item * sum(matrix.shape)
+        case = Case(name, Product(matrix, x, matrix @ x, tolerance))
+        return replace(case, bytes_moved=float(once * self.repeats(case)))
+
+    def contender(self, system: Any, case: Case) -> Callable[[], object]:
+        """Return the product with the matrix laid out; of a small matrix many products, one after the other."""
+        call: Callable[[], object] = system.prepare(case.data.matrix, case.data.x)
+        repeats = self.repeats(case)
+
+        def products() -> object:
+            for _ in range(repeats - 1):
+                call()
+            return call()
+
+        return products
+
+    def repeats(self, case: Case) -> int:
+        """Return the products of one timed call."""
+        return max(1, self.nonzeros_a_call // max(1, case.data.matrix.nnz))
+
+    def verify(self, case: Case, system: str, result: object) -> None:
+        """Compare with scipy's product."""
+        found = np.asarray(result.cpu() if hasattr(result, "cpu") else result)
+        if (
+            found.shape != case.data.expected.shape
+            or not (np.abs(found - case.data.expected) <= case.data.tolerance).all()
+        ):
+            raise WavetankError(f"{system} did not multiply {case.name} right.")
+
+    def run(self, trial: Any, built: Mapping[str, Any]) -> list[Record]:
+        """Time all contenders, then how long each takes to lay the matrix out."""
+        records = super().run(trial, built)
+        if not trial.case:
+            return records
+        case = self.case(trial.case, trial.seed)
+        triad = cached().triad_all_bytes_per_s
+        took: dict[str, list[float]] = {}
+        for record in records:
+            if record.metric == "time_s":
+                took.setdefault(record.system, []).append(record.value)
+                share = Measurements()
+                share.put("share_of_triad", case.bytes_moved / record.value / triad, matrix=case.name)
+                records = [*records, *self.stamp(record.system, record.seed, share)]
+        for name, system in built.items():
+            if name not in (_SCIPY, _TORCH, "scipy-coo"):
+                start = time.perf_counter()
+                system.prepare(case.data.matrix, case.data.x)
+                build_s = time.perf_counter() - start
+                found = Measurements()
+                found.put("build_s", build_s, matrix=case.name)
+                if _SCIPY in took:
+                    saved = statistics.median(took[_SCIPY]) - statistics.median(took[name])
+                    found.put(
+                        "break_even_products",
+                        build_s / saved * self.repeats(case) if saved > 0 else _NEVER,
+                        matrix=case.name,
+                    )
+                records += self.stamp(name, trial.seed * self.rounds, found)
+        return records
+
+    def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> dict[str, Measurements]:
+        """Return gains a matrix and, over all matrices of a round, their geometric means."""
+        found = {name: Measurements() for name in times}
+        for name, by_case in times.items():
+            for peer, metric in (
+                (_SCIPY, "gain_over_scipy"),
+                (_TORCH, "gain_over_torch"),
+                ("scipy-coo", "gain_over_coo"),
+            ):
+                if peer not in times or peer == name:
+                    continue
+                gains = {case: times[peer][case] / seconds for case, seconds in by_case.items()}
+                if metric != "gain_over_coo":
+                    for case, gain in gains.items():
+                        found[name].put(metric, gain, matrix=case)
+                if set(IRREGULAR) <= set(gains):
+                    found[name].put(
+                        metric, statistics.geometric_mean(gains[case] for case in IRREGULAR), of="irregular"
+                    )
+            peers = [times[peer] for peer in (_SCIPY, _TORCH) if peer in times and peer != name]
+            if len(peers) == 2 and set(REGULAR) <= set(by_case):
+                least = min(min(peer[case] for peer in peers) / by_case[case] for case in REGULAR)
+                found[name].put("least_gain_over_better", least, of="regular")
+        return found

@@ -1,0 +1,123 @@
+"""The study spd-solve: its systems, its records, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wavetank.comparison import compare
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.kernels import machine
+from wavetank.kernels.solvers.peers import Found
+from wavetank.kernels.studies.spd_solve import PEERS, SpdSolve
+from wavetank.study import build_study
+
+SIZES = ("150", "300")
+ROUNDS = 2
+
+
+@pytest.fixture(scope="module", params=["cholesky", "conjugate-gradient"])
+def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("runs")
+    return compare("spd-solve", sizes="150,300", rounds=ROUNDS, method=request.param, out=folder, on="here")
+
+
+@pytest.fixture(scope="module")
+def figures(result: Any) -> dict[tuple[Any, ...], float]:
+    found = {(r.system, r.seed, r.metric, r.at.get("size"), r.at.get("phase") or r.at.get("purpose")): r.value
+             for r in result.records}  # fmt: skip
+    assert len(found) == len(result.records)
+    return found
+
+
+def test_every_system_has_a_time_for_every_size_and_round(result: Any, figures: dict[tuple[Any, ...], float]) -> None:
+    assert result.failures == ()
+    for system in SpdSolve.systems:
+        for size in SIZES:
+            assert all(figures[system, number, "time_s", size, None] > 0 for number in range(ROUNDS))
+            assert figures[system, 0, "iterations", size, None] >= 1
+
+
+def test_the_gain_is_over_the_accelerator_alone(figures: dict[tuple[Any, ...], float]) -> None:
+    for (system, number, metric, size, _), value in figures.items():
+        if metric == "gain":
+            alone = figures["accelerator-only", number, "time_s", size, None]
+            host = figures["host-only", number, "time_s", size, None]
+            own = figures[system, number, "time_s", size, None]
+            assert value == pytest.approx(alone / own)
+            share = figures[system, number, "share_of_bound", size, None]
+            assert share == pytest.approx(value / (1 + alone / host))
+    assert figures["accelerator-only", 0, "gain", "150", None] == 1.0
+
+
+def test_peers_of_the_same_method_are_held_against(result: Any, figures: dict[tuple[Any, ...], float]) -> None:
+    method = result.settings["method"] if hasattr(result, "settings") else None
+    for (system, number, metric, size, _), value in figures.items():
+        if metric == "ahead_of_best_peer":
+            best = {figures[peer, number, "time_s", size, None] for peer in PEERS}
+            own = figures[system, number, "time_s", size, None]
+            assert any(value == pytest.approx(time / own) for time in best)
+    assert method in (None, "cholesky", "conjugate-gradient")
+
+
+def test_a_device_alone_moves_nothing_but_the_vectors(figures: dict[tuple[Any, ...], float]) -> None:
+    purposes: dict[str, set[Any]] = {}
+    for system, _, metric, _, purpose in figures:
+        if metric == "moved_bytes":
+            purposes.setdefault(system, set()).add(purpose)
+    assert purposes["accelerator-only"] == {"vectors"}
+    assert "host-only" not in purposes
+    assert purposes["half-split"] - {"vectors"} <= {"diagonal", "column", "direction", "product"}
+    assert len(purposes["half-split"]) > 1
+
+
+def test_the_break_even_is_a_size_from_which_on_it_wins() -> None:
+    study = SpdSolve()
+    times = {
+        "accelerator-only": {"10": 1.0, "20": 2.0, "40": 4.0},
+        "host-only": {"10": 3.0, "20": 6.0, "40": 12.0},
+        "hetero-solvers": {"10": 0.9, "20": 2.1, "40": 3.5},
+        "half-split": {"10": 2.0, "20": 3.0, "40": 5.0},
+        "scipy-cho-solve": {"10": 1.8, "20": 1.0, "40": 7.0},
+    }
+    found = {name: {(m, at.get("size")): v for m, v, at in rows.rows} for name, rows in study.derive(times, {}).items()}
+    assert found["hetero-solvers"]["break_even_size", None] == 40
+    assert ("break_even_size", None) not in found["half-split"]
+    assert found["hetero-solvers"]["share_of_bound", "40"] == pytest.approx(4 / 3.5 / (4 / 3))
+    assert found["hetero-solvers"]["ahead_of_best_peer", "10"] == pytest.approx(2.0)
+    assert ("gain", "10") not in found["scipy-cho-solve"]
+
+
+def test_a_wrong_solution_is_no_contender() -> None:
+    study = SpdSolve(sizes=(40,))
+    case = study.case("40", 0)
+    right = np.linalg.solve(case.data.a, case.data.b)
+    study.verify(case, "scipy-cho-solve", Found(right, 1))
+    with pytest.raises(WavetankError, match="did not solve"):
+        study.verify(case, "scipy-cho-solve", Found(right * (1 + 1e-8), 1))
+    study.verify(case, "scipy-cg", Found(right * (1 + 1e-8), 1))
+    with pytest.raises(WavetankError, match="did not solve"):
+        study.verify(case, "hetero-solvers", Found(right * np.nan, 1))
+
+
+def test_equal_seeds_give_equal_systems() -> None:
+    study = SpdSolve(sizes=(40,))
+    one, other = study.case("40", 3).data, study.case("40", 3).data
+    assert np.array_equal(one.a, other.a)
+    assert not np.array_equal(one.b, study.case("40", 4).data.b)
+
+
+def test_sizes_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 1 << 26)
+    with pytest.raises(BadValueError, match="memory"):
+        SpdSolve(sizes=(4096,)).check()
+    with pytest.raises(BadValueError):
+        build_study(SpdSolve, {"sizes": "1"})
+
+
+def test_the_notes_say_what_the_devices_are() -> None:
+    assert "3 times" in SpdSolve(accelerator="worker").notes()[0]
+    assert "GPU" in SpdSolve(accelerator="cuda").notes()[0]

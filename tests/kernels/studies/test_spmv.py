@@ -1,0 +1,98 @@
+"""The study spmv: its matrices, its records, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from wavetank.comparison import compare
+from wavetank.errors import WavetankError
+from wavetank.kernels.studies.spmv import IRREGULAR, REGULAR, SparseProduct, matrix_of
+from wavetank.workloads import datasets
+
+SYSTEMS = ("merbit", "scipy-csr", "scipy-coo", "merge-csr")
+GENERATED = tuple(name for name in (*IRREGULAR, *REGULAR) if name not in ("ego-facebook", "wiki-vote"))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return compare(
+        "spmv", shrink=10, rounds=2, nonzeros_a_call=1, matrices=GENERATED, systems=SYSTEMS,
+        out=tmp_path_factory.mktemp("runs"), on="here",
+    )  # fmt: skip
+
+
+def test_every_system_has_its_figures_for_every_matrix_and_round(result):
+    assert result.failures == ()
+    found = {(r.system, r.seed, r.metric, r.at.get("matrix")) for r in result.records}
+    for metric in ("time_s", "time_ratio", "share_of_copy", "share_of_triad"):
+        wanted = {(s, n, metric, name) for s in SYSTEMS for n in range(2) for name in GENERATED}
+        assert {key for key in found if key[2] == metric} == wanted
+
+
+def test_laying_out_is_timed_for_those_who_do(result):
+    found = {(r.system, r.metric) for r in result.records if r.metric in ("build_s", "break_even_products")}
+    assert found == {(s, m) for s in ("merbit", "merge-csr") for m in ("build_s", "break_even_products")}
+    assert all(r.value > 0 for r in result.records if r.metric in ("build_s", "break_even_products"))
+
+
+def test_gains_are_ratios_of_times_and_means_are_geometric():
+    times = {
+        "merbit": dict.fromkeys((*IRREGULAR, *REGULAR), 1.0),
+        "scipy-csr": {**dict.fromkeys(IRREGULAR, 2.0), "rmat-18": 64.0, "stencil-1500": 3.0, "banded-20": 0.9},
+        "torch-csr": {**dict.fromkeys(IRREGULAR, 4.0), "stencil-1500": 2.0, "banded-20": 5.0},
+    }
+    rows = {(metric, *at.values()): value for metric, value, at in SparseProduct().derive(times, {})["merbit"].rows}
+    assert rows["gain_over_scipy", "rmat-18"] == 64
+    assert rows["gain_over_scipy", "irregular"] == pytest.approx(4)
+    assert rows["gain_over_torch", "irregular"] == pytest.approx(4)
+    assert rows["least_gain_over_better", "regular"] == 0.9
+
+
+def test_small_matrices_are_multiplied_again():
+    study = SparseProduct(shrink=10, nonzeros_a_call=100_000)
+    case = study.case("banded-20", 0)
+    assert study.repeats(case) == 100_000 // case.data.matrix.nnz > 1
+    once = SparseProduct(shrink=10, nonzeros_a_call=1).case("banded-20", 0)
+    assert case.bytes_moved == study.repeats(case) * once.bytes_moved
+
+
+def test_a_wrong_product_is_refused():
+    study = SparseProduct(shrink=10)
+    case = study.case("rmat-18", 0)
+    study.verify(case, "right", case.data.expected.copy())
+    wrong = case.data.expected.copy()
+    wrong[np.argmax(case.data.tolerance)] *= 1.001
+    with pytest.raises(WavetankError, match="wrong did not multiply rmat-18 right"):
+        study.verify(case, "wrong", wrong)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_matrices_depend_on_the_seed_and_have_no_equal_values(name):
+    one, same, other = (matrix_of(name, 10, seed) for seed in (1, 1, 2))
+    assert (one != same).nnz == 0
+    assert not np.array_equal(one.data[:50], other.data[:50])
+    assert np.unique(one.data).size > one.nnz * 0.99
+
+
+def test_real_graphs_have_their_known_sizes():
+    if datasets.status("sparse-matrices").path is None:
+        pytest.skip("the data set sparse-matrices is not on this machine")
+    graph = matrix_of("ego-facebook", 0, 0)
+    assert (graph.shape, graph.nnz) == ((4039, 4039), 2 * 88_234)
+    assert np.diff(graph.indptr).max() == 1045
+    assert list(SparseProduct(matrices=("ego-facebook",)).data()) == ["sparse-matrices/facebook_combined.edges.txt.gz"]
+
+
+def test_a_matrix_of_ones_own_is_multiplied(tmp_path):
+    path = tmp_path / "own.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate real general\n2 3 2\n1 3 5.0\n2 1 1.5\n")
+    found = compare(
+        "spmv", matrices=("file",), file=str(path), rounds=1, nonzeros_a_call=1, systems=("merbit", "scipy-csr"),
+        out=tmp_path / "runs", on="here",
+    )  # fmt: skip
+    assert found.failures == ()
+
+
+@pytest.mark.parametrize("settings", [{"float_bits": 48}, {"file": "x.mtx"}, {"matrices": ("file",)}])
+def test_settings_that_make_no_sense_are_refused(settings):
+    with pytest.raises(WavetankError, match=r"no such values|belong together"):
+        SparseProduct(**settings).check()

@@ -83,6 +83,11 @@ def test_a_comparison_is_records_rows_findings_and_a_folder(result: Comparison) 
     assert "toy-shifted" in result._repr_html_()
 
 
+def test_a_lone_system_may_be_given_by_its_name() -> None:
+    plan, _ = make_plan("toy-noise", systems="toy-shifted")
+    assert plan.systems == ("toy-shifted",)
+
+
 def test_the_package_offers_compare_at_its_top(tmp_path: Path) -> None:
     assert isinstance(wavetank.compare("toy-noise", seeds=1, on="here", out=tmp_path), wavetank.Comparison)
     with pytest.raises(AttributeError, match="no attribute 'comparison_of'"):

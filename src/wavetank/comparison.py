@@ -227,7 +227,7 @@ def compare(
     ----------
     study : str
         Name of a study (``wavetank list --studies``) or path of a ``study.toml``.
-    systems : iterable of str, optional
+    systems : str or iterable of str, optional
         The contenders; the study's own list by default.
     seeds : int or sequence of int, optional
         How many seeds (0, 1, ...), or which.
@@ -276,6 +276,9 @@ def make_plan(
         base = runfolder.load_plan(Path(study))
     kind = catalog.study(base.study).load()
     built: Study = build_study(kind, {**base.settings, **(settings or {})})
+    if isinstance(systems, str):
+        # A lone name is an iterable of letters, too.
+        systems = (systems,)
     chosen = tuple(dict.fromkeys(systems)) if systems is not None else base.systems or built.systems
     if not chosen:
         raise BadValueError("No system was chosen.", allowed=built.systems, where=f"study {base.study}")

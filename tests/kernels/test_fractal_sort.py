@@ -419,7 +419,7 @@ def test_a_sort_that_does_not_fit_into_memory_is_refused_before_it_begins(monkey
 
 def test_scattered_keys_and_keys_in_place_are_charged_for_their_copy(monkeypatch):
     asked = []
-    monkeypatch.setattr(fractal_sort, "require_memory", lambda need, purpose: asked.append(need))
+    monkeypatch.setattr(fractal_sort, "require_memory", lambda need, purpose, hint: asked.append(need))
     keys = np.arange(4000, dtype=np.uint32)
     sorter = FractalSort(threads=1)
     for given_keys, out in ((keys[:2000], np.empty(2000, np.uint32)), (keys[:2000], keys[:2000]), (keys[:2000], None)):

@@ -144,7 +144,10 @@ def test_work_that_does_not_fit_is_refused_with_both_sizes(monkeypatch):
         require_memory(40_000_000, "Weighing elephants")
     assert caught.value.given.startswith("40")
     assert caught.value.allowed.startswith("at most 20")
-    assert caught.value.hint
+    assert caught.value.hint == "take a smaller case, or free memory first"
+    with pytest.raises(BadValueError) as caught:
+        require_memory(40_000_000, "Weighing elephants", "weigh calves")
+    assert caught.value.hint == "weigh calves"
 
 
 @pytest.mark.parametrize(("need", "available"), [(20_000_000, 20_000_000), (1000, 10), (1 << 60, None)])

@@ -51,6 +51,8 @@ _KEYS_WORTH_A_TABLE = {1: 1 << 10, 2: 1 << 15}
 # Distinct keys up to which comparing with each of them is faster than counting or paging.
 _FEW = {1: 4, 2: 6, 4: 16, 8: 16}
 _COMPARE_BLOCK = 4096
+# What to do where memory is too short.
+_SMALLER_SORTS = "sort smaller parts and merge them, or free memory first"
 # Of the sampled keys, how many must be distinct for one table to serve.
 _MOSTLY = 0.75
 
@@ -285,7 +287,9 @@ class FractalSort:
         overwritten = out is not None and array.itemsize > 2 and np.may_share_memory(array, out)
         copied = overwritten or not (array.flags.c_contiguous and array.flags.aligned)
         copies = array.nbytes * (int(copied) + int(out is None))
-        require_memory(copies + self.scratch_bytes(array.size, array.dtype), f"Sorting {array.size:,} keys")
+        require_memory(
+            copies + self.scratch_bytes(array.size, array.dtype), f"Sorting {array.size:,} keys", _SMALLER_SORTS
+        )
         if out is None:
             out = np.empty(array.shape, array.dtype)
         if array.size:
@@ -326,6 +330,7 @@ class FractalSort:
         require_memory(
             n * (2 * array.itemsize + 24) + wide_scratch_bytes(n, max(array.itemsize, 2), self._threads(), 8),
             f"Sorting {n:,} keys with their row ids",
+            _SMALLER_SORTS,
         )
         ids = np.arange(n) if row_ids is None else _checked_ids(row_ids, n)
         if n == 0:

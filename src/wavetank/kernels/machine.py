@@ -109,7 +109,7 @@ def available_bytes() -> int | None:
     return _memory_info("MemAvailable")
 
 
-def require_memory(need_bytes: int, purpose: str) -> None:
+def require_memory(need_bytes: int, purpose: str, hint: str = "take a smaller case, or free memory first") -> None:
     """Refuse work that does not fit, before anything is allocated.
 
     Parameters
@@ -118,6 +118,8 @@ def require_memory(need_bytes: int, purpose: str) -> None:
         Bytes the caller is about to allocate.
     purpose : str
         What for, as the subject of the message: ``"Sorting 1,000,000 keys"``.
+    hint : str
+        What the caller's user may do about it.
 
     Raises
     ------
@@ -132,7 +134,7 @@ def require_memory(need_bytes: int, purpose: str) -> None:
             f"{purpose} needs more memory than is available.",
             given=show(float(need_bytes), "bytes"),
             allowed=f"at most {show(float(available), 'bytes')}",
-            hint="sort smaller parts and merge them, or free memory first",
+            hint=hint,
         )
 
 

@@ -15,37 +15,40 @@ def plan_of(monkeypatch, threads=2):
 
 
 def test_the_caller_does_every_part_that_no_thread_has_begun(monkeypatch):
-    plan = plan_of(monkeypatch)
-    team = plan._team
+    team = plan_of(monkeypatch)._team
     alone = sharing.Team(1, team.parts, team.form, team.carries, team.moved)
-    x, y = np.ones(4096), np.zeros(4096)
-    assert alone.run(sharing.TAKE, x, y) == team.parts
+    # Two kinds of work: the vector is moved, then multiplied.
+    assert alone.run(np.ones(4096), np.zeros(4096)) == 2 * team.parts
     assert (alone.moved == 1).all()
-    assert alone.run(sharing.MULTIPLY, alone.moved, y) == team.parts
 
 
 def test_a_thread_that_comes_when_all_is_done_leaves_without_work(monkeypatch):
     team = plan_of(monkeypatch)._team
-    assert sharing.follow(team._board, 3, team.form, team.carries, team.moved) == 0
+    assert sharing.follow(team._board, 1, 3, *team._given) == 0
 
 
 def test_caller_and_followers_together_do_each_part_once(monkeypatch):
-    plan = plan_of(monkeypatch, threads=3)
-    team, x, y = plan._team, np.ones(4096), np.zeros(4096)
-    team.run(sharing.TAKE, x, y)
-    by_caller = 1 * team.run(sharing.TAKE, x, y)
-    for _ in range(200):
-        y[0] = 0
-        by_caller += team.run(sharing.MULTIPLY, team.moved, y)
-    followers = list(team._following)
-    assert 0 < by_caller <= 201 * team.parts
-    assert all(each.result(timeout=60) >= 0 for each in followers)
+    team, x, y = plan_of(monkeypatch, threads=3)._team, np.ones(4096), np.zeros(4096)
+    by_caller = sum(team.run(x, y) for _ in range(200))
+    team._pool.shutdown(wait=True)
+    assert 0 < by_caller <= 200 * 2 * team.parts
+    # All followers have left, and said so.
+    assert [team._board[place] for place in team._here] == [0, 0, 0]
+
+
+def test_a_caller_that_was_kept_waiting_works_alone_for_a_while(monkeypatch):
+    team, x, y = plan_of(monkeypatch)._team, np.ones(4096), np.zeros(4096)
+    team._board[sharing._ALONE] = 4
+    assert [team.run(x, y) for _ in range(3)] == [2 * team.parts] * 3
+    assert team._pool is None
+    team.run(x, y)
+    assert team._pool is not None
 
 
 def test_a_team_is_pickled_without_its_threads(monkeypatch):
     team = plan_of(monkeypatch)._team
-    team.run(sharing.TAKE, np.ones(4096), np.zeros(4096))
+    team.run(np.ones(4096), np.zeros(4096))
     copy = pickle.loads(pickle.dumps(team))
     assert copy._pool is None
     assert copy.parts == team.parts
-    assert copy.run(sharing.TAKE, np.ones(4096), np.zeros(4096)) <= copy.parts
+    assert copy.run(np.ones(4096), np.zeros(4096)) <= 2 * copy.parts

@@ -300,10 +300,12 @@ def multiply_segments(
     """Multiply segments ``begin`` to ``end - 1``.
 
     A segment writes the rows behind its first one up to and with the next segment's first one: no row is written by
-    two.  What it has of its first row goes to ``carries[segment]``.
+    two.  What it has of its first row is added where that row was begun by an earlier segment of this range; else it
+    goes to ``carries[segment]``, for :func:`add_carries`.
     """
     lanes = REGISTER_BYTES // x.itemsize
     queue = np.empty(STEPS * lanes + lanes, x.dtype)
+    open_row = np.uint64(first_row[begin])
     for segment in range(begin, end):
         steps = steps_of(segment, nonzeros, lanes)
         if gather:
@@ -321,14 +323,20 @@ def multiply_segments(
                 carry += queue[piece]
             else:
                 y[base + offset] += queue[piece]
-        carries[segment] = carry
+        if base == open_row:
+            carries[segment] = carry
+        else:
+            y[base] += carry
 
 
 @njit(cache=True, nogil=True)
-def add_carries(first_row: Any, carries: NDArray[Any], y: NDArray[Any]) -> None:
-    """Add the segments' carries to their rows, in the order of the segments."""
-    for segment in range(carries.size):
-        y[first_row[segment]] += carries[segment]
+def add_carries(begin: int, end: int, first_row: Any, carries: NDArray[Any], y: NDArray[Any]) -> None:
+    """Add what segments ``begin`` to ``end - 1`` have of the row that was open before them, in their order."""
+    row = first_row[begin]
+    for segment in range(begin, end):
+        if first_row[segment] != row:
+            break
+        y[row] += carries[segment]
 
 
 @njit(cache=True, nogil=True)

@@ -34,9 +34,9 @@ class Order(NamedTuple):
     gather: bool
     """Whether lanes read x by a gather instruction."""
     columns: NDArray[np.uint32] | None
-    """The given column at each place of the new order, shape (columns,); None to leave columns as they are."""
+    """The given column at each place of the new order, shape (columns used,); None to leave columns as they are."""
     ranks: NDArray[np.uint32] | None
-    """The place of each given column, shape (columns,); None to leave columns as they are."""
+    """The place of each given column, of use for those with nonzeros, shape (columns,); None as above."""
 
 
 @njit(cache=True, nogil=True)
@@ -79,7 +79,7 @@ def _mean_misses(samples: list[NDArray[Any]], ranks: Any, items_a_line: int) -> 
 
 
 def hottest_first(columns: NDArray[Any], width: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Return the columns by falling number of nonzeros, and the place of each; equal ones keep their order.
+    """Return the columns with nonzeros by falling number of them, and the place of each; equal ones keep their order.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def hottest_first(columns: NDArray[Any], width: int) -> tuple[NDArray[np.uint32]
     order = np.argsort(keys, kind="stable").astype(np.uint32)
     ranks = np.empty_like(order)
     ranks[order] = np.arange(width, dtype=np.uint32)
-    return order, ranks
+    return order[: np.count_nonzero(counts)], ranks
 
 
 def choose_order(columns: NDArray[Any], width: int, item_bytes: int, wanted: str = "auto") -> Order:

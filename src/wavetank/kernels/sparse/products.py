@@ -116,6 +116,7 @@ class SpMVPlan:
         wanted = _check_threads(threads)
         given = compressed_rows(matrix)
         self.shape, self.dtype, self.nonzeros = given.shape, given.values.dtype, given.nonzeros
+        self._x_shape = self.shape[1:]
         self._lanes = kernel.lanes_of(self.dtype)
         size = kernel.STEPS * self._lanes
         self.segments = -(-self.nonzeros // size)
@@ -179,14 +180,18 @@ class SpMVPlan:
         )
         height = starts.size - 1
         self._compact = np.empty(height if self._kept is not None else 0, self.dtype)
-        self._moves_x = self._order is not None or self._scale != 1
+        moved = 0
+        if self._order is not None:
+            moved = self._order.size
+        elif self._scale != 1:
+            moved = given.shape[1]
         form = (given.shape[1], height, self.nonzeros, *arguments, self._gather, self._order, self._scale)
         self._team = sharing.Team(
             self._threads,
             min(segments, self._threads * _PARTS_A_THREAD) if self._threads > 1 else 1,
             form,
             np.empty(segments, self.dtype),
-            np.empty(given.shape[1] if self._moves_x else 0, self.dtype),
+            np.empty(moved, self.dtype),
         )
 
     def _without_empty_rows(self, starts: NDArray[Any]) -> NDArray[Any]:
@@ -233,8 +238,8 @@ class SpMVPlan:
     @property
     def bytes_moved(self) -> int:
         """Return the bytes that cross between memory and caches if every item of x is read from memory once."""
-        moved_x = 3 if self.nonzeros and self._moves_x else 1
-        return self.bytes_stored + self.dtype.itemsize * (moved_x * self.shape[1] + self.shape[0])
+        moved = self._team.moved.size if self.nonzeros else 0
+        return self.bytes_stored + self.dtype.itemsize * (2 * moved + sum(self.shape))
 
     @property
     def flops(self) -> int:
@@ -275,15 +280,11 @@ class SpMVPlan:
             y[:] = 0
             return y
         with self._team.lock:
-            target = y if self._kept is None else self._compact
-            target[0] = 0
-            if self._moves_x:
-                self._team.run(sharing.TAKE, vector, target)
-                vector = self._team.moved
-            self._team.run(sharing.MULTIPLY, vector, target)
-            kernel.add_carries(self._first_row, self._team.carries, target)
-            if self._kept is not None:
-                kernel.spread(target, self._kept, y)
+            if self._kept is None:
+                self._team.run(vector, y)
+            else:
+                self._team.run(vector, self._compact)
+                kernel.spread(self._compact, self._kept, y)
         return y
 
     def __matmul__(self, x: Any) -> Any:
@@ -295,6 +296,8 @@ class SpMVPlan:
         return self.multiply(x)
 
     def _checked(self, x: Any) -> NDArray[Any]:
+        if type(x) is np.ndarray and x.dtype is self.dtype and x.shape == self._x_shape and x.flags.carray:
+            return x
         array = np.asarray(x)
         if array.shape != (self.shape[1],):
             raise BadValueError(
@@ -310,7 +313,9 @@ class SpMVPlan:
                 allowed=f"{self.dtype} or what it holds exactly", where="SpMVPlan",
                 hint=f"x.astype('{self.dtype}') rounds it",
             )  # fmt: skip
-        return np.ascontiguousarray(array, self.dtype)
+        array = np.ascontiguousarray(array, self.dtype)
+        # A read-only or misaligned array is another type for the compiler: a copy costs less than compiling for it.
+        return array if array.flags.carray else array.copy()
 
     def _checked_out(self, out: Any, vector: NDArray[Any]) -> NDArray[Any]:
         fits = isinstance(out, np.ndarray) and out.shape == (self.shape[0],) and out.dtype == self.dtype

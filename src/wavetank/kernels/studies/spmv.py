@@ -113,7 +113,7 @@ class SparseProduct(TimingStudy):
     shrink: int = setting(0, says="times the rows of generated matrices are halved", low=0, high=16)
     float_bits: int = setting(64, says="of a value: 32 or 64", low=32, high=64)
     nonzeros_a_call: int = setting(
-        10_000_000, says="small matrices are multiplied again until a timed call has had so many", low=1
+        40_000_000, says="small matrices are multiplied again until a timed call has had so many", low=1
     )
     rounds: int = setting(7, says="interleaved rounds after the warm-up", low=1, high=1000)
 

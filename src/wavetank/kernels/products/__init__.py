@@ -1,0 +1,1 @@
+"""Dense matrix products that need fewer multiplications: ``matmul``, its plans, and the schemes behind it."""

@@ -1,0 +1,295 @@
+"""The rivals of ``matmul``: libraries as they are, a library of another process, and schemes without a choice.
+
+Each has ``prepare(a, b, threads)``, which returns the call to time; the call returns the product.
+
+Source: the libraries' documentation; A. Fawzi et al., "Discovering Faster Matrix Multiplication Algorithms with
+Reinforcement Learning", Nature 610, 2022 (the scheme <4,4,4;49>); A. Benson, G. Ballard, PPoPP 2015 (separate
+additions).
+
+Differs from the source:
+1. AlphaTensor's <4,4,4;47> holds modulo 2 only; for real numbers its set has 49 products.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import shared_memory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError, WavetankError, missing_extra
+from wavetank.kernels.products import libraries
+from wavetank.kernels.products.combined import separate_product
+from wavetank.kernels.products.decision import ProductPlan
+from wavetank.kernels.products.fused import fused_product
+from wavetank.kernels.products.product import matmul, plan, plan_of
+from wavetank.kernels.products.schemes import BUILT_IN, Scheme, read_scheme
+from wavetank.settings import setting
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedMatmul:
+    """``wavetank.kernels.matmul``: the plan that the machine's profile predicts to be fastest."""
+
+    def planned(self, m: int, k: int, n: int, dtype: Any, threads: int) -> ProductPlan:
+        """Return the plan for these sides."""
+        return plan(m, k, n, dtype=dtype, threads=threads)
+
+    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
+        """Return the call to time; planning is part of it, the profile is not."""
+        self.planned(a.shape[0], a.shape[1], b.shape[1], a.dtype, threads)
+        return lambda: matmul(a, b, threads=threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedScheme:
+    """Our fused product with a scheme that is used whatever the shape.
+
+    Parameters
+    ----------
+    scheme : str
+        Built in: classical, strassen, winograd.
+    levels : int
+    """
+
+    scheme: str = setting("strassen", says="built-in scheme", choices=("classical", "strassen", "winograd"))
+    levels: int = setting(1, says="how often it is applied", low=0, high=3)
+
+    def __post_init__(self) -> None:
+        if self.scheme not in BUILT_IN:
+            raise BadValueError("There is no such built-in scheme.", given=self.scheme, allowed=BUILT_IN)
+
+    def planned(self, m: int, k: int, n: int, dtype: Any, threads: int) -> ProductPlan:
+        """Return the plan for these sides."""
+        return plan_of(m, k, n, "fused", BUILT_IN[self.scheme].power(self.levels), dtype=dtype, threads=threads)
+
+    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
+        """Return the call to time."""
+        fixed = self.planned(a.shape[0], a.shape[1], b.shape[1], a.dtype, threads)
+        return lambda: matmul(a, b, plan=fixed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyMatmul:
+    """``numpy.matmul`` in this process, with the BLAS kernels that it was started with."""
+
+    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
+        """Return the call to time."""
+
+        def call() -> NDArray[Any]:
+            with libraries.held_to("numpy", threads):
+                return np.asarray(np.matmul(a, b))
+
+        return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchMatmul:
+    """``torch.matmul`` on the CPU: MKL on x86."""
+
+    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
+        """Return the call to time."""
+        try:
+            import torch
+        except ImportError:
+            raise missing_extra("torch", "kernels", needed_for="The contender torch-matmul") from None
+        # A read-only array becomes a tensor only by a copy.
+        left, right = (torch.from_numpy(matrix if matrix.flags.writeable else matrix.copy()) for matrix in (a, b))
+
+        def call() -> Any:
+            with libraries.held_to("torch", threads):
+                return torch.matmul(left, right).numpy()
+
+        return call
+
+
+_WORKER = """
+import contextlib, ctypes, sys
+from multiprocessing import resource_tracker, shared_memory
+import numpy as np
+from threadpoolctl import threadpool_limits
+name, kind, m, k, n, threads = sys.argv[1:]
+m, k, n = int(m), int(k), int(n)
+with contextlib.suppress(OSError, TypeError, AttributeError):
+    # Freed memory stays with the process, as it does with the one that times.
+    tell = ctypes.CDLL(None).mallopt
+    tell(-4, 0)
+    tell(-1, 2**31 - 1)
+room = shared_memory.SharedMemory(name)
+resource_tracker.unregister(room._name, "shared_memory")
+size = np.dtype(kind).itemsize
+a = np.frombuffer(room.buf, kind, m * k).reshape(m, k)
+b = np.frombuffer(room.buf, kind, k * n, m * k * size).reshape(k, n)
+c = np.frombuffer(room.buf, kind, m * n, (m * k + k * n) * size).reshape(m, n)
+result = None
+with threadpool_limits(int(threads)):
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line == "copy\\n":
+            c[:] = result
+        else:
+            result = None
+            result = np.matmul(a, b)
+        print("done", flush=True)
+del a, b, c
+room.close()
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyProcess:
+    """numpy in a process of its own, whose OpenBLAS chooses its kernels itself or is told which.
+
+    A variable in the environment can hold OpenBLAS to older kernels; what it chooses by itself is what users get.
+
+    Parameters
+    ----------
+    kernels : str
+        Value of ``OPENBLAS_CORETYPE`` such as ``SkylakeX`` or ``Haswell``; empty for OpenBLAS's own choice.
+    """
+
+    kernels: str = setting("", says="OPENBLAS_CORETYPE of the process; empty for OpenBLAS's own choice")
+
+    def __post_init__(self) -> None:
+        if not self.kernels.isalnum() and self.kernels:
+            raise BadValueError("The name of the kernels is wrong.", given=self.kernels, allowed="letters and digits")
+
+    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
+        """Return the call to time: a line through a pipe, a product of operands in shared memory, a line back."""
+        (m, k), n = a.shape, b.shape[1]
+        room = shared_memory.SharedMemory(create=True, size=max(1, (m * k + k * n + m * n) * a.itemsize))
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
+        if self.kernels:
+            environment["OPENBLAS_CORETYPE"] = self.kernels
+        command = [sys.executable, "-c", _WORKER, room.name, a.dtype.name, *map(str, (m, k, n, threads))]
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        at = 0
+        for matrix in (a, b):
+            # No view outlives its line: shared memory closes only without them.
+            np.frombuffer(_bytes_of(room), a.dtype, matrix.size, at).reshape(matrix.shape)[:] = matrix
+            at += matrix.nbytes
+        call = _ProcessCall(process, room, at, (m, n), a.dtype)
+        weakref.finalize(call, _close, process, room)
+        call.expect("ready")
+        return call
+
+
+class _ProcessCall:
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        room: shared_memory.SharedMemory,
+        at: int,
+        shape: tuple[int, int],
+        dtype: Any,
+    ) -> None:
+        self._process, self._room, self._at, self._shape, self._dtype = process, room, at, shape, dtype
+
+    def expect(self, word: str) -> None:
+        line = self._process.stdout.readline().strip() if self._process.stdout else ""
+        if line != word:
+            raise WavetankError("The process with numpy's product ended.", given=line or "no answer", allowed=word)
+
+    def _tell(self, word: str) -> None:
+        if self._process.stdin is None:
+            raise WavetankError("The process with numpy's product has no input.")
+        self._process.stdin.write(word + "\n")
+        self._process.stdin.flush()
+        self.expect("done")
+
+    def __call__(self) -> _ProcessCall:
+        self._tell("multiply")
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the latest product, copied from the other process."""
+        self._tell("copy")
+        shared = np.frombuffer(_bytes_of(self._room), self._dtype, math.prod(self._shape), self._at)
+        return np.array(shared.reshape(self._shape), dtype=dtype)
+
+
+def _bytes_of(room: shared_memory.SharedMemory) -> memoryview:
+    if room.buf is None:
+        raise WavetankError("The memory shared with numpy's process is closed.")
+    return room.buf
+
+
+def _close(process: subprocess.Popen[str], room: shared_memory.SharedMemory) -> None:
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    with contextlib.suppress(BufferError):
+        room.close()
+    room.unlink()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeparateScheme:
+    """A scheme around numpy's product, each addition a pass of its own: what fusing is held against.
+
+    Parameters
+    ----------
+    levels : int
+        Of Winograd's scheme.
+    """
+
+    levels: int = setting(1, says="how often Winograd's scheme is applied", low=1, high=3)
+
+    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
+        """Return the call to time."""
+        return _separate(a, b, BUILT_IN["winograd"].power(self.levels), threads)
+
+
+def _separate(a: NDArray[Any], b: NDArray[Any], scheme: Scheme, threads: int) -> Call:
+    def call() -> NDArray[Any]:
+        out = np.empty((a.shape[0], b.shape[1]), a.dtype)
+        with libraries.held_to("numpy", threads):
+            separate_product(a, b, out, scheme, lambda x, y, z: np.matmul(x, y, out=z))
+        return out
+
+    return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlphaTensor:
+    """AlphaTensor's <4,4,4;49> of the data set ``lcma-schemes``, around numpy's product or in our fused one.
+
+    Parameters
+    ----------
+    fused : bool
+        Whether sums are formed inside the product.
+    """
+
+    fused: bool = setting(False, says="form sums inside the product instead of in separate passes")
+
+    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
+        """Return the call to time."""
+        from wavetank.workloads import datasets
+
+        scheme = read_scheme(datasets.find("lcma-schemes", "4x4x4_m49_ZT.json"))
+        if not self.fused:
+            return _separate(a, b, scheme, threads)
+
+        def call() -> NDArray[Any]:
+            out = np.empty((a.shape[0], b.shape[1]), a.dtype)
+            fused_product(a, b, out, scheme, threads)
+            return out
+
+        return call

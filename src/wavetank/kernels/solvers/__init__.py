@@ -1,0 +1,73 @@
+"""Solvers of symmetric positive definite systems that two unequal devices work on at once.
+
+* :func:`solve_spd` - the call to use; :class:`HeteroSolver` - the same with every parameter, and what the run cost;
+* :class:`BlockTriangle` - the lower triangle in blocks, the only form in which the matrix is kept;
+* :class:`CpuWorker`, :class:`TorchDevice` - the devices; :class:`LinkModel` - a slower link between them;
+* :class:`StaticSplit`, :class:`RuntimeSplit`, :class:`PowerSplit` - who gets how many rows;
+* :func:`kernel_matrix`, :func:`kernel_triangle` - the covariance matrices that ask for all this.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wavetank.kernels.solvers.balance import PowerSplit, RuntimeSplit, StaticSplit
+    from wavetank.kernels.solvers.covariance import kernel_matrix, kernel_triangle
+    from wavetank.kernels.solvers.devices import CpuWorker, LinkModel, TorchDevice
+    from wavetank.kernels.solvers.solve import (
+        HeteroSolver,
+        NotConvergedError,
+        NotPositiveDefiniteError,
+        Solution,
+        relative_residual,
+        solve_spd,
+    )
+    from wavetank.kernels.solvers.triangle import BlockTriangle
+
+_HOMES = {
+    "BlockTriangle": "triangle",
+    "CpuWorker": "devices",
+    "HeteroSolver": "solve",
+    "LinkModel": "devices",
+    "NotConvergedError": "solve",
+    "NotPositiveDefiniteError": "solve",
+    "PowerSplit": "balance",
+    "RuntimeSplit": "balance",
+    "Solution": "solve",
+    "StaticSplit": "balance",
+    "TorchDevice": "devices",
+    "kernel_matrix": "covariance",
+    "kernel_triangle": "covariance",
+    "relative_residual": "solve",
+    "solve_spd": "solve",
+}
+
+__all__ = [
+    "BlockTriangle",
+    "CpuWorker",
+    "HeteroSolver",
+    "LinkModel",
+    "NotConvergedError",
+    "NotPositiveDefiniteError",
+    "PowerSplit",
+    "RuntimeSplit",
+    "Solution",
+    "StaticSplit",
+    "TorchDevice",
+    "kernel_matrix",
+    "kernel_triangle",
+    "relative_residual",
+    "solve_spd",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,117 @@
+"""What people solve such systems with today, and the split that is found by trying all.
+
+scipy's Cholesky uses LAPACK on all cores; conjugate gradients come from scipy, with a dense product by the BLAS.  The
+oracle is the strongest cheap rival of every law: it tries a fixed split after another and keeps the best.
+
+Source: E. Anderson et al., "LAPACK Users' Guide", SIAM, 1999; scipy's and numpy's documentation.
+
+Differs from the source:
+
+1. Conjugate gradients multiply with the full matrix; scipy's routine for symmetric ones is no faster here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import WavetankError
+from wavetank.kernels.solvers.solve import HeteroSolver, Solution
+from wavetank.settings import setting
+
+
+class Found(NamedTuple):
+    """A peer's solution."""
+
+    x: NDArray[np.float64]
+    iterations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScipyCholesky:
+    """``scipy.linalg.cho_factor`` and ``cho_solve``, on all threads of the BLAS."""
+
+    method = "cholesky"
+
+    def prepare(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> Callable[[], Found]:
+        """Return the call to time."""
+        from scipy.linalg import cho_factor, cho_solve
+
+        return lambda: Found(cho_solve(cho_factor(a, lower=True, check_finite=False), b, check_finite=False), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScipyConjugateGradient:
+    """``scipy.sparse.linalg.cg`` with a dense matrix."""
+
+    tolerance: float = setting(1e-6, says="residual / right-hand side", low=0.0, high=1.0)
+
+    method = "conjugate-gradient"
+
+    def prepare(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> Callable[[], Found]:
+        """Return the call to time."""
+        from scipy.sparse.linalg import cg
+
+        def call() -> Found:
+            steps: list[None] = []
+            x, failed = cg(a, b, rtol=self.tolerance, atol=0.0, maxiter=100_000, callback=lambda _: steps.append(None))
+            if failed:
+                raise WavetankError("scipy's conjugate gradients did not converge.", given=f"{len(steps)} iterations")
+            return Found(x, len(steps))
+
+        return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyConjugateGradient:
+    """The textbook iteration in numpy, one dense product each."""
+
+    tolerance: float = setting(1e-6, says="residual / right-hand side", low=0.0, high=1.0)
+
+    method = "conjugate-gradient"
+
+    def prepare(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> Callable[[], Found]:
+        """Return the call to time."""
+        return lambda: self.solve(a, b)
+
+    def solve(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> Found:
+        """Return the solution of ``a x = b``, shapes (N, N) and (N,)."""
+        x, r, d = np.zeros_like(b), b.copy(), b.copy()
+        delta = float(r @ r)
+        goal, steps = self.tolerance**2 * delta, 0
+        while delta > goal:
+            q = a @ d
+            alpha = delta / float(d @ q)
+            x += alpha * d
+            r -= alpha * q
+            new = float(r @ r)
+            d *= new / delta
+            d += r
+            delta, steps = new, steps + 1
+        return Found(x, steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleSplit(HeteroSolver):
+    """The best fixed split, found by trying; only the last run counts."""
+
+    law: str = setting("static", says="that sets the border between the devices", choices=("static",))
+    shares: tuple[float, ...] = setting(
+        (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), says="of the block rows that are tried", low=0.0, high=1.0
+    )
+
+    def prepare(self, a: Any, b: Any) -> Callable[[], Solution]:
+        """Return the call to time, with the share that was fastest."""
+        taken = {}
+        for share in self.shares:
+            trial = replace(self, share=share)
+            start = time.perf_counter()
+            trial.solve(a, b)
+            taken[share] = time.perf_counter() - start
+        best = replace(self, share=min(taken, key=taken.__getitem__))
+        return lambda: best.solve(a, b)

@@ -1,0 +1,340 @@
+"""What people use for a stencil today, behind one interface, and the copy that bounds a single sweep.
+
+All of them keep the outermost ``radius`` cells and alternate between two grids.  What belongs to a library's own
+container or to its compiler is made by ``prepare`` and not timed.
+
+Source: the libraries' own documentation; the row layouts are im2row as in K. Chellapilla, S. Puri, P. Simard, "High
+Performance Convolutional Neural Networks for Document Processing", 2006, and stencil2row with dual tessellation as in
+Y. Chen et al., "ConvStencil: Transform Stencil Computation to Matrix Multiplication on Tensor Cores", PPoPP 2024.
+
+Differs from the source:
+1. Both row layouts go through the processor's BLAS, some rows of the grid at a time so that they stay in cache.
+2. ConvStencil's published layout keeps windows of rows by address arithmetic; a BLAS wants them side by side.
+3. Devito gets the rim as its halo, which no equation of it writes.
+4. Idle OpenMP threads sleep instead of spinning into the next contender's time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numba import njit
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError, missing_extra
+from wavetank.kernels.crew import crew_of, cuts
+from wavetank.kernels.machine import usable_cores
+from wavetank.kernels.stencils.pattern import Stencil, check_grid
+from wavetank.kernels.stencils.sweep import aligned_grid
+
+# Cells of a row layout at a time: 2 MiB of float32.
+_LAYOUT_CELLS = 1 << 19
+
+
+class Sweeper(Protocol):
+    """Sweeps a stencil over a grid."""
+
+    def prepare(self, grid: NDArray[Any], pattern: Stencil, steps: int, boundary: str) -> Callable[[], NDArray[Any]]:
+        """Return the call to time: the grid after ``steps`` sweeps, in memory that the next call may overwrite."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridCopy:
+    """Copies the grid, all threads at once: what a sweep takes that reads and writes every cell once and costs nothing.
+
+    It stands for one sweep whatever the number of steps.
+    """
+
+    def prepare(self, grid: NDArray[Any], pattern: Stencil, steps: int, boundary: str) -> Callable[[], NDArray[Any]]:
+        """Return the copy."""
+        out = aligned_grid(grid.shape, grid.dtype)
+        bands = cuts(grid.shape[0], usable_cores())
+
+        def copy_band(top: int, bottom: int) -> None:
+            np.copyto(out[top:bottom], grid[top:bottom])
+
+        def call() -> NDArray[Any]:
+            with crew_of(len(bands)) as crew:
+                crew(copy_band, bands)
+            return out
+
+        return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpySlices:
+    """One slice of the grid for each neighbour, multiplied and added up without new arrays."""
+
+    def prepare(self, grid: NDArray[Any], pattern: Stencil, steps: int, boundary: str) -> Callable[[], NDArray[Any]]:
+        """Return the call to time.
+
+        Raises
+        ------
+        BadValueError
+            If the grid cannot be swept, or the boundary is not ``dirichlet``.
+        """
+        check_grid(grid, pattern, boundary)
+        if boundary != "dirichlet":
+            raise BadValueError(
+                "The libraries are compared on grids with a fixed rim.", given=boundary, allowed="dirichlet"
+            )
+        pair = (grid.copy(), grid.copy())
+        sweep = self.sweeper(grid, pattern)
+
+        def call() -> NDArray[Any]:
+            source = grid
+            for step in range(steps):
+                target = pair[step % 2]
+                sweep(source, target)
+                source = target
+            return source
+
+        return call
+
+    def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
+        """Return ``sweep(old, new)``, which writes all but the rim of ``new``."""
+        radius = pattern.radius
+        product = np.empty_like(_inner(grid, radius))
+        weights = pattern.coefficients_as(grid.dtype)
+
+        def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
+            total = _inner(new, radius)
+            for number, (offset, weight) in enumerate(zip(pattern.offsets, weights, strict=True)):
+                if number == 0:
+                    np.multiply(_inner(old, radius, *offset), weight, out=total)
+                else:
+                    np.multiply(_inner(old, radius, *offset), weight, out=product)
+                    np.add(total, product, out=total)
+
+        return sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScipyCorrelate(NumpySlices):
+    """``scipy.ndimage.correlate``, which adds in float64, and the rim put back."""
+
+    def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
+        """Return the sweep."""
+        from scipy import ndimage
+
+        from wavetank.kernels.stencils.reference import keep_rim
+
+        weights = pattern.matrix()
+
+        def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
+            ndimage.correlate(old, weights, output=new, mode="nearest")
+            keep_rim(new, grid, pattern.radius)
+
+        return sweep
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _rows_by_terms(
+    old: NDArray[Any], new: NDArray[Any], offsets: NDArray[np.int64], weights: NDArray[Any], top: int, bottom: int
+) -> None:
+    radius = np.abs(offsets).max()
+    width = old.shape[1]
+    for y in range(top, bottom):
+        total = new[y, radius : width - radius]
+        for k in range(weights.size):
+            start = radius + offsets[k, 1]
+            row = old[y + offsets[k, 0], start : start + total.size]
+            weight = weights[k]
+            if k == 0:
+                for x in range(total.size):
+                    total[x] = weight * row[x]
+            else:
+                for x in range(total.size):
+                    total[x] += weight * row[x]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumbaRows(NumpySlices):
+    """Compiled loops: for every row, one vectorised pass a neighbour; all threads, a band of rows each."""
+
+    def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
+        """Return the sweep."""
+        offsets = np.array(pattern.offsets)
+        weights = pattern.coefficients_as(grid.dtype)
+        radius = pattern.radius
+        bands = [(top + radius, end + radius) for top, end in cuts(grid.shape[0] - 2 * radius, usable_cores())]
+
+        def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
+            with crew_of(len(bands)) as crew:
+                crew(_rows_by_terms, [(old, new, offsets, weights, top, bottom) for top, bottom in bands])
+
+        return sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Im2Row(NumpySlices):
+    """A row of neighbours for every cell, times the vector of weights."""
+
+    def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
+        """Return the sweep."""
+        radius = pattern.radius
+        height, width = (side - 2 * radius for side in grid.shape)
+        rows = max(1, _LAYOUT_CELLS // (width * pattern.points))
+        layout = np.empty((rows, width, pattern.points), grid.dtype)
+        weights = pattern.coefficients_as(grid.dtype)
+
+        def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
+            shifted = [_inner(old, radius, *offset) for offset in pattern.offsets]
+            target = _inner(new, radius)
+            for top in range(0, height, rows):
+                count = min(rows, height - top)
+                for k, cells in enumerate(shifted):
+                    layout[:count, :, k] = cells[top : top + count]
+                target[top : top + count] = layout[:count] @ weights
+
+        return sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvStencilRows(NumpySlices):
+    """ConvStencil's layout: n + 1 cells at once from two rows of n squared neighbours, by two triangular products."""
+
+    def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
+        """Return the sweep."""
+        radius = pattern.radius
+        side = 2 * radius + 1
+        height, width = (cells - 2 * radius for cells in grid.shape)
+        groups = -(-width // (side + 1))
+        first, second = (tile.astype(grid.dtype) for tile in _tessellation(pattern.matrix()))
+        rows = max(1, _LAYOUT_CELLS // (groups * side * side))
+        # Columns for whole groups, and for the second half of the last one.
+        wide = np.zeros((rows + 2 * radius, groups * (side + 1) + side), grid.dtype)
+        down, along = wide.strides
+        halves = [
+            as_strided(wide[:, skip:], (rows, groups, side, side), (down, along * (side + 1), down, along))
+            for skip in (0, side)
+        ]
+        layout = np.empty((rows, groups, side, side), grid.dtype)
+        sums, product = (np.empty((rows * groups, side + 1), grid.dtype) for _ in range(2))
+
+        def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
+            target = _inner(new, radius)
+            for top in range(0, height, rows):
+                count = min(rows, height - top)
+                wide[: count + 2 * radius, : grid.shape[1]] = old[top : top + count + 2 * radius]
+                cells = count * groups
+                for half, weights, place in zip(halves, (first, second), (sums, product), strict=True):
+                    layout[:count] = half[:count]
+                    np.matmul(layout[:count].reshape(cells, side * side), weights, out=place[:cells])
+                np.add(sums[:cells], product[:cells], out=sums[:cells])
+                target[top : top + count] = sums[:cells].reshape(count, groups * (side + 1))[:, :width]
+
+        return sweep
+
+
+def _tessellation(weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the two matrices, shape (n * n, n + 1), that take 2 n columns of n rows to n + 1 neighbouring cells."""
+    side = weights.shape[0]
+    both = np.zeros((side, 2 * side, side + 1))
+    for cell in range(side + 1):
+        both[:, cell : cell + side, cell] = weights
+    first, second = both[:, :side], both[:, side:]
+    return first.reshape(side * side, side + 1), second.reshape(side * side, side + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchConv2d(NumpySlices):
+    """``torch.nn.functional.conv2d`` of one channel, on all threads that torch takes."""
+
+    def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
+        """Return the sweep."""
+        _let_idle_threads_sleep()
+        try:
+            import torch
+        except ImportError:
+            raise missing_extra("torch", "torch", needed_for="The contender torch-conv2d") from None
+        radius = pattern.radius
+        weights = torch.from_numpy(pattern.matrix().astype(grid.dtype))[None, None]
+
+        def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
+            with torch.inference_mode():
+                source = torch.from_numpy(old if old.flags.writeable else old.copy())
+                found = torch.nn.functional.conv2d(source[None, None], weights)
+                _inner(new, radius)[...] = found[0, 0].numpy()
+
+        return sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devito:
+    """A Devito operator: C with OpenMP, generated and compiled before the call that is timed."""
+
+    def prepare(self, grid: NDArray[Any], pattern: Stencil, steps: int, boundary: str) -> Callable[[], NDArray[Any]]:
+        """Return the operator's run.
+
+        Filling Devito's array with the grid's cells is part of no call: a second call goes on from where the first
+        ended, so only the first gives the grid after ``steps`` sweeps; the work is the same.
+        """
+        check_grid(grid, pattern, boundary)
+        if boundary != "dirichlet":
+            raise BadValueError(
+                "The libraries are compared on grids with a fixed rim.", given=boundary, allowed="dirichlet"
+            )
+        field, operator = _devito_operator(grid.shape, str(grid.dtype), pattern)
+        radius = pattern.radius
+        for buffer in range(2):
+            _devito_cells(field, radius)[buffer] = grid
+        threads = usable_cores()
+
+        def call() -> NDArray[Any]:
+            if steps:
+                operator.apply(time_m=0, time_M=steps - 1, nthreads=threads)
+            return np.asarray(_devito_cells(field, radius)[steps % 2])
+
+        return call
+
+
+def _devito_cells(field: Any, radius: int) -> Any:
+    """Return the cells that Devito holds, rim included, shape (2, height, width)."""
+    cells = np.asarray(field.data_with_halo)
+    skip = (cells.shape[1] - field.grid.shape[0]) // 2 - radius
+    inner = [slice(skip, skip + side + 2 * radius) for side in field.grid.shape]
+    return cells[(slice(None), *inner)]
+
+
+@lru_cache(maxsize=1)
+def _devito_operator(shape: tuple[int, int], dtype: str, pattern: Stencil) -> tuple[Any, Any]:
+    _let_idle_threads_sleep()
+    try:
+        from devito import Eq, Grid, Operator, TimeFunction, configuration
+    except ImportError:
+        raise missing_extra("devito", "kernel-peers", needed_for="The contender devito") from None
+    configuration["log-level"] = "ERROR"
+    configuration["language"] = "openmp"
+    radius = pattern.radius
+    kind = np.dtype(dtype).type
+    inner = Grid(shape=tuple(side - 2 * radius for side in shape), dtype=kind)
+    field = TimeFunction(name="u", grid=inner, time_order=1, space_order=max(2 * radius, 2))
+    y, x = inner.dimensions
+    total = sum(
+        weight * field.subs({y: y + dy * y.spacing, x: x + dx * x.spacing})
+        for (dy, dx), weight in zip(pattern.offsets, pattern.coefficients, strict=True)
+    )
+    operator = Operator(Eq(field.forward, total))
+    return field, operator
+
+
+def _let_idle_threads_sleep() -> None:
+    """Ask OpenMP libraries that are not loaded yet to let idle threads sleep, unless the user asked for something.
+
+    By default they spin for a while after a call, and whoever is timed next would pay for it.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _inner(grid: NDArray[Any], radius: int, dy: int = 0, dx: int = 0) -> NDArray[Any]:
+    """Return the view without the rim, shifted by an offset of at most ``radius``."""
+    height, width = grid.shape
+    return grid[radius + dy : height - radius + dy, radius + dx : width - radius + dx]

@@ -1,0 +1,263 @@
+"""Sweeps a stencil over a grid at the speed of memory, or several times as fast where several steps are taken.
+
+One sweep reads and writes every cell once, so memory decides: rows are loaded once, kept in cache until the last row
+that needs them is done, and finished rows are stored past the caches.  Many sweeps are taken several at a time, so that
+memory is crossed once for all of them and the arithmetic decides instead.
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
+Architectures", CACM 2009, for the bound; :mod:`~wavetank.kernels.stencils.temporal` and
+:mod:`~wavetank.kernels.stencils.row_blocks` name theirs.
+
+Differs from the source:
+1. Depth and width of the blocking follow from the stencil and the size of a second-level cache, without a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError
+from wavetank.kernels.crew import crew_of
+from wavetank.kernels.machine import require_memory, usable_cores
+from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid
+from wavetank.kernels.stencils.row_blocks import Form, form_of
+from wavetank.kernels.stencils.temporal import buffer_rows, pass_kernel, pitch_bytes, tiles_of
+from wavetank.kernels.stream_stores import LINE_BYTES
+from wavetank.settings import setting
+
+# Buffered rows of a thread, with the rows that pass by, stay within a second-level cache of 1 MiB.
+_CACHE_BYTES = 1 << 19
+# A result beyond this does not stay in cache anyway, so it is stored past it.
+_STREAMED_BYTES = 1 << 23
+# Below these many cells a thread costs more than it saves.
+_CELLS_WORTH_A_THREAD = 1 << 16
+_MAX_DEPTH = 64
+
+
+class Blocking(NamedTuple):
+    """How a grid is cut: no choice changes any bit of the result."""
+
+    depth: int
+    """Sweeps a pass."""
+    columns: int
+    """Most columns of a strip."""
+    threads: int
+
+
+def stencil(
+    grid: Any,
+    pattern: Stencil,
+    steps: int = 1,
+    *,
+    boundary: str = "dirichlet",
+    threads: int | None = None,
+    out: NDArray[Any] | None = None,
+) -> Any:
+    """Apply a stencil to a grid ``steps`` times.
+
+    Every cell becomes the weighted sum of its neighbours.  NaN and infinities spread to the cells that depend on them,
+    as IEEE 754 says.  The result is the same, bit for bit, for any number of threads and however the steps are split
+    over calls; it differs from :func:`~wavetank.kernels.stencils.reference.reference_sweep` by rounding, since
+    products and sums are fused here.
+
+    Parameters
+    ----------
+    grid : ndarray or CPU torch tensor, shape (height, width), float32 or float64
+        Not modified; may be read-only and not contiguous.
+    pattern : Stencil
+    steps : int
+        0 or more.
+    boundary : str
+        ``dirichlet`` (the outermost ``radius`` rows and columns are kept), ``periodic`` or ``reflect``.
+    threads : int, optional
+        All cores by default.
+    out : ndarray, optional
+        Where to write; of the grid's shape and type and apart from it in memory.
+
+    Returns
+    -------
+    ndarray, shape (height, width)
+        ``out`` if given.  A tensor if ``grid`` is one.
+
+    Raises
+    ------
+    BadValueError
+        If the grid has no two dimensions, another type, or a side shorter than 2 radius + 1; if ``out`` does not fit
+        or overlaps the grid; if there is not enough memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> stencil(np.eye(3), Stencil.star(1), boundary="periodic")[0, 0]
+    np.float64(0.2)
+    """
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise BadValueError("There are no such threads.", given=threads, allowed="1 or more", where="threads")
+    return StencilSweep(threads=threads or 0).sweep(grid, pattern, steps, boundary=boundary, out=out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StencilSweep:
+    """The blocked sweep; see :func:`stencil`."""
+
+    threads: int = setting(0, says="threads; 0 for all cores", low=0, high=1024)
+    depth: int = setting(0, says="sweeps a pass over memory; 0 to choose by stencil", low=0, high=_MAX_DEPTH)
+    columns: int = setting(0, unit="cells", says="most columns of a strip; 0 to choose by cache size", low=0, high=1e9)
+
+    def sweep(
+        self,
+        grid: Any,
+        pattern: Stencil,
+        steps: int = 1,
+        *,
+        boundary: str = "dirichlet",
+        out: NDArray[Any] | None = None,
+    ) -> Any:
+        """Return the grid after ``steps`` sweeps; parameters and errors are those of :func:`stencil`."""
+        if type(grid).__module__.partition(".")[0] == "torch":
+            import torch
+
+            return torch.from_numpy(self.sweep(_from_tensor(grid), pattern, steps, boundary=boundary, out=out))
+        old = np.asarray(grid)
+        check_grid(old, pattern, boundary)
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+            raise BadValueError("Steps are counted from 0.", given=steps, allowed="0, 1, 2, ...", where="steps")
+        if out is not None:
+            _check_out(out, old)
+        form = form_of(pattern, old.dtype)
+        blocking = self.blocking(old.shape, pattern, int(steps), old.dtype)
+        passes = -(-int(steps) // blocking.depth)
+        direct = out is not None and _rows_are_contiguous(out)
+        copies = (not _rows_are_contiguous(old)) + (passes > 1) + (not direct)
+        require_memory(copies * old.nbytes, f"Sweeping a grid of {old.shape[0]:,} x {old.shape[1]:,} cells")
+        result = out if direct and out is not None else aligned_grid(old.shape, old.dtype, old)
+        if not _rows_are_contiguous(old):
+            old = np.array(old, order="C")
+        if steps == 0:
+            result[...] = old
+        else:
+            self._passes(old, result, form, pattern.radius, int(steps), passes, blocking, BOUNDARIES.index(boundary))
+        if out is not None and not direct:
+            out[...] = result
+            return out
+        return result
+
+    def prepare(self, grid: NDArray[Any], pattern: Stencil, steps: int, boundary: str) -> Callable[[], NDArray[Any]]:
+        """Return the call to time; its result is overwritten by the next call."""
+        out = aligned_grid(grid.shape, grid.dtype, grid)
+
+        def call() -> NDArray[Any]:
+            return np.asarray(self.sweep(grid, pattern, steps, boundary=boundary, out=out))
+
+        return call
+
+    def blocking(self, shape: tuple[int, ...], pattern: Stencil, steps: int, dtype: Any) -> Blocking:
+        """Return how a grid of this shape is cut."""
+        item = np.dtype(dtype).itemsize
+        radius, rows = pattern.radius, form_of(pattern, dtype).rows
+        depth = max(1, min(self.depth or _depth(radius), steps))
+        passes = -(-max(steps, 1) // depth)
+        depth = -(-max(steps, 1) // passes)
+        # Rows that pass by on their way in count as well.
+        most = _CACHE_BYTES // (item * (depth * (rows + 2 * radius) + rows)) // 64 * 64
+        columns = self.columns or max(most, 256)
+        if self.threads:
+            return Blocking(depth, columns, min(self.threads, shape[0]))
+        worth = min(shape[0] * shape[1] // _CELLS_WORTH_A_THREAD, shape[0] // (4 * depth * radius + 1))
+        return Blocking(depth, columns, max(1, min(usable_cores(), worth)))
+
+    def _passes(
+        self,
+        old: NDArray[Any],
+        result: NDArray[Any],
+        form: Form,
+        radius: int,
+        steps: int,
+        passes: int,
+        blocking: Blocking,
+        boundary: int,
+    ) -> None:
+        kernel = pass_kernel(form.key, form.rows, radius)
+        tiles = tiles_of((old.shape[0], old.shape[1]), blocking.threads, blocking.columns)
+        most = max(tile.right - tile.left for tile in tiles)
+        pitch = pitch_bytes(most, blocking.depth, radius, old.itemsize)
+        length = buffer_rows(blocking.depth, radius, form.rows) * pitch // old.itemsize
+        buffers = [aligned_grid((1, length), old.dtype)[0] for _ in range(blocking.threads)]
+        spare = aligned_grid(old.shape, old.dtype, old) if passes > 1 else result
+        streaming = result.nbytes >= _STREAMED_BYTES
+        per_band = len(tiles) // blocking.threads
+
+        def band(number: int, source: NDArray[Any], target: NDArray[Any], depth: int) -> None:
+            for tile in tiles[number * per_band : (number + 1) * per_band]:
+                kernel(source, target, form.coefficients, buffers[number], pitch, *tile, depth, boundary, streaming)
+
+        with crew_of(blocking.threads) as crew:
+            source, left = old, steps
+            for number in range(passes):
+                depth = -(-left // (passes - number))
+                # The last pass ends in the result, the one before in the spare grid, and so on.
+                target = result if (passes - number) % 2 else spare
+                # What is read is always a read-only view, so that one compiled version serves all grids.
+                view = source.view()
+                view.flags.writeable = False
+                crew(band, [(k, view, target, depth) for k in range(blocking.threads)])
+                source, left = target, left - depth
+
+
+def aligned_grid(shape: tuple[int, ...], dtype: Any, like: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Return an array of that shape, not filled, whose first cell lies in its line of the cache as that of ``like``.
+
+    Without ``like`` it starts a line.  Cells that lie alike are loaded and stored a whole line at a time.
+    """
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape))
+    store = np.empty(count + LINE_BYTES // kind.itemsize, kind)
+    wanted = 0 if like is None else like.ctypes.data
+    skip = (wanted - store.ctypes.data) % LINE_BYTES // kind.itemsize
+    return store[skip : skip + count].reshape(shape)
+
+
+def _depth(radius: int) -> int:
+    # Enough sweeps that memory is no longer what binds, and few enough that strips stay wide.
+    return (16, 16, 16, 16, 8)[radius]
+
+
+def _rows_are_contiguous(grid: NDArray[Any]) -> bool:
+    return grid.strides[1] == grid.itemsize and grid.strides[0] >= grid.shape[1] * grid.itemsize and grid.flags.aligned
+
+
+def _from_tensor(tensor: Any) -> NDArray[Any]:
+    if tensor.device.type != "cpu":
+        raise BadValueError(
+            "This sweep runs on processors.", given=str(tensor.device), allowed="a tensor in main memory", hint=".cpu()"
+        )
+    try:
+        return np.asarray(tensor.detach().numpy())
+    except TypeError:
+        raise BadValueError(
+            "Grids hold floating-point numbers that numpy knows.",
+            given=str(tensor.dtype),
+            allowed="float32 or float64",
+            where="grid",
+        ) from None
+
+
+def _check_out(out: NDArray[Any], grid: NDArray[Any]) -> None:
+    if not isinstance(out, np.ndarray) or out.shape != grid.shape or out.dtype != grid.dtype:
+        given = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise BadValueError(
+            "The result does not fit there.", given=given, allowed=f"{grid.dtype} of shape {grid.shape}", where="out"
+        )
+    if not out.flags.writeable:
+        raise BadValueError("The result's place is read-only.", where="out", hint="leave it out, or give a copy")
+    if np.may_share_memory(out, grid):
+        raise BadValueError(
+            "The result would overwrite cells that are still to be read.",
+            where="out",
+            hint="leave it out, or give an array apart from the grid",
+        )

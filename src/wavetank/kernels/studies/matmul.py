@@ -1,0 +1,197 @@
+"""Study ``matmul``: products of large and odd matrices, against the libraries that people call today."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.rng import stream
+from wavetank.settings import setting
+from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy
+
+# (K, N) of linear layers as in the paper's models: DeepSeek-R1 has 7,168 hidden units, HunyuanVideo 3,072.
+_LAYERS = ((7168, 4096), (7168, 2304), (3072, 9216))
+SHAPES = {
+    "squares": tuple((n, n, n) for n in (1024, 2048, 3072, 4096)),
+    "square-8192": ((8192, 8192, 8192),),
+    "llm": ((4096, 7168, 4096), (4096, 4096, 8192), (5120, 7168, 4096), (4608, 4096, 4096)),
+    "llm-short": tuple((m, k, n) for m in (512, 1024) for k, n in _LAYERS),
+    "thin": ((1, 4096, 4096), (16, 4096, 4096), (4096, 16, 4096), (4096, 4096, 16), (64, 8192, 1024)),
+    "odd": ((1023, 1537, 2049), (2500, 1100, 3001), (777, 3333, 1999), (3000, 2999, 3001)),
+    "small": ((64, 64, 64), (150, 200, 100)),
+}
+LIBRARIES = ("numpy-matmul", "torch-matmul", "numpy-own-kernels")
+OURS = ("falcon-gemm", "fused-plain", "always-strassen", "strassen-2", "strassen-3")
+
+
+class Operands(NamedTuple):
+    """The matrices of a case, and what their product's first rows are in float64."""
+
+    a: NDArray[Any]
+    b: NDArray[Any]
+    rows: NDArray[np.int64]
+    exact: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulStudy(TimingStudy):
+    """How much faster is a matrix product with fewer multiplications than the libraries', and where does it pay?
+
+    Every contender multiplies the same two matrices in memory into a new one.  Before anything is timed, the product is
+    compared with float64 on a sample of rows.
+    """
+
+    name = "matmul"
+    baseline = "numpy-matmul"
+    systems = (
+        "falcon-gemm", "fused-plain", "always-strassen", "strassen-2", "strassen-3", "numpy-matmul",
+        "numpy-own-kernels", "torch-matmul", "separate-winograd", "alpha-tensor",
+    )  # fmt: skip
+    cases_by = "shape"
+    metrics = (
+        TimingStudy.timing_metrics[0],
+        TimingStudy.timing_metrics[1],
+        TimingStudy.timing_metrics[3],
+        Metric("speedup", "", "higher", "measured", "time of numpy-matmul / time, same round"),
+        Metric("speedup_torch", "", "higher", "measured", "time of torch-matmul / time, same round", table=False),
+        Metric(
+            "speedup_best", "", "higher", "measured",
+            "least time among numpy-matmul, numpy-own-kernels and torch-matmul / time, same round",
+        ),
+        Metric("speedup_best_mean", "", "higher", "measured", "geometric mean of speedup_best over the shapes"),
+        Metric("speedup_best_least", "", "higher", "measured", "least speedup_best over the shapes", table=False),
+        Metric("effective_gflops", "Gflop/s", "higher", "measured", "2 M K N / time / 1e9; may exceed the peak"),
+        Metric(
+            "choice_over_oracle", "", "lower", "measured",
+            "time of falcon-gemm / least time among the contenders it can choose from, same round",
+            table=False,
+        ),
+        Metric(
+            "choice_over_oracle_mean", "", "lower", "measured", "geometric mean of choice_over_oracle", table=False,
+        ),
+        Metric("over_separate", "", "higher", "measured", "time of separate-winograd / time, same round", table=False),
+        Metric(
+            "rms_error", "", "lower", "measured",
+            "root mean square of the difference from float64 over that of the product, on sampled rows",
+            table=False,
+        ),
+        Metric("workspace_bytes", "bytes", "lower", "counted", "stated most scratch memory", table=False),
+    )  # fmt: skip
+    charts = (
+        Chart("bars", "Speed against numpy's product", y="speedup", by="shape", says="Above 1 is faster than numpy."),
+        Chart("bars", "Speed against the best library", y="speedup_best", by="shape",
+              says="Above 1 is faster than every library, each with the kernels it chooses itself."),
+    )  # fmt: skip
+
+    shapes: tuple[str, ...] = setting(("squares", "odd"), says="groups of shapes", choices=tuple(SHAPES))
+    dtype: str = setting("float32", says="of the elements", choices=("float32", "float64"))
+    threads: int = setting(1, says="threads of every contender", low=1, high=1024)
+    scale: int = setting(1, says="divide every side by this, for a quick look", low=1, high=256)
+
+    def check(self) -> None:
+        """Refuse what does not fit into memory."""
+        from wavetank.kernels.machine import require_memory
+
+        largest = max(m * k + k * n + m * n for m, k, n in map(self._sides, self.case_names(0)))
+        # Operands, the other process's copy, torch's, and a contender's result.
+        require_memory(4 * largest * np.dtype(self.dtype).itemsize, "matmul")
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what qualifies the figures."""
+        from wavetank.kernels.products.libraries import blas_kernels
+
+        return (
+            f"numpy-matmul ran in this process, whose OpenBLAS uses the kernels: {blas_kernels() or 'unknown'}. The "
+            "variable OPENBLAS_CORETYPE can hold it to older ones; numpy-own-kernels runs without it.",
+            "share_of_peak is relative to numpy's product in this process; a scheme needs fewer operations.",
+        )
+
+    def _sides(self, name: str) -> tuple[int, int, int]:
+        try:
+            m, k, n = map(int, name.split("x"))
+        except ValueError:
+            raise BadValueError("A shape is written MxKxN.", given=name) from None
+        return m, k, n
+
+    def case_names(self, seed: int) -> Sequence[str]:
+        """Return the shapes as MxKxN."""
+        chosen = (shape for group in self.shapes for shape in SHAPES[group])
+        return tuple(dict.fromkeys("x".join(str(max(1, side // self.scale)) for side in shape) for shape in chosen))
+
+    def case(self, name: str, seed: int) -> Case:
+        """Return two matrices of entries even in [-0.5, 0.5)."""
+        m, k, n = self._sides(name)
+        rng = stream(seed, "matmul", name)
+        kind = np.dtype(self.dtype).type
+        a, b = (rng.random(shape, dtype=kind) - kind(0.5) for shape in ((m, k), (k, n)))
+        rows = np.unique(np.linspace(0, m - 1, min(m, 32)).astype(np.int64))
+        exact = a[rows].astype(np.float64) @ b.astype(np.float64)
+        return Case(name, Operands(a, b, rows, exact), flops=2.0 * m * k * n)
+
+    def contender(self, system: Any, case: Case) -> Callable[[], object]:
+        """Return the contender's prepared call."""
+        call: Callable[[], object] = system.prepare(case.data.a, case.data.b, self.threads)
+        return call
+
+    def verify(self, case: Case, system: str, result: object) -> None:
+        """Compare sampled rows with float64; the tolerance allows three levels of a scheme."""
+        error = _rms_error(case.data, np.asarray(result))
+        unit = float(np.finfo(self.dtype).eps)
+        if not error <= 400 * unit * math.sqrt(case.data.a.shape[1]):
+            raise WavetankError(f"{system} did not multiply {case.name}: its error is {error:.3g} of the product.")
+
+    def run(self, trial: Any, built: Any) -> list[Any]:
+        """Time all contenders, then record error and workspace, which need no clock."""
+        records = super().run(trial, built)
+        for name in (trial.case,) if trial.case else self.case_names(trial.seed):
+            case = self.case(name, trial.seed)
+            for system, object_ in built.items():
+                found = Measurements()
+                result = np.asarray(self.contender(object_, case)())
+                found.put("rms_error", _rms_error(case.data, result), shape=name)
+                if hasattr(object_, "planned"):
+                    planned = object_.planned(*self._sides(name), np.dtype(self.dtype), self.threads)
+                    found.put("workspace_bytes", planned.workspace_bytes, shape=name)
+                records += self.stamp(system, trial.seed * self.rounds, found)
+        return records
+
+    def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> dict[str, Measurements]:
+        """Return the ratios of a round."""
+        found = {name: Measurements() for name in times}
+        for name, by_case in times.items():
+            ratios, regrets = [], []
+            for case, took in by_case.items():
+                m, k, n = self._sides(case)
+                found[name].put("effective_gflops", 2e-9 * m * k * n / took, shape=case)
+                for metric, rival in (
+                    ("speedup", "numpy-matmul"), ("speedup_torch", "torch-matmul"),
+                    ("over_separate", "separate-winograd"),
+                ):  # fmt: skip
+                    if rival in times:
+                        found[name].put(metric, times[rival][case] / took, shape=case)
+                peers = [times[peer][case] for peer in LIBRARIES if peer in times]
+                if peers:
+                    ratios.append(min(peers) / took)
+                    found[name].put("speedup_best", ratios[-1], shape=case)
+                if name == "falcon-gemm":
+                    choices = [times[each][case] for each in (*OURS, "numpy-matmul", "torch-matmul") if each in times]
+                    regrets.append(took / min(choices))
+                    found[name].put("choice_over_oracle", regrets[-1], shape=case)
+            if ratios:
+                found[name].put("speedup_best_mean", math.exp(float(np.mean(np.log(ratios)))))
+                found[name].put("speedup_best_least", min(ratios))
+            if regrets:
+                found[name].put("choice_over_oracle_mean", math.exp(float(np.mean(np.log(regrets)))))
+        return found
+
+
+def _rms_error(operands: Operands, result: NDArray[Any]) -> float:
+    difference = result[operands.rows].astype(np.float64) - operands.exact
+    scale = float(np.sqrt(np.mean(operands.exact**2)))
+    return float(np.sqrt(np.mean(difference**2))) / (scale or 1.0)

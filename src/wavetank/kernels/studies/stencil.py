@@ -1,0 +1,204 @@
+"""Study ``stencil``: sweeping a stencil over a grid in memory, once or many times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.kernels.machine import cached, require_memory
+from wavetank.kernels.stencils.pattern import STENCILS, Stencil
+from wavetank.kernels.stencils.reference import reference_sweep
+from wavetank.rng import stream
+from wavetank.settings import setting
+from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy
+
+BOUND = "grid-copy"
+OWN = ("stencil-sweep", "plain-sweep")
+WEIGHTS = ("equal", "random")
+_NAMED = tuple(name for name in STENCILS if name != "identity")
+# Cells along a side of the squares on which a result is compared with the reference.
+_CHECKED = 48
+
+
+class Sweeps(NamedTuple):
+    """What a case asks for."""
+
+    grid: NDArray[Any]
+    pattern: Stencil
+    steps: int
+
+
+def pattern_of(name: str, weights: str, seed: int) -> Stencil:
+    """Return a stencil by name, with its own weights or with random ones of sum 1 in which nothing repeats.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`~wavetank.kernels.stencils.pattern.STENCILS`.
+    weights : str
+        One of :data:`WEIGHTS`.
+    seed : int
+    """
+    pattern = Stencil.named(name)
+    if weights == "equal":
+        return pattern
+    drawn = stream(seed, "stencil-weights", name).random(pattern.points) + 0.5
+    return Stencil(pattern.offsets, tuple(float(weight) for weight in drawn / drawn.sum()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StencilStudy(TimingStudy):
+    """How fast is a stencil swept over a grid in memory, and how near does that come to reading and writing it once?
+
+    All contenders sweep the same grid with a fixed rim and the same type of numbers.  What they return is compared
+    with the plain sum of slices on squares in the corners, on the edges and in the middle before anything is timed.
+    """
+
+    name = "stencil"
+    baseline = "numpy-slices"
+    systems = (
+        "stencil-sweep", "plain-sweep", BOUND, "numpy-slices", "scipy-correlate", "numba-rows", "im2row-blas",
+        "convstencil-blas", "torch-conv2d", "devito",
+    )  # fmt: skip
+    cases_by = "stencil"
+    metrics = (
+        *TimingStudy.timing_metrics[:2],
+        Metric("share_of_bound", "", "higher", "measured",
+               "steps x time of grid-copy / time, same round: above 1 only where several steps share one pass over "
+               "memory"),
+        Metric("updates_per_s", "", "higher", "measured", "cells x steps / time"),
+        Metric("share_of_peak", "", "higher", "measured",
+               "(operations of the sum, term by term / time) / (rate of a BLAS product of this type in this machine's "
+               "profile)"),
+        Metric("ahead_of_best_peer", "", "higher", "measured", "least time among the libraries / time, same round",
+               table=False),
+        Metric("flops_per_s", "", "higher", "measured",
+               "operations of the sum, term by term / time; for grid-copy the roof: what its bandwidth feeds at one "
+               "read and one write of a cell, at most the rate of the BLAS product in this machine's profile",
+               table=False),
+    )  # fmt: skip
+    charts = (
+        Chart("bars", "Time against numpy's", y="time_ratio", by="stencil", log="x",
+              says="Below 1 is faster than numpy."),
+        Chart("bars", "Share of the memory's bound", y="share_of_bound", by="stencil",
+              says="1 reads and writes every cell once a step; more is had by taking several steps at a time."),
+        Chart("sweep", "Roofline", y="flops_per_s", by="flops_per_byte", log="xy",
+              says="grid-copy is the roof of one sweep at a time."),
+    )  # fmt: skip
+
+    stencils: tuple[str, ...] = setting(
+        ("star-1", "star-4", "box-1", "box-4"), says="what is swept: constructor and radius", choices=_NAMED
+    )
+    weights: str = setting("equal", says="the stencil's own, or random ones that allow no shortcut", choices=WEIGHTS)
+    side: int = setting(4096, unit="cells", says="height and width of the grid", low=64, high=65536)
+    steps: int = setting(1, says="sweeps of one call", low=1, high=10_000)
+    float_bits: int = setting(32, says="of a cell: 32 or 64", low=32, high=64)
+    rounds: int = setting(5, says="interleaved rounds after the warm-up", low=1, high=1000)
+
+    def check(self) -> None:
+        """Refuse types of cells that do not exist and grids that do not fit."""
+        if self.float_bits not in (32, 64):
+            raise BadValueError(
+                "There are no such cells.", given=self.float_bits, allowed="32 or 64", where="float_bits"
+            )
+        # The grid, the copy's, and up to three of each contender.
+        require_memory(3 * len(self.systems) * self._grid_bytes(), "stencil")
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what qualifies the figures."""
+        return (
+            "Contenders use all cores, except numpy and scipy, which use one.",
+            "share_of_bound holds a contender against a copy of the grid by all threads in the same round.",
+            "Operations are those of the sum term by term, also where a contender needs fewer.",
+            "Devito's operator is generated and compiled before the call that is timed; idle OpenMP threads sleep.",
+        )
+
+    def case_names(self, seed: int) -> Sequence[str]:
+        """Return the stencils."""
+        return self.stencils
+
+    def case(self, name: str, seed: int) -> Case:
+        """Return a grid of random cells between 0 and 1."""
+        pattern = pattern_of(name, self.weights, seed)
+        dtype = np.dtype(f"float{self.float_bits}").type
+        grid = stream(seed, "stencil-grid").random((self.side, self.side), dtype)
+        grid.flags.writeable = False
+        return Case(name, Sweeps(grid, pattern, self.steps))
+
+    def contender(self, system: Any, case: Case) -> Callable[[], object]:
+        """Return the contender's prepared call."""
+        data = case.data
+        call: Callable[[], object] = system.prepare(data.grid, data.pattern, data.steps, "dirichlet")
+        return call
+
+    def verify(self, case: Case, system: str, result: object) -> None:
+        """Compare with the reference on squares whose cells depend on nothing beyond a slightly larger square."""
+        found, data = np.asarray(result), case.data
+        if system == BOUND:
+            if not np.array_equal(found, data.grid):
+                raise WavetankError(f"{system} did not copy the grid.")
+            return
+        halo = data.pattern.radius * data.steps
+        # Rounding grows with the number of sums, and with the size of weights that cancel.
+        growth = max(1.0, float(np.abs(data.pattern.coefficients).sum())) ** data.steps
+        allowed = 4 * np.finfo(data.grid.dtype).eps * (data.pattern.points + 1) * data.steps * growth
+        for square, inner in _squares(data.grid.shape, halo):
+            expected = reference_sweep(data.grid[square], data.pattern, data.steps)[inner]
+            if not (np.abs(found[square][inner] - expected) <= allowed).all():
+                raise WavetankError(f"{system} did not sweep {case.name} right.")
+
+    def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> dict[str, Measurements]:
+        """Return the figures that need the copy or all contenders of a round."""
+        found = {name: Measurements() for name in times}
+        peers = [name for name in times if name not in (*OWN, BOUND)]
+        cells = float(self.side) ** 2
+        for name, by_case in times.items():
+            for case, seconds in by_case.items():
+                copy = times.get(BOUND, {}).get(case, math.nan)
+                pattern = Stencil.named(case)
+                intensity = pattern.flops_per_point / (2 * self.float_bits // 8)
+                place: dict[str, Any] = {"flops_per_byte": intensity, "shape": pattern.shape}
+                if name == BOUND:
+                    roof = min(pattern.flops_per_point * cells / copy, self._peak_flops_per_s())
+                    found[name].put("flops_per_s", roof, **place)
+                    continue
+                rate = self.steps * cells / seconds
+                found[name].put("updates_per_s", rate, stencil=case)
+                found[name].put(
+                    "share_of_peak", rate * pattern.flops_per_point / self._peak_flops_per_s(), stencil=case
+                )
+                found[name].put("flops_per_s", rate * pattern.flops_per_point, **place)
+                if not math.isnan(copy):
+                    found[name].put("share_of_bound", self.steps * copy / seconds, stencil=case)
+                if name in OWN and peers:
+                    best = min(times[peer][case] for peer in peers)
+                    found[name].put("ahead_of_best_peer", best / seconds, stencil=case)
+        return found
+
+    def _peak_flops_per_s(self) -> float:
+        profile = cached()
+        return profile.peak_float32_per_s if self.float_bits == 32 else profile.peak_float64_per_s
+
+    def _grid_bytes(self) -> int:
+        return self.side * self.side * self.float_bits // 8
+
+
+def _squares(shape: tuple[int, int], halo: int) -> Iterator[tuple[tuple[slice, slice], tuple[slice, slice]]]:
+    """Yield windows of the grid, each with the part of it that a sweep of the window alone gets right."""
+    spans = []
+    for side in shape:
+        starts = (0, (side - _CHECKED) // 2, side - _CHECKED)
+        spans.append([(max(0, start - halo), max(start, 0), min(side, start + _CHECKED)) for start in starts])
+    for low_y, first_y, end_y in spans[0]:
+        for low_x, first_x, end_x in spans[1]:
+            high_y, high_x = min(shape[0], end_y + halo), min(shape[1], end_x + halo)
+            yield (
+                (slice(low_y, high_y), slice(low_x, high_x)),
+                (slice(first_y - low_y, end_y - low_y), slice(first_x - low_x, end_x - low_x)),
+            )

@@ -1,0 +1,44 @@
+"""How a fused product is cut into strips and shares, and what it packs."""
+
+import numpy as np
+import pytest
+
+from wavetank.kernels.products import fused
+from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN, WINOGRAD
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Let small matrices take the paths of large ones: several row blocks, chunks and strips."""
+    monkeypatch.setattr(fused, "_BLOCK", {4: (42, 32), 8: (42, 16)})
+    monkeypatch.setattr(fused, "_STRIP_BYTES", {False: 256, True: 512})
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("turn_a", [False, True])
+@pytest.mark.parametrize("turn_b", [False, True])
+@pytest.mark.parametrize("shape", [(200, 170, 330), (90, 33, 31), (43, 65, 129)])
+def test_many_blocks_chunks_and_strips_give_the_product(small_blocks, dtype, turn_a, turn_b, shape):
+    rng = np.random.default_rng(0)
+    a = np.asarray(rng.integers(-4, 5, shape[:2]), dtype, order="F" if turn_a else "C")
+    b = np.asarray(rng.integers(-4, 5, shape[1:]), dtype, order="F" if turn_b else "C")
+    for scheme in (CLASSICAL, STRASSEN, WINOGRAD.power(2)):
+        for threads in (1, 2, 3):
+            out = np.full((shape[0], shape[2]), np.nan, dtype)
+            fused.fused_product(a, b, out, scheme, threads)
+            assert np.array_equal(out, a @ b)
+            out[:] = np.nan
+            fused.fused_product(a, None, out, scheme, threads, fused.PackedRight(b, scheme, threads))
+            assert np.array_equal(out, a @ b)
+
+
+def test_threads_share_the_longer_side():
+    assert fused.layout_of(100, 10, 5000, "float32", CLASSICAL, 2).by_columns
+    assert not fused.layout_of(5000, 10, 100, "float32", CLASSICAL, 2).by_columns
+    assert fused.layout_of(3, 3, 3, "float32", STRASSEN, 8).threads == 1
+
+
+def test_the_workspace_does_not_grow_with_rows_and_grows_with_threads():
+    small, tall = (fused.workspace_bytes(m, 1000, 1000, "float32", STRASSEN, 1) for m in (5000, 50_000))
+    assert small == tall
+    assert fused.workspace_bytes(5000, 1000, 1000, "float32", STRASSEN, 2) > 1.5 * small

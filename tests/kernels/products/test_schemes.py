@@ -1,0 +1,157 @@
+"""Bilinear schemes: the equations they satisfy, their counts, and files that are not schemes."""
+
+import json
+
+import numpy as np
+import pytest
+
+from wavetank.errors import BadFileError, BadValueError, DataUnavailableError
+from wavetank.kernels.products.schemes import (
+    BUILT_IN,
+    CLASSICAL,
+    STRASSEN,
+    WINOGRAD,
+    Scheme,
+    read_scheme,
+    read_schemes,
+    reference_product,
+)
+from wavetank.workloads import datasets
+
+
+def as_file(scheme, path, **changes):
+    content = {
+        "n": [scheme.m, scheme.k, scheme.n],
+        "m": scheme.rank,
+        "u": scheme.u.tolist(),
+        "v": scheme.v.tolist(),
+        "w": scheme.w.reshape(-1, scheme.m, scheme.n).transpose(0, 2, 1).reshape(scheme.rank, -1).tolist(),
+    }
+    path.write_text(json.dumps({**content, **changes}))
+    return path
+
+
+@pytest.mark.parametrize("scheme", BUILT_IN.values(), ids=BUILT_IN)
+@pytest.mark.parametrize("levels", [0, 1, 2, 3])
+def test_integers_are_multiplied_exactly(scheme, levels):
+    rng = np.random.default_rng(levels)
+    a, b = rng.integers(-99, 99, (13, 10)), rng.integers(-99, 99, (10, 17))
+    assert np.array_equal(reference_product(scheme.power(levels), a, b), a @ b)
+
+
+def test_strassen_needs_seven_products_and_eighteen_additions_and_winograd_fifteen():
+    assert (STRASSEN.rank, STRASSEN.additions, STRASSEN.plain_additions) == (7, 18, 18)
+    assert (WINOGRAD.rank, WINOGRAD.additions, WINOGRAD.plain_additions) == (7, 15, 24)
+    assert STRASSEN.terms == (12, 12, 12)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_levels_multiply_products_terms_and_gain(levels):
+    powered = STRASSEN.power(levels)
+    assert powered.rank == 7**levels
+    assert powered.terms == (12**levels,) * 3
+    assert powered.gain == pytest.approx((8 / 7) ** levels)
+    assert powered.growth() == pytest.approx(STRASSEN.growth() ** levels)
+
+
+def test_different_schemes_compose():
+    rectangle = Scheme("1x1x2", 1, 1, 2, np.ones((2, 1)), np.eye(2), np.eye(2))
+    both = STRASSEN.inside(rectangle)
+    assert (both.m, both.k, both.n, both.rank) == (2, 2, 4, 14)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-9, 9, (4, 6)), rng.integers(-9, 9, (6, 8))
+    assert np.array_equal(reference_product(both, a, b), a @ b)
+
+
+@pytest.mark.parametrize("table", ["u", "v", "w"])
+def test_any_changed_coefficient_breaks_the_equations(table):
+    for place in range(0, 28, 5):
+        tables = {name: getattr(WINOGRAD, name).copy() for name in ("u", "v", "w")}
+        tables[table].flat[place] += 1
+        with pytest.raises(BadValueError, match="Brent equations fail"):
+            Scheme("broken", 2, 2, 2, **tables)
+
+
+def test_wrong_shapes_and_levels_are_named():
+    with pytest.raises(BadValueError, match="wrong shape"):
+        Scheme("flat", 2, 2, 2, STRASSEN.u[:, :3], STRASSEN.v, STRASSEN.w)
+    for levels in (-1, 4):
+        with pytest.raises(BadValueError, match="so often"):
+            STRASSEN.power(levels)
+
+
+def test_coefficients_cannot_be_changed_afterwards():
+    with pytest.raises(ValueError, match="read-only"):
+        STRASSEN.u[0, 0] = 5
+
+
+def test_a_file_is_read_with_its_result_transposed(tmp_path):
+    read = read_scheme(as_file(STRASSEN, tmp_path / "mine.json"))
+    assert read.name == "mine"
+    assert np.array_equal(read.w, STRASSEN.w)
+    assert list(read_schemes(tmp_path)) == ["mine"]
+
+
+REFUSED = {
+    "rank": ({"m": 9}, "8"),
+    "sizes": ({"n": [2, 2]}, "three whole numbers"),
+    "no sizes": ({"n": None}, "key n"),
+    "huge": ({"n": [2, 2, 1000]}, "1 to 64"),
+    "lines": ({"u": [[1, 0, 0, 1]]}, "7 lines"),
+    "no table": ({"v": None}, "key v"),
+    "width": ({"v": [[1, 0]] * 7}, "line 1 of the table"),
+    "fraction": ({"w": [[0.5, 0, 0, 0]] * 7}, "whole numbers"),
+    "words": ({"w": [["1", 0, 0, 0]] * 7}, "whole numbers"),
+    "large": ({"u": [[2**40, 0, 0, 0]] * 7}, "whole numbers"),
+    "modulo 2": ({"z2": True}, "modulo 2"),
+    "wrong": ({"u": [[1, 0, 0, 1]] * 7}, "Brent"),
+    "reduced index": ({"u_fresh": [[{"index": 9, "value": 1}]]}, "index from 0 to 3"),
+    "reduced table": ({"u_fresh": 3}, "7 sums"),
+    "reduced term": ({"u_fresh": [], "u": [3] * 7}, "sum 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_damaged_file_is_refused_with_its_place(case, tmp_path):
+    changes, says = REFUSED[case]
+    path = as_file(STRASSEN, tmp_path / "bad.json", **changes)
+    with pytest.raises(BadFileError) as caught:
+        read_scheme(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2", "[]", "7", "[" * 100_000, '{"n": [2,2,2],\n "m": oops}'])
+def test_what_is_no_scheme_at_all_is_refused(text, tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(BadFileError) as caught:
+        read_scheme(path)
+    assert "bad.json" in str(caught.value)
+
+
+def test_a_missing_file_or_folder_is_refused(tmp_path):
+    with pytest.raises(BadFileError, match="cannot be read"):
+        read_scheme(tmp_path / "none.json")
+    with pytest.raises(BadFileError, match="no such folder"):
+        read_schemes(tmp_path / "none")
+
+
+def test_every_scheme_of_the_data_set_multiplies_integers_exactly():
+    try:
+        schemes = read_schemes()
+    except DataUnavailableError as error:
+        pytest.skip(f"data set lcma-schemes: {error}")
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-99, 99, (11, 13)), rng.integers(-99, 99, (13, 12))
+    for scheme in schemes.values():
+        assert np.array_equal(reference_product(scheme, a, b), a @ b), scheme.name
+    listed = {file.path.removesuffix(".json") for file in datasets.entry("lcma-schemes").files}
+    assert listed <= set(schemes)
+    assert schemes["2x2x2_m7_cr15_cn24_ZT_reduced"].additions == 15
+    assert schemes["3x3x3_m23_cr58_cn119_ZT_reduced"].additions == 58
+    assert schemes["4x4x4_m49_ZT"].rank == 49
+
+
+def test_the_classical_scheme_is_one_product():
+    assert (CLASSICAL.rank, CLASSICAL.gain, CLASSICAL.growth()) == (1, 1.0, 1.0)

@@ -23,6 +23,12 @@ def test_threads_are_held_and_given_back():
     assert blas_threads() == before
 
 
+def test_whether_a_library_holds_to_a_number_of_threads_is_known():
+    with libraries.held_to("numpy", 1):
+        assert libraries.holds_to("numpy", 1)
+        assert not libraries.holds_to("numpy", 2)
+
+
 def test_torch_threads_are_held_and_given_back():
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()

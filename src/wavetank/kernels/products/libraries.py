@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,17 @@ def _controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
+
+
+@functools.cache
+def _thread_counts(library: str) -> tuple[Callable[[], int], ...]:
+    pools = [_TorchThreads()] if library == "torch" else _controller().lib_controllers
+    return tuple(pool.get_num_threads for pool in pools)
+
+
+def holds_to(library: str, threads: int) -> bool:
+    """Return whether a library's products use this number of threads already."""
+    return all(count() == threads for count in _thread_counts(library))
 
 
 @contextmanager

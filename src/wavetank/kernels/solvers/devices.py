@@ -14,7 +14,7 @@ Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
 
 Differs from the source:
 
-1. BLAS instead of SYCL kernels.
+1. BLAS, and a register tile where vectors are wide, instead of SYCL kernels.
 2. Slowed workers and modelled links are ours.
 """
 

@@ -70,54 +70,19 @@ def column_starts(blocks: int, first: int = 0) -> Starts:
     return np.ascontiguousarray(kept - tops)
 
 
-# The exponent of infinity and of what is no number, as it lies in a float64.
-_NOT_FINITE = 0x7FF0_0000_0000_0000
-_SQUARE = 8
-
-
-@njit(cache=True, nogil=True)
-def _copy_block(bits: NDArray[np.int64], row: int, column: int, block: int, data: NDArray[np.int64], base: int) -> bool:
-    """Store the whole block at entry (row, column); return whether it is finite and its mirror image the same.
-
-    In integers, which compilers take several at a time, and in squares, a line of the cache wide.
-    """
-    different, wrong = np.int64(0), np.int64(0)
-    kept = data[base : base + block * block].reshape(block, block)
-    # Slices, for indices that the compiler knows to be no negative ones.
-    given, mirror = bits[row : row + block, column : column + block], bits[column : column + block, row : row + block]
-    for i in range(block):
-        source, target = given[i], kept[i]
-        for j in range(block):
-            value = source[j]
-            target[j] = value
-            wrong |= np.int64((value & _NOT_FINITE) == _NOT_FINITE)
-    for left in range(0, block, _SQUARE):
-        for first in range(0, block, _SQUARE):
-            one, other = mirror[left : left + _SQUARE, first : first + _SQUARE], kept[first:, left:]
-            for i in range(_SQUARE):
-                for j in range(_SQUARE):
-                    different |= one[j, i] ^ other[i, j]
-    return different == 0 and wrong == 0
-
-
 @njit(cache=True, nogil=True)
 def _pack_rows(
     a: NDArray[np.float64], data: Vector, starts: Starts, block: int, low: int, high: int, tolerance: float
 ) -> tuple[int, int, int]:
     """Store block rows low to high of the dense ``a``; return (0, -, -) or (1: not finite, 2: asymmetric, row, column).
 
-    Blocks are visited in pairs (i, j) and (j, i), so that the comparison reads both while they are in cache.  Those
-    that are whole and the same to the bit, which most are, need no second look.
+    Blocks are visited in pairs (i, j) and (j, i), so that the comparison reads both while they are in cache.
     """
     size = a.shape[0]
     blocks = starts.size
-    bits, kept = a.view(np.int64), data.view(np.int64)
     for row in range(low, high):
         for column in range(row + 1):
             base = (starts[column] + row) * block * block
-            whole = block % _SQUARE == 0 and (row + 1) * block <= size
-            if whole and _copy_block(bits, row * block, column * block, block, kept, base):
-                continue
             for i in range(block):
                 global_row = row * block + i
                 at = base + i * block

@@ -2,15 +2,16 @@
 
 A product of a small matrix takes ten microseconds, less than waking a thread through the operating system.  Threads
 that have just helped therefore keep looking for more work for a moment before they leave, and the caller never waits
-for one that has not begun: it claims the remaining parts itself.  A thread's range is the same in every product, so that
-its share of the matrix and of the result stays in its core's cache.  Which thread works on a part changes nothing in the
-result.
+for one that has not begun: it claims the remaining parts itself.  A thread's range is the same in every product, so
+that its share of the matrix and of the result stays in its core's cache.  Which thread works on a part changes nothing
+in the result.
 
 Source: the ranges are those of E. P. Markatos and T. J. LeBlanc, "Using Processor Affinity in Loop Scheduling on
 Shared-Memory Multiprocessors", IEEE TPDS 5(4), 1994.
 
 Differs from the source:
 1. Owner and helpers claim from opposite ends of a range, both counts and the number of the loop being one word.
+2. A caller that was kept waiting, by a thread whose core is busy with something else, works alone for some products.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ MOST_PARTS_A_THREAD = _COUNT_MASK
 TAKE, MULTIPLY = 1, 2
 # Looks at the board, 50 ns each, before a thread leaves: about half a millisecond.
 PATIENCE = 10_000
-# Where the caller looks so often for each nonzero, and that often in all, until the others are done, one of them does not
-# run: its core is busy with something else.
+# Where the caller looks so often for each nonzero, and that often in all, until the others are done, one of them does
+# not run: its core is busy with something else.
 _SLOW_LOOKS, _FEW_LOOKS = 4, 20_000
 
 
@@ -179,7 +180,9 @@ def _share(board: Any, kind: int, columns: Any, values: Any, moved: NDArray[Any]
 
 
 @njit(cache=True, nogil=True)
-def lead(board: Any, kind: int, x: NDArray[Any], y: NDArray[Any], columns: Any, values: Any, moved: NDArray[Any]) -> int:
+def lead(
+    board: Any, kind: int, x: NDArray[Any], y: NDArray[Any], columns: Any, values: Any, moved: NDArray[Any]
+) -> int:
     """Multiply x, sharing the work with the threads that are here, and return when all is done.
 
     Parameters

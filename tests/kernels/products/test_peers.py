@@ -7,9 +7,10 @@ import pytest
 
 from wavetank.errors import BadValueError, DataUnavailableError
 from wavetank.kernels.products import peers
+from wavetank.kernels.products.product import FalconGemm
 
 RIVALS = {
-    "planned": peers.PlannedMatmul(),
+    "planned": FalconGemm(),
     "plain": peers.FixedScheme(scheme="classical", levels=0),
     "strassen": peers.FixedScheme(levels=2),
     "numpy": peers.NumpyMatmul(),

@@ -31,25 +31,11 @@ from wavetank.kernels.products import libraries
 from wavetank.kernels.products.combined import separate_product
 from wavetank.kernels.products.decision import ProductPlan
 from wavetank.kernels.products.fused import fused_product
-from wavetank.kernels.products.product import matmul, plan, plan_of
+from wavetank.kernels.products.product import matmul, plan_of
 from wavetank.kernels.products.schemes import BUILT_IN, Scheme, read_scheme
 from wavetank.settings import setting
 
 Call = Callable[[], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedMatmul:
-    """``wavetank.kernels.matmul``: the plan that the machine's profile predicts to be fastest."""
-
-    def planned(self, m: int, k: int, n: int, dtype: Any, threads: int) -> ProductPlan:
-        """Return the plan for these sides."""
-        return plan(m, k, n, dtype=dtype, threads=threads)
-
-    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
-        """Return the call to time; planning is part of it, the profile is not."""
-        self.planned(a.shape[0], a.shape[1], b.shape[1], a.dtype, threads)
-        return lambda: matmul(a, b, threads=threads)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ class Budget:
     seconds : float
         Wall time; the checker looks at the clock often enough to keep it within about a second.
     memory_bytes : int
-        Memory the process may grow to while checking.
+        By how much the process may grow while checking.
     """
 
     seconds: float = 60.0

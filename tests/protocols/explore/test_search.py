@@ -86,6 +86,11 @@ def test_memory_that_python_objects_take_ends_a_search_too(monkeypatch: pytest.M
         run(found)
 
 
+def test_what_the_process_held_before_is_no_matter_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wavetank.protocols.explore.search.resident_bytes", lambda: 2**50)
+    assert run(search_of(TwoPhaseCommit(), 6)).states == 8832
+
+
 def test_rows_of_all_states_are_kept_where_they_are_asked_for() -> None:
     search = run(search_of(TwoPhaseCommit(), 6, keeps_states=True))
     assert search.row(0) == search.system.initial

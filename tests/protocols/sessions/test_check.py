@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from wavetank.errors import BadFileError
@@ -99,10 +101,12 @@ def test_oddities_are_facts(checked):
     assert ("odd", "a choice with one branch, p.nuscr, line 1, column 30") in report.facts
 
 
-def test_a_budget_that_runs_out_leaves_undecided(checked):
+def test_a_budget_that_runs_out_leaves_undecided(checked, monkeypatch):
     outcomes = {each.name: each.outcome for each in checked(example("stream"), Budget(seconds=0.0)).verdicts}
     assert outcomes["Stream: well-formed"] == "holds"
     assert outcomes["Stream: progress"] == "undecided"
+    held = itertools.count(2**40, 2**20)
+    monkeypatch.setattr("wavetank.protocols.sessions.check._resident_bytes", lambda: next(held))
     verdict = checked(example("stream"), Budget(memory_bytes=1)).verdicts[1]
     assert verdict.outcome == "undecided"
     assert "1 bytes" in verdict.says

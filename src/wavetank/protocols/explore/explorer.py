@@ -57,7 +57,7 @@ class SearchBudget:
     seconds : float
         Wall time.
     memory_bytes : int
-        Memory the process may grow to.
+        By how much the process may grow.
     depth : int or None
         Actions from the start, not with ``depth-first``; by default as many as there are, and 100 a random walk.
     """
@@ -472,6 +472,7 @@ def _walk(
     """Take random walks until something breaks or the budget is spent; the states visited are counted, once each."""
     system = found.system
     ends_at = time.monotonic() + budget.seconds
+    held_before_bytes = resident_bytes()
     verdicts: dict[tuple[int, ...], int] = {}
     seen_ends: set[tuple[int, ...]] = set()
     shown: dict[int, Path] = {}
@@ -520,7 +521,7 @@ def _walk(
                 row = system.after(row, step)
                 found.transitions += 1
                 steps.append(step)
-            if resident_bytes() > budget.memory_bytes:
+            if resident_bytes() - held_before_bytes > budget.memory_bytes:
                 found.stopped_by = f"the budget of {budget.memory_bytes / 2**20:,.0f} MiB was spent"
                 break
             if eventually and len(missed) == len(eventually) and not sometimes:

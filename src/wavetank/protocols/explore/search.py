@@ -26,7 +26,7 @@ _CHUNK = 8192
 
 _PAGE_BYTES = 4096
 
-# A search may always grow by this much, whatever the process took before.
+# A search may always grow by this much: what Python keeps for later is no matter of the search.
 _LEAST_GROWTH_BYTES = 32 * 2**20
 
 # Steps that are held against their own renamings, to find a wrong declaration of symmetry.
@@ -103,7 +103,7 @@ class Search:
     keeps_states : bool
         Keep the rows of all states for :meth:`row`, also breadth first.
     memory_bytes : int
-        The process may not grow beyond it.
+        The process may not grow by more while it searches.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Search:
         self._views = views
         self.memory_bytes = memory_bytes
         # What the process takes already is not the search's doing.
-        self._least_memory_bytes = resident_bytes() + _LEAST_GROWTH_BYTES
+        self._held_before_bytes = resident_bytes()
         self._keeps_states = deep or exact or keeps_states
         environment = system.environment
         self.shape = core.Shape(
@@ -243,8 +243,8 @@ class Search:
         if time.monotonic() > ends:
             raise OutOfBudget("the time was up")
         # Nodes' states, messages and judgements are Python objects, which no growth of an array announces.
-        held = resident_bytes()
-        if held > max(self.memory_bytes, self._least_memory_bytes):
+        held = resident_bytes() - self._held_before_bytes
+        if held > max(self.memory_bytes, _LEAST_GROWTH_BYTES):
             raise OutOfBudget(
                 f"the budget of {self.memory_bytes / 2**20:,.0f} MiB was spent ({held / 2**20:,.0f} MiB in use)"
             )
@@ -473,7 +473,7 @@ class Search:
         return int(np.diff(self._starts[: window + 1]).max(initial=self.system.fixed_width))
 
     def _afford(self, more: int) -> None:
-        held = resident_bytes()
+        held = max(0, resident_bytes() - self._held_before_bytes)
         if more > 2**20 and held + more > self.memory_bytes:
             raise OutOfBudget(
                 f"the budget of {self.memory_bytes / 2**20:,.0f} MiB was spent ({held / 2**20:,.0f} MiB in use, "

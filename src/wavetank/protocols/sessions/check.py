@@ -175,10 +175,12 @@ class SessionCheck:
 
 
 def _limit(deadline: float, budget: Budget) -> Callable[[int], str]:
+    held_before_bytes = _resident_bytes()
+
     def out_of_budget(_configurations: int) -> str:
         if time.monotonic() > deadline:
             return f"{budget.seconds:g} s"
-        return f"{budget.memory_bytes} bytes" if _resident_bytes() > budget.memory_bytes else ""
+        return f"{budget.memory_bytes} bytes" if _resident_bytes() - held_before_bytes > budget.memory_bytes else ""
 
     return out_of_budget
 

@@ -11,7 +11,9 @@ Names are loaded on first use: importing the package costs a few milliseconds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wavetank.comparison import Comparison, compare
@@ -22,20 +24,9 @@ __version__ = "0.1.0"
 __all__ = ["Comparison", "WavetankError", "__version__", "compare"]
 
 _HOMES = {
-    "compare": "wavetank.comparison",
-    "Comparison": "wavetank.comparison",
-    "WavetankError": "wavetank.errors",
+    "compare": "comparison",
+    "Comparison": "comparison",
+    "WavetankError": "errors",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'wavetank' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -11,7 +11,9 @@ Names are loaded on first use; none of them but the step times needs numba.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wavetank.platforms.catalog import Device, Model, device, devices, load_devices, load_models, model, models
@@ -45,15 +47,4 @@ _HOMES = {
     "TableStepTime": "table_step_time",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'wavetank.platforms' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"wavetank.platforms.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -18,8 +18,9 @@ Importing this package imports no compiler: names are loaded on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wavetank.protocols.consensus.pbft import PBFT
@@ -151,12 +152,4 @@ __all__ = [
     "write_history",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

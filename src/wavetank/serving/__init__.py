@@ -13,7 +13,9 @@ fast (decode phases are jumped over in closed form), and returns one accounting 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wavetank.serving.cluster import Cluster
@@ -23,21 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "RequestTrace", "ServingRun", "simulate"]
 
 _HOMES = {
-    "Cluster": "wavetank.serving.cluster",
+    "Cluster": "cluster",
     "RequestTrace": "wavetank.workloads.requests",
-    "ServingRun": "wavetank.serving.simulator",
-    "simulate": "wavetank.serving.simulator",
+    "ServingRun": "simulator",
+    "simulate": "simulator",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'wavetank.serving' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -12,7 +12,9 @@ raw arrays and every system of a study sees the same requests::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wavetank.workloads.generate import (
@@ -59,15 +61,4 @@ _HOMES = {
     "RequestTrace": "requests",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'wavetank.workloads' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"wavetank.workloads.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -325,10 +325,11 @@ class TimingStudy(Study):
         times: list[dict[str, dict[str, float]]] = [{name: {} for name in built} for _ in range(self.rounds)]
         copies: list[dict[str, float]] = [{} for _ in range(self.rounds)]
         for case in (self.case(trial.case, trial.seed),) if trial.case else self.cases(trial.seed):
+            # First, or they would take the memory that the warm-up leaves behind, and round 0 would look for fresh pages.
+            copy, product = _Copy(case.bytes_moved), _Product(case.flops)
             calls = {name: self.contender(system, case) for name, system in built.items()}
             for name, call in calls.items():
                 self.verify(case, name, call())
-            copy, product = _Copy(case.bytes_moved), _Product(case.flops)
             copy.seconds()
             product.flops_per_s()
             for number in range(self.rounds):

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
+import importlib.machinery
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from wavetank_toys.systems import Shifted
@@ -145,3 +150,41 @@ def test_an_object_that_cannot_be_loaded_is_named(register: Register, path: str)
         catalog.system("other").load()
     assert str(caught.value).startswith("The object of 'other' could not be loaded: ")
     assert caught.value.where == path
+
+
+@pytest.mark.parametrize(
+    ("needs", "lack"),
+    [
+        ((), ""),
+        (("json", "sys"), ""),
+        (("json", "no_such_library", "no_other"), "no_such_library"),
+        (("no_such_library.part",), "no_such_library.part"),
+    ],
+)
+def test_an_entry_knows_what_it_lacks(needs: tuple[str, ...], lack: str) -> None:
+    assert dataclasses.replace(catalog.system("toy-plain"), needs=needs).lacks() == lack
+
+
+@pytest.mark.parametrize(("found", "lack"), [(True, ""), (False, "cuda")])
+def test_a_device_is_a_need_too(found: bool, lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(is_available=lambda: found), __spec__=importlib.machinery.ModuleSpec("torch", None)
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert dataclasses.replace(catalog.system("toy-plain"), needs=("cuda",)).lacks() == lack
+
+
+def test_a_device_is_lacking_where_the_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert dataclasses.replace(catalog.system("toy-plain"), needs=("cuda",)).lacks() == "cuda"
+
+
+def test_what_an_entry_needs_is_in_the_extra_that_it_names() -> None:
+    extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    needy = [entry for entry in catalog.built_in() if entry.needs]
+    assert needy
+    for entry in needy:
+        libraries = {re.split("[^A-Za-z0-9_-]", line)[0].replace("-", "_").lower() for line in extras[entry.extra]}
+        assert set(entry.needs) - {"cuda"} <= libraries, entry.name

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from wavetank_toys.studies import ToyNoise
 
 import wavetank
-from wavetank import claims, comparison, runfolder
+from wavetank import catalog, claims, comparison, runfolder
 from wavetank.comparison import (
     Comparison,
     Interrupted,
@@ -291,12 +292,71 @@ def test_an_error_in_a_trial_names_the_trial_and_keeps_the_others(tmp_path: Path
     )
     with pytest.raises(WavetankError) as caught:
         run_plan(plan, study, folder, on="here")
-    assert str(caught.value) == "The toy's trace has no rows.\n  where: trial toy-fragile#3\n  next: give it rows"
+    assert str(caught.value) == "The toy's trace has no rows.\n  where: trial toy-fragile, seed 3\n  next: give it rows"
     assert [done.trial for done in read_log(folder / "records.jsonl")] == [
         "toy-plain#1",
         "toy-fragile#1",
         "toy-plain#3",
     ]
+
+
+def test_an_error_in_a_timing_trial_names_its_case_not_every_contender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(self: Study, case: Any, system: str, result: object) -> None:
+        raise BadValueError("This is not sorted.")
+
+    monkeypatch.setattr("wavetank_toys.studies.ToyTiming.verify", verify, raising=False)
+    with pytest.raises(BadValueError) as caught:
+        compare("toy-timing", rounds=1, out=tmp_path, on="here")
+    assert "where: trial 100 numbers, seed 0" in str(caught.value)
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give a system of the catalog needs that nobody meets."""
+
+    def give(name: str, **changes: Any) -> None:
+        entry = dataclasses.replace(catalog.system(name), **changes)
+        found = catalog.system
+        monkeypatch.setattr(catalog, "system", lambda asked: entry if asked == name else found(asked))
+
+    return give
+
+
+def test_a_contender_whose_library_is_missing_is_left_out_and_told(
+    tmp_path: Path, without: Callable[..., None]
+) -> None:
+    without("toy-shifted", needs=("json", "no_such_library"), extra="toys", role="rival")
+    found = compare("toy-noise", out=tmp_path, seeds=1, on="here")
+    assert "toy-shifted" not in found.plan.systems and "toy-shifted" in ToyNoise.systems
+    note = "Left out: toy-shifted needs the library 'no_such_library' (pip install 'wavetank[toys]')."
+    assert note in found.notes
+    assert note in load(found.folder).notes
+    assert note in resume(found.folder).notes
+
+
+def test_a_contender_that_needs_another_device_is_told_so(tmp_path: Path, without: Callable[..., None]) -> None:
+    without("toy-shifted", needs=("no_such_library.cuda",), role="rival")
+    found = compare("toy-noise", out=tmp_path, seeds=1, on="here")
+    assert "Left out: toy-shifted needs the library 'no_such_library.cuda'." in found.notes
+
+
+def test_a_contender_that_the_user_names_is_not_left_out(without: Callable[..., None]) -> None:
+    without("toy-shifted", needs=("no_such_library",), role="rival")
+    plan, _ = make_plan("toy-noise", systems=["toy-plain", "toy-shifted"])
+    assert plan.systems == ("toy-plain", "toy-shifted")
+
+
+def test_what_the_study_is_about_is_not_left_out(without: Callable[..., None]) -> None:
+    without("toy-shifted", needs=("no_such_library",), role="system")
+    assert "toy-shifted" in make_plan("toy-noise")[0].systems
+
+
+def test_who_names_the_contenders_is_told_of_none_left_out(tmp_path: Path, without: Callable[..., None]) -> None:
+    without("toy-shifted", needs=("no_such_library",), role="rival")
+    found = compare("toy-noise", systems=["toy-plain", "toy-fragile"], out=tmp_path, seeds=[1], on="here")
+    assert not [note for note in found.notes if "Left out" in note]
 
 
 def test_a_run_in_which_everything_failed_is_still_a_run(tmp_path: Path) -> None:

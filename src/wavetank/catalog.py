@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.resources
+import importlib.util
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -90,11 +91,20 @@ class SystemEntry:
     differs: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     launch: str = ""
+    needs: tuple[str, ...] = ()
+    extra: str = ""
     claims: tuple[Claim, ...] = ()
 
     def load(self) -> type:
         """Import and return the class behind this entry."""
         return _load_object(self.object, self.name)
+
+    def lacks(self) -> str:
+        """Return the first of its needs that this machine does not meet; empty when it can run.
+
+        A need is a library by the name under which it is imported, or ``cuda``: a device that torch can compute on.
+        """
+        return next((need for need in self.needs if not _met(need)), "")
 
     def build(self, **overrides: Any) -> Any:
         """Return the system, built from the entry's parameters with ``overrides`` on top.
@@ -222,7 +232,7 @@ def _system(name: str, area: str, table: dict[str, Any], where: str) -> SystemEn
         fields = dict(raw)
         value = fields.pop("value", {})
         claims.append(_entry(Claim, {"system": name, **fields, **value}, f"{where}.claims"))
-    for key in ("runs", "studies", "differs"):
+    for key in ("runs", "studies", "differs", "needs"):
         if key in table:
             table[key] = tuple(table[key])
     entry: SystemEntry = _entry(SystemEntry, {"name": name, "area": area, **table, "claims": tuple(claims)}, where)
@@ -246,6 +256,20 @@ def _entry(kind: Any, fields: dict[str, Any], where: str) -> Any:
         return kind(**fields)
     except TypeError as error:
         raise BadFileError(f"The catalog entry is incomplete: {error}", where=where) from error
+
+
+def _met(need: str) -> bool:
+    if need == "cuda":
+        if not _met("torch"):
+            return False
+        import torch
+
+        return bool(torch.cuda.is_available())
+    try:
+        return importlib.util.find_spec(need) is not None
+    except ImportError:
+        # The package around a module is missing.
+        return False
 
 
 def _load_object(path: str, name: str) -> type:

@@ -279,7 +279,7 @@ def make_plan(
     if isinstance(systems, str):
         # A lone name is an iterable of letters, too.
         systems = (systems,)
-    chosen = tuple(dict.fromkeys(systems)) if systems is not None else base.systems or built.systems
+    chosen = tuple(dict.fromkeys(systems)) if systems is not None else base.systems or _runnable(built)
     if not chosen:
         raise BadValueError("No system was chosen.", allowed=built.systems, where=f"study {base.study}")
     given = {name: dict(values) for name, values in (parameters or {}).items()}
@@ -316,6 +316,37 @@ def make_plan(
     return plan, built
 
 
+def _lacking(study: Study) -> dict[str, str]:
+    """Return which of the study's contenders cannot run here, and what each lacks.
+
+    Only what the study can do without: when a system that it is about, or its baseline, cannot run, that is an error.
+    """
+    lacking = {}
+    for name in study.systems:
+        entry = catalog.system(name)
+        if name != study.baseline and entry.role != "system" and (lack := entry.lacks()):
+            lacking[name] = lack
+    return lacking
+
+
+def _runnable(study: Study) -> tuple[str, ...]:
+    lacking = _lacking(study)
+    return tuple(name for name in study.systems if name not in lacking)
+
+
+def _left_out(study: Study, chosen: Sequence[str]) -> list[str]:
+    """Return one note for each contender that is missing because it cannot run here; none when the user chose."""
+    lacking = _lacking(study)
+    if set(chosen) != set(study.systems) - set(lacking):
+        return []
+    notes = []
+    for name, lack in lacking.items():
+        extra = catalog.system(name).extra
+        what = "a CUDA device" if lack == "cuda" else f"the library {lack!r}"
+        notes.append(f"Left out: {name} needs {what}" + (f" (pip install 'wavetank[{extra}]')." if extra else "."))
+    return notes
+
+
 def _seeds(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
     if seeds is None:
         return ()
@@ -334,7 +365,10 @@ def run_plan(
     failures = []
     log = RunLog(folder / "records.jsonl")
     try:
-        about = {**runfolder.provenance(plan, study.data(), on), "notes": list(study.notes())}
+        about = {
+            **runfolder.provenance(plan, study.data(), on),
+            "notes": [*study.notes(), *_left_out(study, plan.systems)],
+        }
         start = time.perf_counter()
         left: list[Trial] = [trial for trial in trials if trial.key not in log.finished]
         progress.begin(study, plan, len(trials), len(left), [r for done in log.finished.values() for r in done.records])
@@ -345,7 +379,7 @@ def run_plan(
                 waiting -= 1
                 if isinstance(outcome, FailedTrial):
                     if outcome.error is not None:
-                        outcome.error.where = outcome.error.where or f"trial {outcome.trial}"
+                        outcome.error.where = outcome.error.where or _where(outcome.trial)
                         raise outcome.error
                     failures.append(outcome)
                     progress.failed(outcome)
@@ -374,6 +408,15 @@ def run_plan(
     if records:
         result.report()
     return result
+
+
+def _where(trial: str) -> str:
+    """Return a trial's key as words; the contenders that share one are too many to name."""
+    systems, _, rest = trial.partition("#")
+    seed, _, case = rest.partition("/")
+    words = [case] if case else []
+    words += [] if "+" in systems else [systems]
+    return f"trial {', '.join([*words, f'seed {seed}'])}"
 
 
 def resume(folder: Path, *, on: str = "local", progress: Progress | None = None) -> Comparison:

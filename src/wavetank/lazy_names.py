@@ -35,6 +35,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         return getattr(import_module(home if home.startswith("wavetank.") else f"{package}.{home}"), name)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        # What the package offers, without what it imports for its own use.
+        return sorted({*vars(sys.modules[package]).get("__all__", ()), *homes})
 
     return look_up, names

@@ -325,7 +325,7 @@ class TimingStudy(Study):
         times: list[dict[str, dict[str, float]]] = [{name: {} for name in built} for _ in range(self.rounds)]
         copies: list[dict[str, float]] = [{} for _ in range(self.rounds)]
         for case in (self.case(trial.case, trial.seed),) if trial.case else self.cases(trial.seed):
-            # First, or they would take the memory that the warm-up leaves behind, and round 0 would look for fresh pages.
+            # First, or these take the memory that the warm-up leaves behind, and round 0 has to look for fresh pages.
             copy, product = _Copy(case.bytes_moved), _Product(case.flops)
             calls = {name: self.contender(system, case) for name, system in built.items()}
             for name, call in calls.items():

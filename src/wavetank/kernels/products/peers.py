@@ -89,7 +89,7 @@ class TorchMatmul:
         try:
             import torch
         except ImportError:
-            raise missing_extra("torch", "kernels", needed_for="The contender torch-matmul") from None
+            raise missing_extra("torch", "torch", needed_for="The contender torch-matmul") from None
         # A read-only array becomes a tensor only by a copy.
         left, right = (torch.from_numpy(matrix if matrix.flags.writeable else matrix.copy()) for matrix in (a, b))
 

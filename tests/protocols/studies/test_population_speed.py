@@ -5,9 +5,7 @@ import pytest
 from wavetank.comparison import compare
 from wavetank.errors import WavetankError
 from wavetank.protocols.population.simulator import PopulationSequential
-from wavetank.protocols.studies import population_speed
 from wavetank.protocols.studies.population_speed import PROTOCOLS, PopulationSpeed
-from wavetank.study import Trial
 
 OURS = ("population-sequential", "population-batched", "population-python")
 
@@ -50,13 +48,3 @@ def test_lost_agents_are_noticed():
     result = PopulationSpeed(agents=100, interactions=10).contender(PopulationSequential(), case)()
     with pytest.raises(WavetankError, match="lost agents"):
         PopulationSpeed(agents=101, interactions=10).verify(case, "population-sequential", result)
-
-
-def test_a_peer_that_is_not_installed_is_left_out_and_named(monkeypatch):
-    monkeypatch.setattr(population_speed, "_installed", lambda library: False)
-    study = PopulationSpeed()
-    assert study.trials(("ppsim",), (0,)) == []
-    assert study.trials(("ppsim", "population-sequential"), (0,))[0] == Trial(
-        systems=("population-sequential",), seed=0, case=PROTOCOLS[0]
-    )
-    assert "ppsim is not installed" in study.notes()[0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wavetank.errors import WavetankError
 from wavetank.settings import setting
-from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy, Trial
+from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy
 
 PROTOCOLS = ("approximate-majority", "exact-majority", "rock-paper-scissors")
 _SHARES: Mapping[str, Mapping[str, float]] = {
@@ -56,17 +55,6 @@ class PopulationSpeed(TimingStudy):
     )
     protocols: tuple[str, ...] = setting(PROTOCOLS, says="simulated", choices=PROTOCOLS)
 
-    def notes(self) -> tuple[str, ...]:
-        """Return what qualifies the figures."""
-        if _installed("ppsim"):
-            return ()
-        return ("ppsim is not installed and left out: pip install 'wavetank[protocol-peers]'.",)
-
-    def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
-        """Return one trial a seed and protocol, without a peer that is not installed."""
-        here = [name for name in systems if name != "ppsim" or _installed("ppsim")]
-        return super().trials(here, seeds) if here else []
-
     def case_names(self, seed: int) -> Sequence[str]:
         """Return the protocols."""
         return self.protocols
@@ -110,7 +98,3 @@ class PopulationSpeed(TimingStudy):
                 found[name].put("interactions_per_s", self.interactions / seconds, protocol=case)
             found[name].put("slowest_interactions_per_s", self.interactions / max(by_case.values()))
         return found
-
-
-def _installed(library: str) -> bool:
-    return importlib.util.find_spec(library) is not None

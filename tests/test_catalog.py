@@ -15,6 +15,7 @@ from wavetank_toys.systems import Shifted
 
 from wavetank import catalog
 from wavetank.errors import BadFileError, BadValueError, UnknownNameError
+from wavetank.workloads import datasets
 
 Register = Callable[[str], None]
 
@@ -174,6 +175,18 @@ def test_a_device_is_a_need_too(found: bool, lack: str, monkeypatch: pytest.Monk
     assert dataclasses.replace(catalog.system("toy-plain"), needs=("cuda",)).lacks() == lack
 
 
+def test_a_data_set_is_a_need_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WAVETANK_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    entry = dataclasses.replace(catalog.system("toy-plain"), needs=("data:lcma-schemes",))
+    assert entry.lacks() == "data:lcma-schemes"
+    for file in datasets.entry("lcma-schemes").files:
+        place = tmp_path / "lcma-schemes" / file.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    assert entry.lacks() == ""
+
+
 def test_a_device_is_lacking_where_the_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert dataclasses.replace(catalog.system("toy-plain"), needs=("cuda",)).lacks() == "cuda"
@@ -186,5 +199,8 @@ def test_what_an_entry_needs_is_in_the_extra_that_it_names() -> None:
     needy = [entry for entry in catalog.built_in() if entry.needs]
     assert needy
     for entry in needy:
-        libraries = {re.split("[^A-Za-z0-9_-]", line)[0].replace("-", "_").lower() for line in extras[entry.extra]}
-        assert set(entry.needs) - {"cuda"} <= libraries, entry.name
+        libraries = {
+            re.split("[^A-Za-z0-9_-]", line)[0].replace("-", "_").lower() for line in extras.get(entry.extra, ())
+        }
+        needed = {need for need in entry.needs if need != "cuda" and not need.startswith("data:")}
+        assert needed <= libraries, entry.name

@@ -336,10 +336,21 @@ def test_a_contender_whose_library_is_missing_is_left_out_and_told(
     assert note in resume(found.folder).notes
 
 
-def test_a_contender_that_needs_another_device_is_told_so(tmp_path: Path, without: Callable[..., None]) -> None:
-    without("toy-shifted", needs=("no_such_library.cuda",), role="rival")
+@pytest.mark.parametrize(
+    ("need", "told"),
+    [
+        ("no_such_library.part", "the library 'no_such_library.part'."),
+        ("cuda", "a CUDA device."),
+        ("data:lcma-schemes", "the data set 'lcma-schemes' (wavetank data fetch lcma-schemes)."),
+    ],
+)
+def test_what_a_contender_lacks_is_told_with_what_to_do(
+    tmp_path: Path, without: Callable[..., None], need: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wavetank.catalog._met", lambda need: False)
+    without("toy-shifted", needs=(need,), role="rival")
     found = compare("toy-noise", out=tmp_path, seeds=1, on="here")
-    assert "Left out: toy-shifted needs the library 'no_such_library.cuda'." in found.notes
+    assert f"Left out: toy-shifted needs {told}" in found.notes
 
 
 def test_a_contender_that_the_user_names_is_not_left_out(without: Callable[..., None]) -> None:

@@ -102,7 +102,8 @@ class SystemEntry:
     def lacks(self) -> str:
         """Return the first of its needs that this machine does not meet; empty when it can run.
 
-        A need is a library by the name under which it is imported, or ``cuda``: a device that torch can compute on.
+        A need is a library by the name under which it is imported, ``data:`` and the name of a data set, or ``cuda``: a
+        device that torch can compute on.
         """
         return next((need for need in self.needs if not _met(need)), "")
 
@@ -259,6 +260,10 @@ def _entry(kind: Any, fields: dict[str, Any], where: str) -> Any:
 
 
 def _met(need: str) -> bool:
+    if need.startswith("data:"):
+        from wavetank.workloads import datasets
+
+        return not datasets.status(need.removeprefix("data:")).missing
     if need == "cuda":
         if not _met("torch"):
             return False

@@ -342,8 +342,14 @@ def _left_out(study: Study, chosen: Sequence[str]) -> list[str]:
     notes = []
     for name, lack in lacking.items():
         extra = catalog.system(name).extra
-        what = "a CUDA device" if lack == "cuda" else f"the library {lack!r}"
-        notes.append(f"Left out: {name} needs {what}" + (f" (pip install 'wavetank[{extra}]')." if extra else "."))
+        hint = f" (pip install 'wavetank[{extra}]')" if extra else ""
+        what = f"the library {lack!r}"
+        if lack == "cuda":
+            what, hint = "a CUDA device", ""
+        elif lack.startswith("data:"):
+            data = lack.removeprefix("data:")
+            what, hint = f"the data set {data!r}", f" (wavetank data fetch {data})"
+        notes.append(f"Left out: {name} needs {what}{hint}.")
     return notes
 
 

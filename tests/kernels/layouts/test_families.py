@@ -154,3 +154,12 @@ def test_what_makes_no_layout_is_refused():
         Slice(parent=ROWS, axis=2).layout((64,))
     with pytest.raises(BadValueError, match="order names each"):
         SwizzledShared(vector=1, per_phase=1, max_phase=1, order=(1,)).layout((8, 8))
+
+
+def test_gaps_and_elements_that_cannot_be_are_refused():
+    for numbers in ({"interval": 0}, {"interval": -4}, {"padding": -1}):
+        with pytest.raises(BadValueError, match="Gaps come after"):
+            PaddedShared(**numbers).layout((32, 32))
+    for size in (0, 3, -2):
+        with pytest.raises(BadValueError, match="elements of that size"):
+            TileShared(swizzle_bytes=64, element_bytes=size).layout((32, 32))

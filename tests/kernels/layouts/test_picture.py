@@ -21,7 +21,7 @@ def cells(svg):
     return [
         (group.find(f"{SVG}text").text or "", group.find(f"{SVG}title").text)
         for group in root.iter(f"{SVG}g")
-        if group.find(f"{SVG}rect") is not None
+        if group.find(f"{SVG}title") is not None
     ]
 
 
@@ -61,13 +61,65 @@ def test_warps_are_parted_by_lines():
     assert len(re.findall(r"<path d='M\d+,\d+ v24'/>", two)) == 3 * 16
 
 
+def words(svg):
+    """Return all text that stands beside the cells, as one line."""
+    root = ElementTree.fromstring(svg)
+    return " ".join(text.text or "" for text in root.findall(f"{SVG}text"))
+
+
+def outlined(svg):
+    """Return how many cells have a whole outline, and how many a broken one."""
+    root = ElementTree.fromstring(svg)
+    [group] = [each for each in root.iter(f"{SVG}g") if each.get("class") == "outlines"]
+    broken = [rect.get("stroke-dasharray") is not None for rect in group]
+    return broken.count(False), broken.count(True)
+
+
 def test_a_conversion_is_drawn_as_its_memory():
     rows = "blocked(registers=1x4, lanes=8x4, warps=2x2, order=1x0) 32x32"
     columns = "blocked(registers=4x1, lanes=4x8, warps=2x2, order=0x1) 32x32"
     svg = LinearLayouts().picture(f"{rows} -> {columns}")
     assert sorted(int(text) for text, _ in cells(svg)) == list(range(1024))
+    # One phase of stores and one of loads fill the 32 banks.
+    assert outlined(svg) == (32, 32)
+    assert "there is none here" in words(svg)
+    assert "All warps: 8 stores of vectors, then 32 loads of vectors; 64 wavefronts" in words(svg)
     with pytest.raises(BadValueError, match="no memory"):
         LinearLayouts().picture(f"{rows} -> {rows}")
+
+
+def test_the_size_of_elements_is_told_at_the_end():
+    rows = "blocked(registers=1x8, lanes=8x4, warps=2x1, order=1x0) 32x32"
+    operand = "mma-operand(operand=1, width=2, warps=1x2) 32x32"
+    svg = LinearLayouts().picture(f"{rows} -> {operand}, 2 bytes")
+    assert "loads of matrices (ldmatrix)" in words(svg)
+    assert outlined(svg) == (64, 64)
+    with pytest.raises(BadValueError, match="number of bytes"):
+        LinearLayouts().picture(f"{rows} -> {operand}, two bytes")
+    with pytest.raises(BadValueError, match="elements of that size"):
+        LinearLayouts().picture(f"{rows} -> {operand}, 3 bytes")
+
+
+def test_the_text_of_a_picture_explains_it():
+    svg = layout_of("mma-result(warps=2x1) 32x16").to_svg()
+    assert "w1 L5 r3 is warp 1, lane 5 (a thread of the warp), register 3." in words(svg)
+    assert "register 3 = 1 + 2 leads to (0, 1) xor (8, 0); lane 5 = 1 + 4 leads to (0, 2) xor (1, 0)" in words(svg)
+    assert "element (25, 3)" in words(svg)
+    assert cells(svg)[25 * 16 + 3][0] == "w1 L5 r3"
+    # All eight registers of that thread.
+    assert outlined(svg) == (8, 0)
+    assert "Empty cells" not in words(svg)
+
+
+def test_of_several_holders_the_outlined_one_is_named():
+    svg = layout_of("slice(parent=mma-result(warps=2x2), axis=1) 64").to_svg()
+    assert [text for text, _ in cells(svg) if text.startswith("w1 ")] == [
+        "w1 L5 r0",
+        "w1 L5 r1",
+        "w1 L5 r2",
+        "w1 L5 r3",
+    ]
+    assert "A grey corner" in words(svg)
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -6,19 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wavetank.kernels.layouts.algebra import Layout
-from wavetank.kernels.layouts.bits import completion, rank
-from wavetank.kernels.layouts.families import Blocked
-from wavetank.kernels.layouts.swizzle import (
-    Access,
+from wavetank.kernels.layouts.access import (
     Banks,
     accesses,
     phase_lane_bits,
-    place,
     spread_of,
     vector_bits_of,
-    vector_registers,
 )
+from wavetank.kernels.layouts.algebra import Layout
+from wavetank.kernels.layouts.bits import completion, rank
+from wavetank.kernels.layouts.families import Blocked
+from wavetank.kernels.layouts.swizzle import place
 
 # A machine of 4 lanes and 4 banks, small enough to try every placement.
 TINY = Banks(banks=4, word_bytes=4, vector_bytes=8)
@@ -125,23 +123,3 @@ def test_a_transposed_tile_has_conflicts_in_rows_and_none_in_the_placement():
     basis, store, load = place(source, target, 10, 4, common_only=True)
     assert rank(basis) == 10
     assert store.wavefronts(4, Banks()) == load.wavefronts(4, Banks()) == 32
-
-
-def test_copies_are_not_stored_twice():
-    layout = Layout({"register": [1, 0], "lane": [2, 0, 4, 8, 1], "warp": [16, 16]}, {"x": 32})
-    found = spread_of(layout)
-    assert found.registers == (1,)
-    assert found.kept == (0,)
-    assert (found.idle_lanes, found.idle_warps) == (0b10010, 0b10)
-
-
-def test_registers_of_a_vector_are_found_in_any_order():
-    access = Access(registers=(4, 1, 2), lanes=(), warps=(), vector_bits=2)
-    assert vector_registers(access) == (0b010, 0b100)
-
-
-def test_registers_that_change_order_from_lane_to_lane_cost_selects():
-    straight = Access(registers=(1, 2), lanes=(4, 8), warps=(), vector_bits=2)
-    turned = Access(registers=(1, 2), lanes=(5, 8), warps=(), vector_bits=2)
-    assert straight.selects(4) == 0
-    assert turned.selects(4) == 4

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.kernels.layouts.access import Banks
 from wavetank.kernels.layouts.conversion import LinearLayouts, Plan, through_shared
 from wavetank.kernels.layouts.families import Blocked, PaddedShared, SwizzledShared
 from wavetank.kernels.layouts.rivals import PaddedRows, UnswizzledShared
-from wavetank.kernels.layouts.swizzle import Banks
 from wavetank.kernels.layouts.warp_machine import WarpMachine
 
 MACHINE = WarpMachine()
+NO_MATRICES = Banks(matrix_loads=False, matrix_stores=False)
 ROWS = Blocked(registers=(1, 1), lanes=(1, 32), warps=(1, 1), order=(1, 0)).layout((32, 32))
 COLUMNS = Blocked(registers=(1, 1), lanes=(32, 1), warps=(1, 1), order=(1, 0)).layout((32, 32))
 TENSOR = np.arange(1024, dtype=np.float32).reshape(32, 32)
@@ -45,7 +46,7 @@ def test_registers_hold_what_the_layout_says():
 
 
 def test_the_transposed_tile_of_the_dossier():
-    plan = UnswizzledShared().plan(ROWS, COLUMNS, 4)
+    plan = UnswizzledShared().plan(ROWS, COLUMNS, 4, NO_MATRICES)
     found, counts = MACHINE.run(plan, MACHINE.load(TENSOR, ROWS))
     assert np.array_equal(found, MACHINE.load(TENSOR, COLUMNS))
     # Writing rows: one wavefront each. Reading columns, four elements a lane: eight lanes in one bank in each quarter.
@@ -89,6 +90,21 @@ def test_inputs_stay_as_they_are():
     assert np.array_equal(registers, before)
 
 
+def test_lists_and_torch_tensors_are_taken():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    expected = MACHINE.load(TENSOR, ROWS)
+    plan = LinearLayouts().plan(ROWS, COLUMNS, 4)
+    wanted, _ = MACHINE.run(plan, expected)
+    registers = MACHINE.load(torch.from_numpy(TENSOR), ROWS)
+    assert np.array_equal(registers, expected)
+    assert np.array_equal(MACHINE.run(plan, torch.from_numpy(registers))[0], wanted)
+    assert np.array_equal(MACHINE.load(TENSOR.astype(int).tolist(), ROWS), expected)
+    gather = LinearLayouts().plan_gather(ROWS, ROWS, "dim1", 4)
+    index = torch.zeros(registers.shape, dtype=torch.int64)
+    found, _ = MACHINE.run_gather(gather, torch.from_numpy(registers), index)
+    assert np.array_equal(found, MACHINE.load(np.repeat(TENSOR[:, :1], 32, axis=1), ROWS))
+
+
 def test_what_does_not_fit_is_refused():
     plan = UnswizzledShared().plan(ROWS, COLUMNS, 4)
     with pytest.raises(BadValueError, match="not those of the plan"):
@@ -120,7 +136,7 @@ def test_plans_that_break_the_rules_of_the_machine_are_caught():
     one_round = tuple(column & ((1 << low) - 1) for column in shuffles.step.registers)
     with pytest.raises(WavetankError, match=r"two values in one round|two lanes in one round"):
         MACHINE.run(changed(shuffles, registers=one_round), registers)
-    memory = UnswizzledShared().plan(ROWS, COLUMNS, 4)
+    memory = UnswizzledShared().plan(ROWS, COLUMNS, 4, NO_MATRICES)
     with pytest.raises(WavetankError, match="never written"):
         MACHINE.run(changed(memory, store=memory.step.store._replace(idle_lanes=1)), registers)
     with pytest.raises(WavetankError, match="in a row"):

@@ -4,6 +4,8 @@
 * :mod:`~wavetank.kernels.layouts.families` - blocked, MMA, WGMMA, MFMA, slice, swizzled and padded layouts;
 * :mod:`~wavetank.kernels.layouts.shapes` - what transpose, reshape, join, split, expand, broadcast, reduce do to them;
 * :class:`LinearLayouts` - plans a conversion: registers, shuffles, or shared memory with the optimal swizzle;
+* :mod:`~wavetank.kernels.layouts.gather` - plans a gather along an axis: the same three ways;
+* :mod:`~wavetank.kernels.layouts.matrices` - when ldmatrix and stmatrix can serve an access;
 * :class:`WarpMachine` - executes a plan on real arrays and counts instructions, wavefronts and bytes;
 * :mod:`~wavetank.kernels.layouts.rivals` - naive, padded, classic swizzle, one formula a pair.
 """

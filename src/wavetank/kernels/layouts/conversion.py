@@ -16,21 +16,25 @@ Differs from the source:
    lane reads itself are left out, which makes the number of rounds minimal.
 3. Store and load may have different vector widths; ``vectors="common"`` gives the paper's rule.
 4. Where layouts hold copies, shuffles are taken only if memory would not need fewer wavefronts.
-5. ldmatrix and stmatrix are not planned; whether a fragment fits can be asked with ``Layout.divide_left``.
-6. One block of threads, and the whole tensor in shared memory at once.
+5. One block of threads, and the whole tensor in shared memory at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.kernels.layouts.access import VECTORS, Access, Banks, Spread, accesses, at_once, spread_of, vector_bits_of
 from wavetank.kernels.layouts.algebra import Layout, aligned
-from wavetank.kernels.layouts.bits import Span, avoiding, beyond, completion, independent, intersection, log2_of
+from wavetank.kernels.layouts.bits import Span, avoiding, beyond, completion, independent, intersection, log2_of, rank
 from wavetank.kernels.layouts.families import PaddedShared
-from wavetank.kernels.layouts.swizzle import Access, Banks, Spread, accesses, place, spread_of, vector_bits_of
+from wavetank.kernels.layouts.matrices import ROW_BYTES, cheapest
+from wavetank.kernels.layouts.swizzle import place
 from wavetank.settings import setting
+
+if TYPE_CHECKING:
+    from wavetank.kernels.layouts.gather import GatherPlan
 
 NOTHING, REGISTERS, SHUFFLES, SHARED = "nothing", "registers", "shuffles", "shared memory"
 _HARDWARE = ("register", "lane", "warp")
@@ -218,9 +222,12 @@ class LinearLayouts:
     ----------
     vectors : str
         Which registers make up vectors: those of ``either`` side, or only those ``common`` to both, as in the paper.
+    matrices : bool
+        Whether a warp may move 8 x 8 matrices together, where the machine can.
     """
 
     vectors: str = setting("either", says="whose registers make up vectors", choices=("either", "common"))
+    matrices: bool = setting(True, says="whether matrix instructions (ldmatrix, stmatrix) may be used")
 
     def plan(self, source: Layout, target: Layout, element_bytes: int = 4, banks: Banks | None = None) -> Plan:
         """Return the cheapest way.
@@ -239,7 +246,7 @@ class LinearLayouts:
         BadValueError
             For layouts of different shapes or machines, missing elements, or element sizes that do not exist.
         """
-        banks = banks or Banks()
+        banks = self._allowed(banks)
         target = checked_pair(source, target, element_bytes, banks)
         if source == target:
             return Plan(kind=NOTHING, source=source, target=target, element_bytes=element_bytes, banks=banks, step=None)
@@ -252,17 +259,47 @@ class LinearLayouts:
         if moves is not None:
             return planned(REGISTERS, moves)
         shuffles = _shuffles(have, target, want, element_bytes)
-        if shuffles is not None and source.is_injective and target.is_injective:
-            return planned(SHUFFLES, shuffles)
+        # Every warp shuffles what it holds, copies too, while only one of them needs to store it.
+        within = None if shuffles is None else planned(SHUFFLES, shuffles)
+        if within is not None and within.counts().wavefronts <= _least_wavefronts(have, want, element_bytes, banks):
+            return within
         basis, store, load = place(
             have, want, source.out_bits, element_bytes, banks, common_only=self.vectors == "common"
         )
         shared = planned(SHARED, ThroughShared(memory_of(basis, source), None, store, load))
-        if shuffles is None:
+        if within is None:
             return shared
-        # Every warp shuffles what it holds, copies too, while only one of them needs to store it.
-        within = planned(SHUFFLES, shuffles)
         return min(within, shared, key=lambda plan: (plan.counts().wavefronts, plan.counts().instructions))
+
+    def plan_gather(
+        self, source: Layout, index: Layout, axis: str, element_bytes: int = 4, banks: Banks | None = None
+    ) -> GatherPlan:
+        """Return the cheapest way to gather; see :func:`wavetank.kernels.layouts.gather.plan_gather`.
+
+        Parameters
+        ----------
+        source : Layout
+            Of the tensor.
+        index : Layout
+            Of the index and of the result: the tensor's shape, but along ``axis``.
+        axis : str
+            The dimension along which the index counts.
+        element_bytes : int
+            1, 2, 4, 8 or 16.
+        banks : Banks, optional
+
+        Raises
+        ------
+        WavetankError
+            For an unknown axis, shapes that differ elsewhere, other machines, or missing elements.
+        """
+        from wavetank.kernels.layouts.gather import plan_gather
+
+        return plan_gather(source, index, axis, element_bytes, self._allowed(banks))
+
+    def _allowed(self, banks: Banks | None) -> Banks:
+        banks = banks or Banks()
+        return banks if self.matrices else banks._replace(matrix_loads=False, matrix_stores=False)
 
     def picture(self, text: str) -> str:
         """Return an SVG picture of what ``text`` tells.
@@ -271,7 +308,7 @@ class LinearLayouts:
         ----------
         text : str
             A layout (see :mod:`wavetank.kernels.layouts.describe`), or two with ``->`` between: then the shared memory
-            through which 4-byte elements go from the one to the other.
+            through which elements go from the one to the other. They have 4 bytes; ``, 2 bytes`` at the end changes it.
 
         Raises
         ------
@@ -279,46 +316,90 @@ class LinearLayouts:
             When there is no such layout, or the conversion needs no memory.
         """
         from wavetank.kernels.layouts.describe import layout_of
+        from wavetank.kernels.layouts.picture import draw
 
         source, arrow, target = text.partition("->")
         if not arrow:
             return layout_of(text).to_svg(title=text)
-        plan = self.plan(layout_of(source), layout_of(target))
-        if not isinstance(plan.step, ThroughShared):
+        size = "4 bytes"
+        if target.rstrip().endswith("bytes"):
+            target, _, size = target.rpartition(",")
+        count = size.strip().removesuffix("bytes").strip()
+        if not count.isdecimal():
+            raise BadValueError("The size of an element is a number of bytes.", given=size.strip(), allowed="2 bytes")
+        plan = self.plan(layout_of(source), layout_of(target), int(count))
+        step = plan.step
+        if not isinstance(step, ThroughShared):
             raise BadValueError(
-                "This conversion goes through no memory that could be drawn.", given=text, allowed=f"kind: {plan.kind}"
+                "This conversion goes through no memory that could be drawn.",
+                given=text,
+                allowed=f"kind: {plan.kind}",
+                hint="draw its two layouts one by one",
             )
-        return plan.step.memory.to_svg(title=f"Shared memory of {text}")
+        written, read = (at_once(side, plan.element_bytes, plan.banks) for side in (step.store, step.load))
+        counts = plan.counts()
+        says = (
+            "Whole outline: what warp 0 writes at once, in the first phase of its first store. Broken outline: what it "
+            "reads at once. A bank that must serve two different words of one outline is a conflict: there "
+            f"{'are some' if _conflicts(plan, step) else 'is none'} here.",
+            f"All warps: {counts.stores} {_named(step.store.way, 'store')}, then {counts.loads} "
+            f"{_named(step.load.way, 'load')}; {counts.wavefronts} wavefronts, each of one word a bank.",
+        )
+        return draw(
+            step.memory,
+            title=f"Shared memory between {text.strip()}",
+            element_bytes=plan.element_bytes,
+            banks=plan.banks,
+            written=written,
+            read=read,
+            says=says,
+        )
 
 
-def checked_pair(source: Layout, target: Layout, element_bytes: int, banks: Banks) -> Layout:
-    """Return ``target`` with its outputs in the order of ``source``'s, or say why they do not go together."""
+def _named(way: str, what: str) -> str:
+    return f"{what}s of vectors" if way == VECTORS else f"{what}s of {way} ({'st' if what == 'store' else 'ld'}matrix)"
+
+
+def _conflicts(plan: Plan, step: ThroughShared) -> bool:
+    sides = (step.store, step.load)
+    return any(
+        side.wavefronts(plan.element_bytes, plan.banks) > side.phases(plan.element_bytes, plan.banks) for side in sides
+    )
+
+
+def check_machine(one: Layout, other: Layout, element_bytes: int, banks: Banks, where: str) -> None:
+    """Refuse elements, banks and layouts that no machine of warps has, or that are for different machines."""
     if (
         not isinstance(element_bytes, int)
         or element_bytes not in (1, 2, 4, 8, 16)
         or element_bytes > banks.vector_bytes
     ):
         raise BadValueError(
-            "There are no elements of that size.", given=element_bytes, allowed="1, 2, 4, 8 or 16 bytes", where="plan"
+            "There are no elements of that size.", given=element_bytes, allowed="1, 2, 4, 8 or 16 bytes", where=where
         )
     for name, size in (("banks", banks.banks), ("word_bytes", banks.word_bytes), ("vector_bytes", banks.vector_bytes)):
         log2_of(size, name)
-    for layout in (source, target):
+    for layout in (one, other):
         for name, size in layout.in_sizes.items():
             if name not in _HARDWARE and size > 1:
                 raise BadValueError(
                     "A conversion is between layouts of registers, lanes and warps.",
                     given=name,
                     allowed=", ".join(_HARDWARE),
-                    where="plan",
+                    where=where,
                     hint="memory layouts (offset) are chosen by the planner; several blocks are converted one by one",
                 )
     for name in ("lane", "warp"):
-        one, other = source.in_sizes.get(name, 1), target.in_sizes.get(name, 1)
-        if one != other:
+        mine, theirs = one.in_sizes.get(name, 1), other.in_sizes.get(name, 1)
+        if mine != theirs:
             raise BadValueError(
-                f"The two layouts are for different numbers of {name}s.", given=one, allowed=str(other), where="plan"
+                f"The two layouts are for different numbers of {name}s.", given=mine, allowed=str(theirs), where=where
             )
+
+
+def checked_pair(source: Layout, target: Layout, element_bytes: int, banks: Banks) -> Layout:
+    """Return ``target`` with its outputs in the order of ``source``'s, or say why they do not go together."""
+    check_machine(source, target, element_bytes, banks, "plan")
     found = aligned(target, source, "plan")
     held = source.rank
     span = Span(source.columns)
@@ -363,6 +444,10 @@ def through_shared(
     have, want = spread_of(source), spread_of(target)
     widths = vector_bits_of(memory.columns, have, widest), vector_bits_of(memory.columns, want, widest)
     store, load = accesses(memory.columns, have, want, widths)
+    # Rows of matrices are 16 bytes that no gap may part or shift.
+    if padding is None or not (padding.interval | padding.padding) * element_bytes % ROW_BYTES:
+        store, _ = cheapest(store, True, element_bytes, banks, conflicts=padding is None)
+        load, _ = cheapest(load, False, element_bytes, banks, conflicts=padding is None)
     step = ThroughShared(memory, padding, store, load)
     return Plan(kind=SHARED, source=source, target=target, element_bytes=element_bytes, banks=banks, step=step)
 
@@ -376,6 +461,14 @@ def moved_bytes(access: Access, element_bytes: int) -> int:
     """Return the bytes that all lanes move in one access of the whole tensor."""
     lanes = 1 << (len(access.lanes) - access.idle_lanes.bit_count())
     return access.warps_at_work * lanes * (element_bytes << len(access.registers))
+
+
+def _least_wavefronts(have: Spread, want: Spread, element_bytes: int, banks: Banks) -> int:
+    """Return a bound for trips through memory: all is written once, and each warp reads what it wants."""
+    row = banks.banks * banks.word_bytes
+    written = element_bytes << rank((*have.registers, *have.lanes, *have.warps))
+    read = element_bytes << rank((*want.registers, *want.lanes))
+    return -(-written // row) + (-(-read // row) << len(want.warps))
 
 
 def _register_moves(have: Spread, target: Layout) -> RegisterMoves | None:

@@ -343,6 +343,13 @@ class TileShared:
         """Return the layout from offsets (in elements) to the tensor; tiles go down the rows first."""
         if self.swizzle_bytes not in (32, 64, 128):
             raise BadValueError("There is no such swizzle.", given=self.swizzle_bytes, allowed="32, 64 or 128")
+        if self.element_bytes not in (1, 2, 4, 8, 16):
+            raise BadValueError(
+                "There are no elements of that size.",
+                given=self.element_bytes,
+                allowed="1, 2, 4, 8 or 16 bytes",
+                where="tile",
+            )
         slow, fast = (1, 0) if self.transposed else (0, 1)
         bits = _bits_of(shape, (fast, slow), "tile")
         width = log2_of(self.swizzle_bytes // self.element_bytes, "tile, elements a row")
@@ -382,6 +389,13 @@ class PaddedShared:
 
     def layout(self, shape: Sequence[int]) -> Layout:
         """Return the linear part: offsets without gaps to the tensor."""
+        if self.interval < 1 or self.padding < 0:
+            raise BadValueError(
+                "Gaps come after one element or more, and have none or more.",
+                given=f"interval={self.interval}, padding={self.padding}",
+                allowed="interval from 1, padding from 0",
+                where="padded",
+            )
         bits = _bits_of(shape, self.order, "padded")
         bases = [_unit(len(shape), dim, 1 << bit) for dim in self.order for bit in range(bits[dim])]
         return _memory(bases, shape, self)

@@ -1,29 +1,44 @@
 """A picture of a layout that tells at a glance who holds what.
 
 Every cell is a tensor element. In a layout of threads its colour is the lane's, its text says lane and register, and
-heavy lines part what different warps hold; in a layout of memory its colour is the bank's and its text the offset. A
-grey corner marks elements that several places hold. Below stand the bases, in words.
+heavy lines part what different warps hold; all that one thread holds is outlined, and below it stands how the bits of
+its numbers add up to one of these elements. In a layout of memory the colour is the bank's and the text the offset;
+outlined is what is written, and read, at once, so that conflicts, a colour twice in one outline, are seen.
 
 Source: the usual drawings of fragments in vendors' manuals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Collection, Sequence
 from html import escape
 
 from wavetank.errors import BadValueError
+from wavetank.kernels.layouts.access import Banks
 from wavetank.kernels.layouts.algebra import Layout
-from wavetank.kernels.layouts.swizzle import Banks
 
-_CELL_HEIGHT, _LEFT, _TOP = 24, 64, 92
+_CELL_HEIGHT, _LEFT, _LINE = 24, 64, 19
+_LEAST_WIDTH = 760
+# Of one letter at the size of the text, on the wide side.
+_LETTER = 6.6
 _MOST_CELLS = 4096
 # A tensor of one dimension is folded into lines of so many elements.
 _FOLD = 16
 _FONT = "font-family='system-ui, sans-serif'"
+_SOLID, _DASHED = "stroke-width='2.5'", "stroke-width='2.5' stroke-dasharray='4 3'"
 
 
-def draw(layout: Layout, *, title: str = "", element_bytes: int = 4, banks: Banks | None = None) -> str:
+def draw(
+    layout: Layout,
+    *,
+    title: str = "",
+    element_bytes: int = 4,
+    banks: Banks | None = None,
+    written: Collection[int] = (),
+    read: Collection[int] = (),
+    says: Sequence[str] = (),
+) -> str:
     """Return one SVG document.
 
     Parameters
@@ -34,6 +49,10 @@ def draw(layout: Layout, *, title: str = "", element_bytes: int = 4, banks: Bank
     element_bytes : int
         For the banks of a memory layout.
     banks : Banks, optional
+    written, read : collection of int
+        Offsets of a memory layout that are outlined, with whole and with broken lines.
+    says : sequence of str
+        Sentences below the title of a memory layout.
 
     Raises
     ------
@@ -58,63 +77,149 @@ def draw(layout: Layout, *, title: str = "", element_bytes: int = 4, banks: Bank
     rows = sizes[0] // columns if flat else sizes[0]
     memory = "offset" in layout.in_sizes
     several = layout.in_sizes.get("warp", 1) > 1
-    wide = 66 if several else 46
+    wide = 68 if several else 46
+    shared = banks or Banks()
+    width = max(_LEFT + columns * wide + 24, _LEAST_WIDTH)
+    letters = int((width - 2 * _LEFT) / _LETTER)
+    what = title or ("Memory layout" if memory else "Layout of threads")
+    example = _example(layout)
+    legend = [*_legend(layout, memory, several, example, shared), *says]
+    heading = textwrap.wrap(what, int(letters * 0.8)) or [""]
+    lines = [line for each in legend for line in textwrap.wrap(each, letters)]
+    scale_top = 30 + 21 * len(heading) + _LINE * len(lines)
+    colours = shared.banks if memory else layout.in_sizes.get("lane", 1)
+    top = scale_top + 74
     holders = _holders(layout)
-    cells, lines = [], []
+
+    def holding(row: int, column: int) -> list[dict[str, int]]:
+        places = holders.get(row * columns + column if flat else row + column * rows, [])
+        # Of several places, those of the outlined thread are told.
+        return sorted(places, key=lambda place: not _is_of_thread(place, example))
+
+    cells, outlines = [], []
     for row in range(rows):
         for column in range(columns):
-            places = holders.get(row * columns + column if flat else row + column * rows, [])
-            x, y = _LEFT + column * wide, _TOP + row * _CELL_HEIGHT
-            cells.append(_cell(x, y, wide, places, several, memory, (element_bytes, banks or Banks())))
+            places = holding(row, column)
+            x, y = _LEFT + column * wide, top + row * _CELL_HEIGHT
+            cells.append(_cell(x, y, wide, places, several, colours, element_bytes if memory else 0, shared))
+            for marked, style in _marks(places, example, written, read):
+                outlines.append(
+                    f"<rect x='{x + marked}' y='{y + marked}' width='{wide - 2 * marked}' "
+                    f"height='{_CELL_HEIGHT - 2 * marked}' fill='none' {style}/>"
+                )
+    borders = []
     if not memory:
-        lines = _borders(layout, holders, rows, columns, flat, wide)
-    width = max(_LEFT + columns * wide + 24, 620)
-    foot = _TOP + rows * _CELL_HEIGHT + 34
-    notes = _notes(layout)
-    height = foot + 19 * len(notes) + 16
-    what = title or ("Memory layout" if memory else "Layout of threads")
+        warps = [
+            [min((place.get("warp", 0) for place in holding(row, column)), default=-2) for column in range(columns)]
+            for row in range(rows)
+        ]
+        borders = _borders(warps, top, wide)
+    foot = top + rows * _CELL_HEIGHT + 34
+    notes = [line for note in _notes(layout, example) for line in textwrap.wrap(note, letters)]
+    height = foot + _LINE * len(notes) + 16
     axes = [
-        f"<text x='{_LEFT + column * wide + wide / 2}' y='{_TOP - 8}' text-anchor='middle'>{column}</text>"
+        f"<text x='{_LEFT + column * wide + wide / 2}' y='{top - 8}' text-anchor='middle'>{column}</text>"
         for column in range(columns)
     ]
     step = columns if flat else 1
     axes += [
-        f"<text x='{_LEFT - 8}' y='{_TOP + row * _CELL_HEIGHT + 16}' text-anchor='end'>{row * step}</text>"
+        f"<text x='{_LEFT - 8}' y='{top + row * _CELL_HEIGHT + 16}' text-anchor='end'>{row * step}</text>"
         for row in range(rows)
     ]
-    axes.append(f"<text x='{_LEFT}' y='{_TOP - 26}' fill='#555'>{escape(names[-1])} →</text>")
+    axes.append(f"<text x='{_LEFT}' y='{top - 26}' fill='#555'>{escape(names[-1])} →</text>")
     if len(names) == 2:
-        axes.append(f"<text x='{_LEFT - 8}' y='{_TOP - 8}' text-anchor='end' fill='#555'>{escape(names[0])} ↓</text>")
-    legend = (
-        "colour: bank (0 to 31); number: offset in elements"
-        if memory
-        else "colour: lane; w0 L3 r1: warp 0, lane 3, register 1; heavy lines: another warp; grey corner: held twice"
-    )
-    told = [
-        f"<text x='{_LEFT}' y='{foot + 19 * number}' fill='#222'>{escape(note)}</text>"
-        for number, note in enumerate(notes)
-    ]
+        axes.append(f"<text x='{_LEFT - 8}' y='{top - 8}' text-anchor='end' fill='#555'>{escape(names[0])} ↓</text>")
     return "\n".join(
         [
             f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' "
             f"role='img' aria-label='{escape(what, quote=True)}' {_FONT} font-size='12'>",
             f"<title>{escape(what)}</title>",
             f"<rect width='{width}' height='{height}' fill='white'/>",
-            f"<text x='{_LEFT}' y='24' font-size='15' font-weight='600' fill='#111'>{escape(what)}</text>",
-            f"<text x='{_LEFT}' y='44' fill='#555'>{escape(legend)}</text>",
+            *_texts(heading, 26, 21, "font-size='15' font-weight='600' fill='#111'"),
+            *_texts(lines, 28 + 21 * len(heading), _LINE, "fill='#444'"),
+            *_scale("bank" if memory else "lane", colours, scale_top, width),
             "<g>",
             *cells,
             "</g>",
             "<g stroke='#111' stroke-width='2.4' stroke-linecap='square'>",
-            *lines,
+            *borders,
+            "</g>",
+            "<g class='outlines' stroke='#111'>",
+            *outlines,
             "</g>",
             "<g fill='#222'>",
             *axes,
             "</g>",
-            *told,
+            *_texts(notes, foot, _LINE, "fill='#222'"),
             "</svg>",
         ]
     )
+
+
+def _texts(lines: Sequence[str], top: int, step: int, style: str) -> list[str]:
+    return [
+        f"<text x='{_LEFT}' y='{top + step * number}' {style}>{escape(line)}</text>"
+        for number, line in enumerate(lines)
+    ]
+
+
+def _scale(what: str, count: int, top: int, width: int) -> list[str]:
+    """Return a strip of all colours with their numbers."""
+    wide = min((width - _LEFT - 24) // count, 26)
+    found = [f"<text x='{_LEFT - 8}' y='{top + 13}' text-anchor='end' fill='#555'>{what}</text>", "<g font-size='10'>"]
+    for number in range(count):
+        x = _LEFT + number * wide
+        found.append(f"<path d='M{x},{top} h{wide} v18 h-{wide} z' fill='{_colour(number, count)}'/>")
+        if wide >= 16 or number % 4 == 0:
+            found.append(f"<text x='{x + wide / 2}' y='{top + 13}' text-anchor='middle' fill='#111'>{number}</text>")
+    return [*found, "</g>"]
+
+
+def _example(layout: Layout) -> dict[str, int]:
+    """Return a place whose numbers have more than one bit set, where there are so many."""
+    wanted = {"register": 3, "lane": 5, "warp": 1, "offset": 5}
+    return {name: min(wanted.get(name, 0), size - 1) for name, size in layout.in_sizes.items()}
+
+
+def _legend(layout: Layout, memory: bool, several: bool, example: dict[str, int], shared: Banks) -> list[str]:
+    shape = " x ".join(map(str, layout.out_sizes.values()))
+    if memory:
+        return [
+            f"Each cell is one element of a tensor of {shape}. Its number is where it lies in shared memory, in "
+            f"elements; its colour is the bank, of {shared.banks}, that serves it."
+        ]
+    lane, register, warp = (example.get(name, 0) for name in ("lane", "register", "warp"))
+    code = f"{f'w{warp} ' if several else ''}L{lane} r{register}"
+    words = f"{f'warp {warp}, ' if several else ''}lane {lane} (a thread of the warp), register {register}"
+    found = (
+        f"Each cell is one element of a tensor of {shape}, and tells which thread holds it in which register: {code} "
+        f"is {words}. The colour is the lane's."
+    )
+    if several:
+        found += " Heavy lines part what different warps hold."
+    if not layout.is_injective:
+        found += " A grey corner: several places hold the element, and one is named."
+    if not layout.is_surjective:
+        found += " Empty cells are held nowhere."
+    return [found, f"Outlined: all that {f'warp {warp}, ' if several else ''}lane {lane} holds."]
+
+
+def _is_of_thread(place: dict[str, int], example: dict[str, int]) -> bool:
+    return all(place[name] == at for name, at in example.items() if name in ("lane", "warp"))
+
+
+def _marks(
+    places: Sequence[dict[str, int]], example: dict[str, int], written: Collection[int], read: Collection[int]
+) -> list[tuple[int, str]]:
+    """Return how far in, and with what line, a cell is outlined."""
+    if "offset" not in example:
+        return [(2, _SOLID)] if any(_is_of_thread(each, example) for each in places) else []
+    found = []
+    if any(each["offset"] in written for each in places):
+        found.append((2, _SOLID))
+    if any(each["offset"] in read for each in places):
+        found.append((5 if found else 2, _DASHED))
+    return found
 
 
 def _holders(layout: Layout) -> dict[int, list[dict[str, int]]]:
@@ -131,19 +236,25 @@ def _holders(layout: Layout) -> dict[int, list[dict[str, int]]]:
 
 
 def _cell(
-    x: int, y: int, wide: int, places: Sequence[dict[str, int]], several: bool, memory: bool, banks: tuple[int, Banks]
+    x: int,
+    y: int,
+    wide: int,
+    places: Sequence[dict[str, int]],
+    several: bool,
+    colours: int,
+    element_bytes: int,
+    shared: Banks,
 ) -> str:
     if not places:
         fill, text, told = "#f3f3f3", "", "held nowhere"
-    elif memory:
+    elif element_bytes:
         offset = places[0]["offset"]
-        element_bytes, shared = banks
         bank = offset * element_bytes // shared.word_bytes % shared.banks
-        fill, text, told = _colour(bank, shared.banks), str(offset), f"offset {offset}, bank {bank}"
+        fill, text, told = _colour(bank, colours), str(offset), f"offset {offset}, bank {bank}"
     else:
         first = places[0]
         lane, register = first.get("lane", 0), first.get("register", 0)
-        fill, text = _colour(lane, 32), f"L{lane} r{register}"
+        fill, text = _colour(lane, colours), f"L{lane} r{register}"
         if several:
             text = f"w{first['warp']} {text}"
         told = "; ".join(", ".join(f"{name} {place}" for name, place in at.items()) for at in places[:4]) + (
@@ -166,19 +277,17 @@ def _colour(number: int, count: int) -> str:
     return f"hsl({hue} 70% {82 if number // 8 % 2 else 74}%)"
 
 
-def _borders(
-    layout: Layout, holders: dict[int, list[dict[str, int]]], rows: int, columns: int, flat: bool, wide: int
-) -> list[str]:
+def _borders(owners: Sequence[Sequence[int]], top: int, wide: int) -> list[str]:
+    """Return a line wherever two neighbours, or a cell and the outside, belong to different warps."""
+    rows, columns = len(owners), len(owners[0])
+
     def warp(row: int, column: int) -> int:
-        if not (0 <= row < rows and 0 <= column < columns):
-            return -1
-        places = holders.get(row * columns + column if flat else row + column * rows, [])
-        return places[0].get("warp", 0) if places else -2
+        return owners[row][column] if 0 <= row < rows and 0 <= column < columns else -1
 
     lines = []
     for row in range(rows + 1):
         for column in range(columns + 1):
-            x, y = _LEFT + column * wide, _TOP + row * _CELL_HEIGHT
+            x, y = _LEFT + column * wide, top + row * _CELL_HEIGHT
             if column < columns and warp(row, column) != warp(row - 1, column):
                 lines.append(f"<path d='M{x},{y} h{wide}'/>")
             if row < rows and warp(row, column) != warp(row, column - 1):
@@ -186,12 +295,22 @@ def _borders(
     return lines
 
 
-def _notes(layout: Layout) -> list[str]:
-    """Return one line for each input dimension: where its bits lead."""
-    notes = []
-    names = ", ".join(layout.out_sizes)
+def _notes(layout: Layout, example: dict[str, int]) -> list[str]:
+    """Return where the bits of each input lead, and how those of one place add up to its element."""
+    outs = ", ".join(layout.out_sizes)
+    notes = [f"The whole layout in {layout.in_bits} numbers: where each bit leads, as {outs}."]
+    told = []
     for name, bases in layout.bases.items():
-        images = "; ".join(f"{1 << bit} → {basis if len(basis) > 1 else basis[0]}" for bit, basis in enumerate(bases))
+        at = [basis if len(basis) > 1 else basis[0] for basis in bases]
+        images = ";  ".join(f"{1 << bit} → {image}" for bit, image in enumerate(at))
         notes.append(f"{name} (of {1 << len(bases)}): {images or 'one only'}")
-    notes.append(f"Each place is the xor of what its bits lead to; coordinates are {names}.")
+        bits = [bit for bit in range(len(bases)) if example[name] >> bit & 1]
+        if bits:
+            number = " + ".join(str(1 << bit) for bit in bits)
+            parts = " xor ".join(str(at[bit]) for bit in bits)
+            told.append(f"{name} {example[name]}{f' = {number}' if len(bits) > 1 else ''} leads to {parts}")
+    element = tuple(layout.apply(**example).values())
+    place = ", ".join(f"{name} {at}" for name, at in example.items())
+    where = f"({', '.join(map(str, element))})" if len(element) > 1 else str(element[0])
+    notes.append(f"For example {place}: {'; '.join(told) or 'no bit is set'}. All together, by xor: element {where}.")
     return notes

@@ -11,10 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wavetank.kernels.layouts.access import VECTORS, Banks
 from wavetank.kernels.layouts.algebra import Layout
-from wavetank.kernels.layouts.conversion import NOTHING, Plan, UnsupportedPairError, checked_pair, through_shared
+from wavetank.kernels.layouts.conversion import (
+    NOTHING,
+    Plan,
+    ThroughShared,
+    UnsupportedPairError,
+    checked_pair,
+    through_shared,
+)
 from wavetank.kernels.layouts.families import Blocked, MmaOperand, MmaResult, PaddedShared, Slice, SwizzledShared
-from wavetank.kernels.layouts.swizzle import Banks
+from wavetank.kernels.layouts.gather import GatherPlan, through_memory
+from wavetank.kernels.layouts.matrices import ROW_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +34,45 @@ class UnswizzledShared:
         """Return the plan; vectors are as wide as rows and registers allow."""
         return _by_rows(source, target, element_bytes, banks or Banks(), None)
 
+    def plan_gather(
+        self, source: Layout, index: Layout, axis: str, element_bytes: int = 4, banks: Banks | None = None
+    ) -> GatherPlan:
+        """Return the plan of a gather: stored row by row, loaded element by element."""
+        return through_memory(source, index, axis, element_bytes, _rows_of(source), None, banks or Banks())
+
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedRows:
     """Through shared memory with a gap after each row, as wide as the widest vector of either side."""
 
     def plan(self, source: Layout, target: Layout, element_bytes: int = 4, banks: Banks | None = None) -> Plan:
-        """Return the plan; the gap keeps vectors aligned and is at least one word."""
+        """Return the plan; the gap keeps vectors and matrices aligned and is at least one word."""
         banks = banks or Banks()
         target = checked_pair(source, target, element_bytes, banks)
         row = _sizes(source)[-1] if source.out_sizes else 1
         gap = max(_vector(source, element_bytes, banks), _vector(target, element_bytes, banks))
-        padding = PaddedShared(interval=row, padding=max(gap, banks.word_bytes // element_bytes, 1))
-        return _by_rows(source, target, element_bytes, banks, padding)
+        least = max(gap, banks.word_bytes // element_bytes, 1)
+        plan = _by_rows(source, target, element_bytes, banks, PaddedShared(interval=row, padding=least))
+        if least * element_bytes < ROW_BYTES:
+            # The usual gap where matrix instructions are used: they want rows of 16 bytes aligned.
+            wider = PaddedShared(interval=row, padding=ROW_BYTES // element_bytes)
+            other = _by_rows(source, target, element_bytes, banks, wider)
+            if isinstance(other.step, ThroughShared) and (other.step.store.way, other.step.load.way) != (
+                VECTORS,
+                VECTORS,
+            ):
+                return other
+        return plan
+
+    def plan_gather(
+        self, source: Layout, index: Layout, axis: str, element_bytes: int = 4, banks: Banks | None = None
+    ) -> GatherPlan:
+        """Return the plan of a gather: stored row by row with gaps, loaded element by element."""
+        banks = banks or Banks()
+        row = _sizes(source)[-1] if source.out_sizes else 1
+        gap = max(_vector(source, element_bytes, banks), banks.word_bytes // element_bytes, 1)
+        padding = PaddedShared(interval=row, padding=gap)
+        return through_memory(source, index, axis, element_bytes, _rows_of(source), padding, banks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +171,10 @@ def _named(memory: Layout, tensor: Layout) -> Layout:
     return memory.renamed(dict(zip(memory.out_sizes, tensor.out_sizes, strict=True)))
 
 
+def _rows_of(tensor: Layout) -> Layout:
+    order = tuple(reversed(range(len(tensor.out_sizes))))
+    return _named(PaddedShared(interval=1, padding=0, order=order).layout(_sizes(tensor)), tensor)
+
+
 def _by_rows(source: Layout, target: Layout, element_bytes: int, banks: Banks, padding: PaddedShared | None) -> Plan:
-    order = tuple(reversed(range(len(source.out_sizes))))
-    rows = PaddedShared(interval=1, padding=0, order=order).layout(_sizes(source))
-    return through_shared(source, target, element_bytes, _named(rows, source), padding, banks)
+    return through_shared(source, target, element_bytes, _rows_of(source), padding, banks)

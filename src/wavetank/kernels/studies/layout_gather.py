@@ -1,0 +1,243 @@
+"""Study ``layout-gather``: elements picked along an axis by an index, counted on a machine of warps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wavetank.kernels.layouts.algebra import Layout
+from wavetank.kernels.layouts.conversion import Counts
+from wavetank.kernels.layouts.families import Blocked, MmaResult, Slice
+from wavetank.kernels.layouts.gather import Gatherer
+from wavetank.kernels.layouts.rivals import PaddedRows
+from wavetank.kernels.layouts.shapes import expand_dims
+from wavetank.kernels.layouts.warp_machine import WarpMachine
+from wavetank.rng import stream
+from wavetank.settings import setting
+from wavetank.study import Chart, Measurements, Metric, Study
+
+KINDS = ("thread", "lanes", "warp", "fragment", "across", "random")
+ALL = "all"
+_PLANS_TIMED = 5
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class Gather(NamedTuple):
+    """One gather asked for."""
+
+    source: Layout
+    indices: Layout
+    axis: str
+    element_bytes: int
+
+
+def gathers_of(kind: str, side: int, count: int, seed: int) -> list[Gather]:
+    """Return the gathers of a kind.
+
+    Parameters
+    ----------
+    kind : str
+        One of :data:`KINDS`: thread (the axis lies in each thread's registers), lanes (in lanes alone), warp (in lanes
+        and registers), fragment (accumulators of matrix units and what reductions leave of them), across (over several
+        warps), random (any bits anywhere).
+    side : int
+        Of the tensors across the axis, a power of two.
+    count : int
+        How many random gathers.
+    seed : int
+        Of the random gathers.
+    """
+    if kind == "random":
+        return list(_random_gathers(count, seed))
+    return list(_BUILDERS[kind](side))
+
+
+def _along_rows(length: int, lanes: int, warps: int = 4) -> Blocked:
+    """Return a layout of ``length`` rows over so many lanes, the rest of which lie along columns."""
+    return Blocked(registers=(length // lanes, 1), lanes=(lanes, 32 // lanes), warps=(1, warps), order=(0, 1))
+
+
+def _thread(side: int) -> Iterator[Gather]:
+    for length in (2, 4, 8, 16):
+        for element_bytes in (1, 2, 4, 8):
+            layout = _along_rows(length, 1).layout((length, 2 * side))
+            yield Gather(layout, layout, "dim0", element_bytes)
+
+
+def _lanes(side: int) -> Iterator[Gather]:
+    for length in (2, 4, 8, 16, 32):
+        for element_bytes in (1, 2, 4, 8):
+            layout = _along_rows(length, length).layout((length, 2 * side))
+            yield Gather(layout, layout, "dim0", element_bytes)
+
+
+def _warp(side: int) -> Iterator[Gather]:
+    for length, lanes in ((16, 8), (32, 8), (64, 8), (64, 32), (128, 32), (256, 32)):
+        for element_bytes in (1, 2, 4):
+            source = _along_rows(length, lanes)
+            yield Gather(source.layout((length, side)), source.layout((length, side)), "dim0", element_bytes)
+            # Fewer are picked than there are.
+            few = _along_rows(lanes, lanes)
+            yield Gather(source.layout((length, side)), few.layout((lanes, side)), "dim0", element_bytes)
+
+
+def _fragment(side: int) -> Iterator[Gather]:
+    for warps in ((4, 1), (1, 4)):
+        result = MmaResult(warps=warps)
+        layout = result.layout((side, side))
+        for axis in (0, 1):
+            for element_bytes in (2, 4):
+                yield Gather(layout, layout, f"dim{axis}", element_bytes)
+            column = expand_dims(Slice(parent=result, axis=axis).layout((side,)), axis)
+            yield Gather(layout, column, f"dim{axis}", 4)
+
+
+def _across(side: int) -> Iterator[Gather]:
+    rows = Blocked(registers=(1, 4), lanes=(4, 8), warps=(4, 1), order=(1, 0)).layout((side, side))
+    columns = Blocked(registers=(4, 1), lanes=(8, 4), warps=(1, 4), order=(0, 1)).layout((side, side))
+    for element_bytes in (1, 2, 4, 8):
+        yield Gather(rows, rows, "dim0", element_bytes)
+        yield Gather(columns, columns, "dim1", element_bytes)
+        yield Gather(rows, columns, "dim0", element_bytes)
+        yield Gather(rows, columns, "dim1", element_bytes)
+
+
+def _random_gathers(count: int, seed: int) -> Iterator[Gather]:
+    rng = stream(seed, "layout-gather", "random")
+    while count:
+        registers, warps, axis = int(rng.integers(1, 6)), int(rng.integers(0, 3)), int(rng.integers(0, 2))
+        bits = registers + 5 + warps
+        low = int(rng.integers(1, min(bits, 7)))
+        layouts = []
+        for _ in range(2):
+            flat = rng.integers(0, 1 << bits, bits).tolist()
+            both = [(each & ((1 << low) - 1), each >> low) for each in flat]
+            named = {
+                "register": both[:registers],
+                "lane": both[registers : registers + 5],
+                "warp": both[registers + 5 :],
+            }
+            layouts.append(Layout(named, {"dim0": 1 << low, "dim1": 1 << bits - low}))
+        if all(each.is_invertible for each in layouts):
+            count -= 1
+            yield Gather(layouts[0], layouts[1], f"dim{axis}", int(rng.choice([1, 2, 4, 8])))
+
+
+_BUILDERS = {"thread": _thread, "lanes": _lanes, "warp": _warp, "fragment": _fragment, "across": _across}
+
+
+def executed(system: Gatherer, gather: Gather, seed: int) -> tuple[bool, Counts]:
+    """Gather scrambled numbers at random places; return whether numpy gathers the same, and what that cost.
+
+    Parameters
+    ----------
+    system : Gatherer
+    gather : Gather
+    seed : int
+        Of the index.
+    """
+    machine = WarpMachine(shared_bytes=1 << 24)
+    plan = system.plan_gather(*gather)
+    sizes = gather.source.out_sizes
+    bits = 8 * gather.element_bytes
+    numbers = np.arange(1 << gather.source.out_bits, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    tensor = (numbers >> np.uint64(64 - bits)).astype(_UNSIGNED[gather.element_bytes])
+    tensor = tensor.reshape(tuple(sizes.values()))
+    rng = stream(seed, "layout-gather", "index")
+    index = rng.integers(0, sizes[gather.axis], tuple(gather.indices.out_sizes.values()))
+    found, counts = machine.run_gather(plan, machine.load(tensor, gather.source), machine.load(index, gather.indices))
+    wanted = np.take_along_axis(tensor, index, list(sizes).index(gather.axis))
+    return bool(np.array_equal(found, machine.load(wanted, gather.indices))), counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutGather(Study):
+    """Which way of gathering along an axis is right for every layout, and how many trips does it take?
+
+    Every plan is executed on real arrays by a machine of warps with a random index, compared with numpy's
+    take_along_axis, and counted by its addresses, as in ``layout-conversion``.
+    """
+
+    name = "layout-gather"
+    baseline = "unswizzled-shared"
+    systems = ("linear-layouts", "unswizzled-shared", "padded-shared")
+    cases_by = "kind"
+    default_seeds = 3
+    # Planning is timed.
+    in_process = True
+    metrics = (
+        Metric("wavefronts", "", "lower", "counted", "geometric mean over gathers of max(wavefronts, 1), all warps"),
+        Metric("instructions", "", "lower", "counted",
+               "geometric mean over gathers of max(selects + shuffles + stores + loads, 1), all warps"),
+        Metric("correct_share", "", "higher", "counted", "gathers without a wrong element / gathers asked for"),
+        Metric("plan_s", "s", "lower", "measured", "median over gathers of the least of 5 planning times"),
+        Metric("slowest_plan_s", "s", "lower", "measured", "largest over gathers of the least of 5 planning times",
+               table=False),
+        Metric("gain_mean", "", "higher", "counted",
+               "geometric mean over gathers of wavefronts with padded rows / max(wavefronts, 1)", table=False),
+        Metric("gain_max", "", "higher", "counted",
+               "largest over gathers of wavefronts with padded rows / wavefronts, where there are any", table=False),
+    )  # fmt: skip
+    charts = (
+        Chart("bars", "Trips through the crossbar", y="wavefronts", by="kind", log="x",
+              says="Fewer is better; gathers within a thread take none, which counts as one."),
+        Chart("bars", "Time to plan", y="plan_s", by="kind", log="x", says="Per gather, in this process."),
+    )  # fmt: skip
+
+    kinds: tuple[str, ...] = setting(KINDS, says="of gathers", choices=KINDS)
+    side: int = setting(64, says="of the tensors across the axis: 32, 64 or 128", low=32, high=128)
+    random_gathers: int = setting(40, says="random gathers", low=1, high=10_000)
+
+    def check(self) -> None:
+        """Refuse sides that are no power of two."""
+        from wavetank.kernels.layouts.bits import log2_of
+
+        log2_of(self.side, "side")
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what qualifies the figures."""
+        return ("Wavefronts and instructions are counted on a simulated machine of warps; no time of a GPU is told.",)
+
+    def measure(self, system: Gatherer, seed: int) -> Measurements:
+        """Plan and execute every gather."""
+        found = Measurements()
+        everything: list[tuple[bool, Counts, float, int]] = []
+        for kind in self.kinds:
+            rows = [_judged(system, gather, seed) for gather in gathers_of(kind, self.side, self.random_gathers, seed)]
+            _put(found, kind, rows)
+            everything += rows
+        _put(found, ALL, everything)
+        return found
+
+
+def _judged(system: Gatherer, gather: Gather, seed: int) -> tuple[bool, Counts, float, int]:
+    """Return whether it was right, its counts, the planning time in seconds and the wavefronts of padded rows."""
+    took = math.inf
+    for _ in range(_PLANS_TIMED):
+        start = time.perf_counter()
+        system.plan_gather(*gather)
+        took = min(took, time.perf_counter() - start)
+    right, counts = executed(system, gather, seed)
+    return right, counts, took, executed(PaddedRows(), gather, seed)[1].wavefronts
+
+
+def _put(found: Measurements, kind: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    found.put("wavefronts", _mean([max(counts.wavefronts, 1) for _, counts, _, _ in rows]), kind=kind)
+    found.put("instructions", _mean([max(counts.instructions, 1) for _, counts, _, _ in rows]), kind=kind)
+    found.put("correct_share", sum(right for right, *_ in rows) / len(rows), kind=kind)
+    found.put("plan_s", float(np.median([took for _, _, took, _ in rows])), kind=kind)
+    found.put("slowest_plan_s", max(took for _, _, took, _ in rows), kind=kind)
+    found.put("gain_mean", _mean([padded / max(counts.wavefronts, 1) for _, counts, _, padded in rows]), kind=kind)
+    gains = [padded / counts.wavefronts for _, counts, _, padded in rows if counts.wavefronts]
+    if gains:
+        found.put("gain_max", max(gains), kind=kind)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(math.log(value) for value in values) / len(values))

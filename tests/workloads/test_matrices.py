@@ -56,6 +56,15 @@ def test_few_rows_of_a_mostly_empty_matrix_are_used():
     assert np.count_nonzero(np.diff(matrix.indptr)) == 200
 
 
+def test_indices_have_32_bits(tmp_path):
+    (tmp_path / "a.edges").write_text("0 2\n")
+    (tmp_path / "a.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 4.0\n")
+    found = [matrices.read_matrix(tmp_path / name) for name in ("a.edges", "a.mtx")]
+    found += [matrices.rmat(4), matrices.uniform_random(9), matrices.five_point_stencil(3), matrices.banded(9)]
+    found += [matrices.one_long_row(9), matrices.mostly_empty(99)]
+    assert {(each.indices.dtype.name, each.indptr.dtype.name) for each in found} == {("int32", "int32")}
+
+
 def test_values_are_above_zero():
     for matrix in (matrices.rmat(6), matrices.banded(30), matrices.uniform_random(30)):
         assert ((matrix.data > 0) & (matrix.data <= 1)).all()
@@ -101,12 +110,47 @@ def test_a_damaged_file_is_refused(tmp_path, name, content, says):
         matrices.read_matrix(tmp_path / name)
 
 
-def test_a_bad_line_is_named(tmp_path):
+@pytest.mark.parametrize("line", ["1 -2", "0 99999999999", "0 " + "9" * 5000, "\u0661 \u0662", "1 \xff"])
+def test_a_bad_line_is_named(tmp_path, line):
     path = tmp_path / "a.edges"
-    path.write_text("0 1\n1 -2\n")
-    with pytest.raises(BadFileError) as caught:
+    path.write_text(f"0 1\n{line}\n", encoding="utf-8")
+    with pytest.raises(BadFileError, match="no edge") as caught:
         matrices.read_matrix(path)
     assert caught.value.where == f"{path}, line 2"
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [("coordinate complex general\n2 2 1\n1 1 1.0 2.0", "complex"),
+     ("coordinate real general\n2 2 1000000000000\n1 1 1.0", "more than its"),
+     ("array real general\n100000000 100000000\n1.0", "more than its"),
+     ("coordinate real general\n1000000000000000 1 1\n1 1 1.0", "Unable to allocate"),
+     ("coordinate real general\n2 2 1\n3 1 1.0", "out of bounds")],
+)  # fmt: skip
+def test_a_header_that_cannot_be_is_refused_and_does_not_end_the_process(tmp_path, header, says):
+    path = tmp_path / "a.mtx"
+    path.write_text(f"%%MatrixMarket matrix {header}\n")
+    with pytest.raises(BadFileError) as caught:
+        matrices.read_matrix(path)
+    assert says in caught.value.given
+
+
+@pytest.mark.parametrize(
+    "form", ["array real general\n2 2\n1.0\n2.0\n3.0\n4.0", "array real symmetric\n2 2\n1.0\n2.0\n4.0"]
+)
+def test_a_dense_matrix_market_file_is_read(tmp_path, form):
+    path = tmp_path / "a.mtx"
+    path.write_text(f"%%MatrixMarket matrix {form}\n")
+    assert matrices.read_matrix(path).toarray()[:, 0].tolist() == [1, 2]
+
+
+def test_a_packed_file_damaged_inside_is_refused(tmp_path):
+    for name, content in (("a.edges.gz", b"0 1\n"), ("a.mtx.gz", b"%%MatrixMarket matrix\n")):
+        packed = bytearray(gzip.compress(bytes(range(256)) * 40 + content * 5000))
+        packed[30:60] = bytes(255 - byte for byte in packed[30:60])
+        (tmp_path / name).write_bytes(packed)
+        with pytest.raises(BadFileError, match="cannot be read"):
+            matrices.read_matrix(tmp_path / name)
 
 
 def test_a_missing_file_is_told(tmp_path):

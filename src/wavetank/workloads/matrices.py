@@ -8,11 +8,15 @@ Differs from the sources:
 
 1. Edges drawn more than once are one entry.
 2. Values are uniform in (0, 1], so that no entry is zero.
+
+All matrices here have 32-bit indices where these fit, as the libraries that multiply them prefer.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +27,19 @@ from wavetank.rng import stream
 
 _CORNERS = (0.57, 0.19, 0.19)
 _MOST_SCALE = 30
+_MOST_VERTEX = (1 << 31) - 2
 
 
 def _check(holds: bool, name: str, given: object, allowed: str) -> None:
     if not holds:
         raise BadValueError(f"{name} is outside its range.", given=given, allowed=allowed, where=name)
+
+
+def _with_short_indices(matrix: Any) -> Any:
+    """Return compressed rows with 32-bit indices where these fit: scipy keeps the 64 bits that it is given."""
+    if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max:
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+    return matrix
 
 
 def _matrix(rows: Any, columns: Any, shape: tuple[int, int], rng: np.random.Generator) -> Any:
@@ -36,7 +48,7 @@ def _matrix(rows: Any, columns: Any, shape: tuple[int, int], rng: np.random.Gene
     pattern = coo_array((np.ones(rows.size), (rows, columns)), shape=shape).tocsr()
     pattern.sum_duplicates()
     pattern.data = 1.0 - rng.random(pattern.nnz)
-    return pattern
+    return _with_short_indices(pattern)
 
 
 def rmat(scale: int, *, edge_factor: int = 16, seed: int = 0, shuffled: bool = True) -> Any:
@@ -87,7 +99,7 @@ def five_point_stencil(side: int) -> Any:
     line = diags_array([-np.ones(side - 1), 2 * np.ones(side), -np.ones(side - 1)], offsets=[-1, 0, 1])
     found = csr_array(kron(line, eye_array(side)) + kron(eye_array(side), line))
     found.eliminate_zeros()
-    return found
+    return _with_short_indices(found)
 
 
 def banded(n: int, *, half_width: int = 7, seed: int = 0) -> Any:
@@ -138,10 +150,8 @@ def read_matrix(path: str | Path) -> Any:
     Raises
     ------
     BadFileError
-        If the file is missing, of another kind or damaged.
+        If the file is missing, of another kind or damaged, has complex values, or does not fit into memory.
     """
-    from scipy.sparse import csr_array
-
     place = Path(path)
     name = place.name.removesuffix(".gz")
     if not name.endswith((".mtx", ".edges", ".edges.txt")):
@@ -151,36 +161,61 @@ def read_matrix(path: str | Path) -> Any:
             allowed="*.mtx, *.edges, *.edges.txt, or these with .gz",
         )
     try:
-        if not name.endswith(".mtx"):
-            return _edges(place)
-        from scipy.io import mmread
-
-        with gzip.open(place) if place.name.endswith(".gz") else place.open("rb") as file:
-            found = mmread(file, spmatrix=False)
-        return csr_array(found).astype(np.float64)
-    except (OSError, EOFError) as error:
+        content = _content(place)
+        return _with_short_indices(_market(content) if name.endswith(".mtx") else _edges(place, content))
+    except (OSError, EOFError, zlib.error) as error:
         raise BadFileError("The file cannot be read.", given=str(error), where=str(place)) from None
+    except MemoryError as error:
+        raise BadFileError(
+            "The matrix does not fit into memory.", given=str(error), where=str(place),
+            hint="the numbers of rows and columns that the file tells, or its largest vertex, may be wrong",
+        ) from None  # fmt: skip
     except (ValueError, OverflowError) as error:
         raise BadFileError(
             "The file is not a matrix in Matrix Market form.", given=str(error), where=str(place)
         ) from None
 
 
-def _edges(place: Path) -> Any:
+def _content(place: Path) -> io.BytesIO:
+    with gzip.open(place) if place.name.endswith(".gz") else place.open("rb") as file:
+        return io.BytesIO(file.read())
+
+
+def _market(content: io.BytesIO) -> Any:
+    from scipy.io import mminfo, mmread
+    from scipy.sparse import csr_array
+
+    # scipy ends the process over a source that is closed under it after an error: the content stays open.
+    rows, columns, entries, form, field, _ = mminfo(content)
+    if field == "complex":
+        raise ValueError("its values are complex: only real ones are taken")
+    size_bytes = content.getbuffer().nbytes
+    # The least are lines as short as "1 1", and in a dense file half of them where it is symmetric.
+    if (rows * columns // 2 if form == "array" else 4 * entries) > size_bytes:
+        raise ValueError(f"its header tells {entries:,} entries, more than its {size_bytes:,} bytes can hold")
+    content.seek(0)
+    return csr_array(mmread(content, spmatrix=False)).astype(np.float64)
+
+
+def _is_vertex(word: bytes) -> bool:
+    # Digits of bytes are those of ASCII alone.
+    return word.isdigit() and len(word) <= len(str(_MOST_VERTEX)) and int(word) <= _MOST_VERTEX
+
+
+def _edges(place: Path, content: io.BytesIO) -> Any:
     from scipy.sparse import coo_array
 
     edges = []
-    with gzip.open(place, "rt") if place.name.endswith(".gz") else place.open() as file:
-        for number, line in enumerate(file, 1):
-            words = line.split()
-            if not words or words[0][0] in "#%":
-                continue
-            if len(words) < 2 or not (words[0].isdecimal() and words[1].isdecimal()):
-                raise BadFileError(
-                    "This line is no edge.", given=line.strip()[:80], allowed="two vertex numbers from 0",
-                    where=f"{place}, line {number}",
-                )  # fmt: skip
-            edges.append((int(words[0]), int(words[1])))
+    for number, line in enumerate(content, 1):
+        words = line.split()
+        if not words or words[0][:1] in (b"#", b"%"):
+            continue
+        if len(words) < 2 or not all(map(_is_vertex, words[:2])):
+            raise BadFileError(
+                "This line is no edge.", given=line.decode(errors="replace").strip()[:80],
+                allowed=f"two vertex numbers, 0 to {_MOST_VERTEX}", where=f"{place}, line {number}",
+            )  # fmt: skip
+        edges.append((int(words[0]), int(words[1])))
     ends = np.array(edges, np.int64).reshape(-1, 2)
     n = int(ends.max()) + 1 if ends.size else 0
     both = np.concatenate((ends, ends[ends[:, 0] != ends[:, 1], ::-1]))

@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from wavetank import catalog
+from wavetank.errors import BadValueError
+from wavetank.kernels.machine import usable_cores
+from wavetank.kernels.sparse import baselines
 from wavetank.kernels.sparse.baselines import Coordinates, MergeCsr, RowSplit, SellCSigma
 from wavetank.workloads import matrices
 
@@ -33,3 +37,16 @@ def test_the_product_is_that_of_scipy(form, name):
 def test_a_row_longer_than_a_share_is_summed_over_all_its_workers():
     matrix = sp.csr_array(np.ones((1, 1000)))
     assert MergeCsr(threads=4).prepare(matrix, np.ones(1000))().tolist() == [1000]
+
+
+def test_small_matrices_wake_no_thread():
+    small, large = baselines._threads_for(None, 1000), baselines._threads_for(None, 1 << 30)
+    assert (small, large) == (1, usable_cores())
+    assert baselines._threads_for(3, 1000) == 3
+
+
+@pytest.mark.parametrize("options", ["height=0", "window=0", "threads=0"])
+def test_parameters_out_of_range_are_refused(options):
+    name, _, value = options.partition("=")
+    with pytest.raises(BadValueError):
+        catalog.system("sell-c-sigma").build(**{name: value})

@@ -41,6 +41,16 @@ def test_torch_tensors_are_taken():
         compressed_rows(dense)
 
 
+def test_torch_tensors_without_plain_rows_are_refused():
+    torch = pytest.importorskip("torch")
+    for tensor in (
+        torch.eye(4).to_sparse_bsr((2, 2)), torch.eye(4).to_sparse_bsc((2, 2)), torch.eye(4).to_sparse(1),
+        torch.eye(4, dtype=torch.bfloat16).to_sparse_csr(),
+    ):  # fmt: skip
+        with pytest.raises(BadValueError, match="does not tell the rows"):
+            compressed_rows(tensor)
+
+
 @pytest.mark.parametrize(
     ("matrix", "says", "given"),
     [
@@ -56,6 +66,9 @@ def test_torch_tensors_are_taken():
         ((STARTS.astype(float), COLUMNS, VALUES, (2, 3)), "vector of integers", "float64, shape (3,)"),
         ((STARTS, COLUMNS, VALUES.astype(complex), (2, 3)), "cannot be multiplied", "complex128"),
         ((STARTS, COLUMNS, VALUES, (2,)), "two whole numbers", "(2,)"),
+        ((STARTS, COLUMNS, VALUES, (2.7, 3)), "two whole numbers", "(2.7, 3)"),
+        ((STARTS, COLUMNS, VALUES, (np.inf, 3)), "two whole numbers", "(inf, 3)"),
+        ((STARTS, COLUMNS, VALUES, "23"), "two whole numbers", "23"),
         ((STARTS, COLUMNS, VALUES, (2, 1 << 40)), "shape is out of range", f"(2, {1 << 40})"),
     ],
 )

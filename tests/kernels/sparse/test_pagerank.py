@@ -6,6 +6,7 @@ import pytest
 import scipy.sparse as sp
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.kernels import machine
 from wavetank.kernels.sparse.pagerank import pagerank
 from wavetank.workloads import matrices
 
@@ -37,7 +38,8 @@ def test_a_graph_without_edges_is_even_and_one_without_vertices_is_empty():
 @pytest.mark.parametrize(
     ("options", "says"),
     [({"damping": 1.0}, "damping"), ({"damping": np.nan}, "damping"), ({"tolerance": 0.0}, "tolerance"),
-     ({"max_products": 0}, "max_products")],
+     ({"max_products": 0}, "max_products"), ({"max_products": 2.5}, "max_products"), ({"damping": "0.5"}, "damping"),
+     ({"tolerance": None}, "tolerance")],
 )  # fmt: skip
 def test_parameters_out_of_range_are_refused(options, says):
     with pytest.raises(BadValueError, match=says):
@@ -49,6 +51,19 @@ def test_negative_weights_and_oblong_graphs_are_refused():
         pagerank(sp.csr_array([[0.0, -1.0], [1.0, 0.0]]), weighted=True)
     with pytest.raises(BadValueError, match="square"):
         pagerank(sp.csr_array((2, 3)))
+
+
+def test_weights_without_a_finite_sum_are_refused():
+    graph = sp.csr_array(np.array([[1.0, 0, 0], [1e308, 1e308, 0], [1, 0, 0]]))
+    with pytest.raises(BadValueError, match="no finite sum") as caught:
+        pagerank(graph, weighted=True)
+    assert caught.value.given == "vertex 1"
+
+
+def test_a_graph_that_does_not_fit_is_refused_before_it_is_turned(monkeypatch):
+    monkeypatch.setattr(machine, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(BadValueError, match="PageRank of 65,536 vertices needs more memory"):
+        pagerank(matrices.banded(1 << 16))
 
 
 def test_ranks_that_do_not_settle_are_told():

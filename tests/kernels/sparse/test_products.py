@@ -214,7 +214,9 @@ def test_a_plan_survives_pickling(small_shares):
     assert np.array_equal(pickle.loads(pickle.dumps(plan)) @ x, before)
 
 
-@pytest.mark.parametrize("x", [np.ones(7), np.ones((5, 1)), np.ones(5, complex), np.array(["a"] * 5), 1.0])
+@pytest.mark.parametrize(
+    "x", [np.ones(7), np.ones((5, 1)), np.ones(5, complex), np.array(["a"] * 5), 1.0, [1, [2], 3, 4, 5], [1 << 80] * 5]
+)
 def test_a_vector_that_does_not_fit_is_refused(x):
     with pytest.raises(BadValueError, match="vector"):
         SpMVPlan(sp.csr_array(np.ones((3, 5)))) @ x
@@ -225,6 +227,33 @@ def test_a_vector_is_not_rounded_in_silence():
     with pytest.raises(BadValueError, match="cannot hold") as caught:
         plan @ np.ones(5)
     assert caught.value.hint == "x.astype('float32') rounds it"
+
+
+def test_tensors_are_held_to_the_same_types_as_arrays():
+    torch = pytest.importorskip("torch")
+    plan = SpMVPlan(sp.csr_array(np.ones((3, 5), np.float32)))
+    for x in (
+        torch.ones(5, dtype=torch.float64), torch.ones(5, dtype=torch.bfloat16), torch.ones(5).to_sparse(),
+        torch.ones(5, dtype=torch.complex64),
+    ):  # fmt: skip
+        for product in (plan.multiply, plan.__matmul__):
+            with pytest.raises(BadValueError, match="cannot hold"):
+                product(x)
+    assert (plan @ torch.nn.Parameter(torch.ones(5))).tolist() == [5, 5, 5]
+
+
+def test_a_plan_has_its_threads():
+    plan = SpMVPlan(sp.csr_array(np.ones((3, 5))))
+    with pytest.raises(BadValueError, match="A plan has its threads"):
+        spmv(plan, np.ones(5), threads=2)
+
+
+def test_a_result_may_be_written_where_items_are_not_aligned():
+    matrix = AWKWARD["stencil"]
+    out = np.zeros(8 * 3600 + 1, np.uint8)[1:].view(np.float64)
+    assert not out.flags.aligned
+    x = RNG.standard_normal(3600)
+    assert_right(SpMVPlan(matrix).multiply(x, out=out), matrix, x)
 
 
 @pytest.mark.parametrize("out", [np.ones(4), np.ones(3, np.float32), np.ones(6)[::2], [0.0] * 3])

@@ -71,6 +71,8 @@ def test_matrices_depend_on_the_seed_and_have_no_equal_values(name):
     assert (one != same).nnz == 0
     assert not np.array_equal(one.data[:50], other.data[:50])
     assert np.unique(one.data).size > one.nnz * 0.99
+    # scipy and torch would read half as much again, and what is counted as moved would be wrong.
+    assert one.indices.dtype == one.indptr.dtype == np.int32
 
 
 def test_real_graphs_have_their_known_sizes():
@@ -78,6 +80,7 @@ def test_real_graphs_have_their_known_sizes():
         pytest.skip("the data set sparse-matrices is not on this machine")
     graph = matrix_of("ego-facebook", 0, 0)
     assert (graph.shape, graph.nnz) == ((4039, 4039), 2 * 88_234)
+    assert graph.indices.dtype == np.int32
     assert np.diff(graph.indptr).max() == 1045
     assert list(SparseProduct(matrices=("ego-facebook",)).data()) == ["sparse-matrices/facebook_combined.edges.txt.gz"]
 
@@ -96,3 +99,13 @@ def test_a_matrix_of_ones_own_is_multiplied(tmp_path):
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(WavetankError, match=r"no such values|belong together"):
         SparseProduct(**settings).check()
+
+
+def test_real_graphs_that_are_not_here_are_left_out_and_told_unless_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("WAVETANK_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    study = SparseProduct()
+    assert study.case_names(0) == ("rmat-18", "rmat-20", "uniform-20", "stencil-1500", "banded-20")
+    assert study.data() == {}
+    assert "ego-facebook and wiki-vote" in study.notes()[0]
+    assert SparseProduct(matrices=("wiki-vote",)).case_names(0) == ("wiki-vote",)

@@ -2,5 +2,5 @@
 
 :mod:`~wavetank.kernels.sparse.products` holds what users call; :mod:`~wavetank.kernels.sparse.merge_path` and
 :mod:`~wavetank.kernels.sparse.descriptors` the idea in readable form, :mod:`~wavetank.kernels.sparse.lanes` the form
-that processors with vector registers run.
+that processors with vector registers run, :mod:`~wavetank.kernels.sparse.gpu` the one for GPUs.
 """

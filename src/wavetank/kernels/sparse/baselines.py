@@ -26,15 +26,24 @@ from wavetank.kernels.crew import cuts
 from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.sparse.compressed import compressed_rows
 from wavetank.kernels.sparse.merge_path import crossing
+from wavetank.settings import setting
 
 Product = Callable[[], NDArray[Any]]
+# Below these many nonzeros waking another thread through the operating system takes longer than it saves.
+NONZEROS_WORTH_A_THREAD = 1 << 17
+
+
+def _threads_for(threads: int | None, nonzeros: int) -> int:
+    return threads or min(usable_cores(), max(1, nonzeros // NONZEROS_WORTH_A_THREAD))
 
 
 def _together(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> Callable[..., None]:
     """Return a function of more arguments that makes all calls at once, the first one itself."""
     from concurrent.futures import ThreadPoolExecutor
 
-    pool = ThreadPoolExecutor(len(calls))
+    if len(calls) == 1:
+        return lambda *rest: function(*calls[0], *rest)
+    pool = ThreadPoolExecutor(len(calls) - 1)
 
     def run(*rest: Any) -> None:
         waiting = [pool.submit(function, *call, *rest) for call in calls[1:]]
@@ -75,15 +84,15 @@ class RowSplit:
     Parameters
     ----------
     threads : int, optional
-        Threads to use; all usable cores by default.
+        Threads to use; by default all usable cores, fewer for small matrices.
     """
 
-    threads: int | None = None
+    threads: int | None = setting(None, says="threads to use; None for what the matrix is worth", low=1)
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Product:
         """Return the product with x as a call without arguments."""
         given = compressed_rows(matrix)
-        run = _together(_rows, cuts(given.shape[0], self.threads or usable_cores()))
+        run = _together(_rows, cuts(given.shape[0], _threads_for(self.threads, given.nonzeros)))
         columns = given.columns.view(f"u{given.columns.itemsize}")
 
         def product() -> NDArray[Any]:
@@ -117,15 +126,15 @@ class MergeCsr:
     Parameters
     ----------
     threads : int, optional
-        Threads to use; all usable cores by default.
+        Threads to use; by default all usable cores, fewer for small matrices.
     """
 
-    threads: int | None = None
+    threads: int | None = setting(None, says="threads to use; None for what the matrix is worth", low=1)
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Product:
         """Return the product with x as a call without arguments."""
         given = compressed_rows(matrix)
-        workers = self.threads or usable_cores()
+        workers = _threads_for(self.threads, given.nonzeros)
         run = _together(_merged, [(worker, workers) for worker in range(workers)])
         columns = given.columns.view(f"u{given.columns.itemsize}")
         carries, rows = np.zeros(workers, given.values.dtype), np.zeros(workers, np.int64)
@@ -178,12 +187,12 @@ class SellCSigma:
     window : int
         Rows of a sorting window (sigma).
     threads : int, optional
-        Threads to use; all usable cores by default.
+        Threads to use; by default all usable cores, fewer for small matrices.
     """
 
-    height: int = 8
-    window: int = 4096
-    threads: int | None = None
+    height: int = setting(8, says="rows of a slice", low=1)
+    window: int = setting(4096, says="rows of a sorting window", low=1)
+    threads: int | None = setting(None, says="threads to use; None for what the matrix is worth", low=1)
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Product:
         """Return the product with x, which must be finite: padding reads its first item."""
@@ -198,7 +207,7 @@ class SellCSigma:
         columns, values = np.zeros(slices[-1], np.uint32), np.zeros(slices[-1], given.values.dtype)
         _sell_fill(given.starts, given.columns, given.values, order, slices, self.height, columns, values)
         # As many stored entries to each thread.
-        workers = self.threads or usable_cores()
+        workers = _threads_for(self.threads, given.nonzeros)
         edges = np.searchsorted(slices, np.linspace(0, slices[-1], workers + 1)).tolist()
         edges[0], edges[-1] = 0, depths.size
         run = _together(_sell, list(pairwise(edges)))

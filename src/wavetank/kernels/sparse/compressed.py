@@ -5,6 +5,7 @@ Source: the format is that of Y. Saad, "Iterative Methods for Sparse Linear Syst
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ def compressed_rows(matrix: Any) -> CompressedRows:
     Parameters
     ----------
     matrix : scipy sparse matrix or array, torch sparse tensor, or tuple
-        Any scipy format; a two-dimensional torch tensor of layout CSR, COO or CSC on the CPU; or
+        Any scipy format; a two-dimensional torch tensor of layout CSR, COO or CSC, copied where it is on a GPU; or
         ``(starts, columns, values, shape)``.  Values are float32 or float64; integers and booleans become float64.
         Entries need not be sorted; entries of the same row and column are summed.
 
@@ -113,9 +114,19 @@ def _of_torch(tensor: Any) -> CompressedRows:
             allowed="a two-dimensional sparse tensor",
             hint="tensor.to_sparse_csr() makes one of a dense tensor",
         )
-    rows = tensor.detach().to("cpu")
-    rows = rows if rows.layout == torch.sparse_csr else rows.to_sparse_csr()
-    return _checked(rows.crow_indices().numpy(), rows.col_indices().numpy(), rows.values().numpy(), tuple(tensor.shape))
+    try:
+        rows = tensor.detach().to("cpu")
+        rows = rows if rows.layout == torch.sparse_csr else rows.to_sparse_csr()
+        starts, columns, values = rows.crow_indices().numpy(), rows.col_indices().numpy(), rows.values().numpy()
+    except (RuntimeError, TypeError) as error:
+        # Blocks, tensors of vectors, and types that numpy lacks, such as bfloat16.
+        raise _refuse(
+            "torch does not tell the rows of this tensor.",
+            given=f"{tensor.dtype}, {tensor.layout}",
+            allowed="float32 or float64 of layout CSR, CSC or COO",
+            hint=f"torch says: {str(error).splitlines()[0]}",
+        ) from None
+    return _checked(starts, columns, values, tuple(tensor.shape))
 
 
 def _check_range(indices: NDArray[Any], size: int, name: str) -> None:
@@ -133,7 +144,7 @@ def _check_range(indices: NDArray[Any], size: int, name: str) -> None:
 
 def _checked(starts: Any, columns: Any, values: Any, shape: Any) -> CompressedRows:
     try:
-        rows, width = (int(side) for side in shape)
+        rows, width = (operator.index(side) for side in shape)
     except (TypeError, ValueError):
         raise _refuse("The shape of a matrix is two whole numbers.", given=shape) from None
     if rows < 0 or not 0 <= width < _MOST_COLUMNS:

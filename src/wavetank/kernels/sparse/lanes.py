@@ -236,6 +236,26 @@ def column_ranges(columns: NDArray[Any], lanes: int, begin: int, end: int, lowes
 
 
 @njit(cache=True, nogil=True)
+def _mark_ends(
+    starts: Any, low: int, high: int, steps: int, lanes: int, first_row: int, masks: Any, first_mask: int
+) -> None:  # fmt: skip
+    """Set the bits of a segment: where a row ends, where a lane ends, and at the last nonzero."""
+    row = first_row
+    while row < starts.size - 1 and np.int64(starts[row]) < high:
+        place = np.int64(starts[row + 1]) - 1 - low
+        if 0 <= place < high - low:
+            # Shifts instead of a division, in all segments but the last.
+            owner = place // STEPS if steps == STEPS else place // steps
+            masks[first_mask + place - owner * steps] |= 1 << owner
+        row += 1
+    for lane in range(lanes):
+        first = low + lane * steps
+        stop: Any = min(first + steps, high)
+        if stop > first:
+            masks[first_mask + stop - 1 - first] |= 1 << lane
+
+
+@njit(cache=True, nogil=True)
 def lay_out(
     starts: NDArray[Any], given_columns: NDArray[Any], given_values: NDArray[Any], ranks: Any, lanes: int, begin: int,
     end: int, first_row: Any, first_piece: Any, lowest: Any, values: Any, columns: Any, masks: Any, offsets: Any,
@@ -257,39 +277,39 @@ def lay_out(
     """
     nonzeros = np.int64(starts[-1])
     size = STEPS * lanes
-    row, row_end = np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    row = np.empty(lanes, np.int64)
     for segment in range(begin, end):
         low, steps = segment * size, steps_of(segment, nonzeros, lanes)
-        base, piece, column_base = first_row[segment], first_piece[segment], lowest[segment]
-        last = first_row[segment + 1]
+        high: Any = min(low + size, nonzeros)
+        base, column_base = first_row[segment], lowest[segment]
         for lane in range(lanes):
-            at = min(low + lane * steps, nonzeros - 1)
-            row[lane] = row_of(starts, at, base, last)
-            row_end[lane] = starts[row[lane] + 1]
-        for step in range(steps):
-            mask = 0
-            place = low + step * lanes
-            for lane in range(lanes):
-                at = low + lane * steps + step
-                if at >= nonzeros:
-                    continue
+            from_, to = min(low + lane * steps, high), min(low + (lane + 1) * steps, high)
+            for at in range(from_, to):
                 column = np.int64(given_columns[at])
                 if ranks is not None:
                     column = np.int64(ranks[column])
-                columns[place + lane] = column - column_base
-                if values is not None:
-                    values[place + lane] = given_values[at]
-                ends = at + 1 == row_end[lane]
-                if ends or step == steps - 1 or at == nonzeros - 1:
-                    mask |= 1 << lane
+                columns[low + (at - from_) * lanes + lane] = column - column_base
+            if values is not None:
+                for at in range(from_, to):
+                    values[low + (at - from_) * lanes + lane] = given_values[at]
+        first_mask = segment * STEPS
+        _mark_ends(starts, low, high, steps, lanes, base, masks, first_mask)
+        for lane in range(lanes):
+            row[lane] = row_of(starts, min(low + lane * steps, nonzeros - 1), base, first_row[segment + 1])
+        piece = first_piece[segment]
+        for step in range(steps):
+            mask = np.int64(masks[first_mask + step])
+            lane = 0
+            while mask:
+                if mask & 1:
                     offsets[piece] = row[lane] - base
                     piece += 1
-                if ends and at + 1 < nonzeros:
-                    row[lane] += 1
-                    while np.int64(starts[row[lane] + 1]) <= at + 1:
+                    following = low + lane * steps + step + 1
+                    # A lane's last step also ends what is no row.
+                    while following < nonzeros and np.int64(starts[row[lane] + 1]) <= following:
                         row[lane] += 1
-                    row_end[lane] = starts[row[lane] + 1]
-            masks[segment * STEPS + step] = mask
+                mask >>= 1
+                lane += 1
 
 
 @njit(cache=True, nogil=True)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 _LINE_BYTES = 64
 _NEAR_LINES, _FAR_LINES = 512, 8192
-_SAMPLES, _SAMPLE = 4, 1 << 15
+# Where x stays in a second-level cache only the near model cache decides, and short samples warm that.
+_SAMPLES, _SAMPLE, _SHORT_SAMPLE = 4, 1 << 15, 1 << 12
 # Costs of a miss of the near and the far model cache, and of moving one item of x into its new place: relative to each
 # other only.
 _NEAR_COST, _FAR_COST, _MOVE_COST = 0.25, 0.75, 1.5
@@ -66,10 +67,11 @@ def _count(columns: NDArray[Any], counts: NDArray[Any]) -> None:
         counts[columns[i]] += 1
 
 
-def _samples(columns: NDArray[Any]) -> list[NDArray[Any]]:
-    if columns.size <= _SAMPLES * _SAMPLE:
+def _samples(columns: NDArray[Any], width: int) -> list[NDArray[Any]]:
+    sample = _SAMPLE if width > _FEW_COLUMNS else _SHORT_SAMPLE
+    if columns.size <= _SAMPLES * sample:
         return [columns]
-    return [columns[at : at + _SAMPLE] for at in np.linspace(0, columns.size - _SAMPLE, _SAMPLES).astype(int)]
+    return [columns[at : at + sample] for at in np.linspace(0, columns.size - sample, _SAMPLES).astype(int)]
 
 
 def _mean_misses(samples: list[NDArray[Any]], ranks: Any, items_a_line: int) -> tuple[float, float]:
@@ -113,7 +115,7 @@ def choose_order(columns: NDArray[Any], width: int, item_bytes: int, wanted: str
     """
     if not columns.size:
         return Order(False, None, None)
-    samples, items_a_line = _samples(columns), _LINE_BYTES // item_bytes
+    samples, items_a_line = _samples(columns, width), _LINE_BYTES // item_bytes
     near, far = _mean_misses(samples, None, items_a_line)
     as_given = Order(near >= _GATHER_FROM, None, None)
     most_saved = columns.size * (_NEAR_COST * near + _FAR_COST * far)

@@ -9,14 +9,22 @@ Stanford, 1999; ends and tolerance as in networkx.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.kernels.machine import require_memory
 from wavetank.kernels.sparse.compressed import compressed_rows
 from wavetank.kernels.sparse.products import SpMVPlan
+
+
+def _check(name: str, value: Any, kind: type, holds: Callable[[Any], bool], allowed: str) -> None:
+    if not isinstance(value, kind) or not holds(value):
+        raise BadValueError(f"{name} is out of range.", given=value, allowed=allowed, where="pagerank")
 
 
 def pagerank(
@@ -47,7 +55,7 @@ def pagerank(
     Raises
     ------
     BadValueError
-        If the graph is not square or a parameter or weight is out of range.
+        If the graph is not square, a parameter or weight is out of range, or memory is too short.
     WavetankError
         If the ranks do not settle within ``max_products``.
 
@@ -61,15 +69,13 @@ def pagerank(
     n = given.shape[0]
     if given.shape[1] != n:
         raise BadValueError("A graph's matrix is square.", given=f"{given.shape}", where="pagerank")
-    for name, value, holds, allowed in (
-        ("damping", damping, 0 <= damping < 1, "0 to below 1"),
-        ("tolerance", tolerance, tolerance > 0, "above 0"),
-        ("max_products", max_products, max_products >= 1, "at least 1"),
-    ):
-        if not holds:
-            raise BadValueError(f"{name} is out of range.", given=value, allowed=allowed, where="pagerank")
+    _check("damping", damping, Real, lambda value: 0 <= value < 1, "0 to below 1")
+    _check("tolerance", tolerance, Real, lambda value: value > 0, "above 0")
+    _check("max_products", max_products, Integral, lambda value: value >= 1, "a whole number, at least 1")
     if n == 0:
         return np.zeros(0)
+    # Weights, and the rows and columns of the transposed matrix, beside the plan.
+    require_memory(36 * given.nonzeros + 64 * n, f"PageRank of {n:,} vertices")
     weights = given.values.astype(np.float64) if weighted else np.ones(given.nonzeros)
     if weighted and not (np.isfinite(weights).all() and (weights >= 0).all()):
         wrong = int(np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0])
@@ -79,7 +85,13 @@ def pagerank(
     from scipy.sparse import csr_array
 
     edges = csr_array((weights, given.columns, given.starts), shape=given.shape)
-    leaving = np.asarray(edges.sum(axis=1)).ravel()
+    with np.errstate(over="ignore"):
+        leaving = np.asarray(edges.sum(axis=1)).ravel()
+    if not np.isfinite(leaving).all():
+        raise BadValueError(
+            "The weights of a vertex have no finite sum.", given=f"vertex {int(np.argmin(np.isfinite(leaving)))}",
+            where="pagerank", hint="divide all weights by the largest one: the ranks stay the same",
+        )  # fmt: skip
     plan = SpMVPlan(edges.T, threads=threads)
     dangling = leaving == 0
     share = np.divide(1.0, leaving, out=np.zeros(n), where=~dangling)

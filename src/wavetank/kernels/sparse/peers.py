@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import MissingExtraError, missing_extra
+from wavetank.errors import missing_extra
 from wavetank.kernels.sparse.compressed import compressed_rows
 
 
@@ -43,7 +43,8 @@ class ScipyCoo:
         return lambda: entries @ x
 
 
-def _torch(contender: str) -> Any:
+def require_torch(contender: str) -> Any:
+    """Return torch, or say which contender needs it."""
     try:
         import torch
     except ImportError:
@@ -59,44 +60,15 @@ class TorchCsr:
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Callable[[], Any]:
         """Return the product with x as a call without arguments."""
-        torch = _torch("torch-csr")
+        torch = require_torch("torch-csr")
         given = compressed_rows(matrix)
+        # MKL takes numbers of 32 bits: with 64 torch falls back to a loop of its own, several times slower.
+        short = max(given.nonzeros, given.shape[1]) <= np.iinfo(np.int32).max
+        kind = np.dtype(np.int32 if short else np.int64)
         parts = [
             torch.from_numpy(np.require(part, requirements="W"))
-            for part in (given.starts.astype(given.columns.dtype), given.columns, given.values)
+            for part in (given.starts.astype(kind), given.columns.astype(kind, copy=False), given.values)
         ]
         rows = torch.sparse_csr_tensor(*parts, size=given.shape, check_invariants=False)
         vector = torch.from_numpy(x)
         return lambda: rows @ vector
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchCooGpu:
-    """A torch tensor of layout COO times a vector on a CUDA device: cuSPARSE."""
-
-    def prepare(self, matrix: Any, x: NDArray[Any]) -> Callable[[], Any]:
-        """Return the product with x, which is on the device before the first call."""
-        torch = _torch("torch-coo-gpu")
-        if not torch.cuda.is_available():
-            raise MissingExtraError(
-                "The contender torch-coo-gpu needs a CUDA device.", hint="leave it out with --systems"
-            )
-        given = compressed_rows(matrix)
-        rows = np.repeat(np.arange(given.shape[0]), np.diff(given.starts))
-        entries = (
-            torch.sparse_coo_tensor(
-                torch.from_numpy(np.stack((rows, given.columns))),
-                torch.from_numpy(given.values.copy()),
-                size=given.shape,
-            )
-            .cuda()
-            .coalesce()
-        )
-        vector = torch.from_numpy(x).cuda()
-
-        def product() -> Any:
-            found = entries @ vector
-            torch.cuda.synchronize()
-            return found
-
-        return product

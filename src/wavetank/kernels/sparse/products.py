@@ -8,8 +8,8 @@ Source: Q. Zhang, Z.-B. Zhang, Z. Yao and Z. Jiang, "MERBIT: A GPU-Based SpMV Me
 arXiv 2605.07391, 2026.
 
 Differs from the source:
-1. A processor with vector registers instead of a GPU; the segment's form is that of
-   :mod:`wavetank.kernels.sparse.lanes`.
+1. A processor with vector registers; the segment's form is that of :mod:`wavetank.kernels.sparse.lanes`.  Plans on a
+   GPU are tiles of :mod:`wavetank.kernels.sparse.gpu`; what follows is about the processor.
 2. The paper's three further optimisations are not named in what is public.  Ours: rows without nonzeros left out,
    16-bit columns within a segment, equal values dropped.
 3. The order of columns, and how x is read, are chosen by an estimate of cache misses.
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError, unknown_name
 from wavetank.kernels.crew import crew_of, cuts
 from wavetank.kernels.machine import require_memory, usable_cores
+from wavetank.kernels.sparse import gpu, sharing
 from wavetank.kernels.sparse import lanes as kernel
-from wavetank.kernels.sparse import sharing
 from wavetank.kernels.sparse.compressed import CompressedRows, compressed_rows
 from wavetank.kernels.sparse.ordering import choose_order
 
@@ -41,6 +41,8 @@ ORDER_CHOICES = ("auto", "given", "hottest-first")
 READ_CHOICES = ("auto", "gather", "load")
 # Below these many nonzeros waking another thread costs more than it saves.
 NONZEROS_WORTH_A_THREAD = 1 << 13
+# Threads that lay out are woken anew each time.
+_NONZEROS_WORTH_WAKING = 1 << 18
 _PARTS_A_THREAD = 8
 _MOST_OFFSET = np.iinfo(np.uint16).max
 # With so many rows without nonzeros, skipping them saves more than the detour over the others costs.
@@ -82,6 +84,9 @@ class SpMVPlan:
         Order of the columns.
     read : {"auto", "gather", "load"}
         How x is read.
+    device : torch.device or str, optional
+        ``"cuda"`` for a plan on a GPU, of which only ``values`` can be chosen; by default that of a torch matrix, and
+        the processor for any other.
 
     Attributes
     ----------
@@ -91,11 +96,14 @@ class SpMVPlan:
     nonzeros : int
         Stored entries, duplicates included.
     segments : int
+        Of equal work; tiles on a GPU.
 
     Raises
     ------
     BadValueError, UnknownNameError
         If the matrix or a choice is not allowed, or memory is too short.
+    MissingExtraError
+        If a plan on a GPU lacks torch or Triton.
 
     Examples
     --------
@@ -106,7 +114,7 @@ class SpMVPlan:
 
     def __init__(
         self, matrix: Any, *, threads: int | None = None, rows: str = "auto", columns: str = "auto",
-        values: str = "auto", order: str = "auto", read: str = "auto",
+        values: str = "auto", order: str = "auto", read: str = "auto", device: Any = None,
     ) -> None:  # fmt: skip
         _check_choice("rows", rows, ROW_CHOICES)
         _check_choice("columns", columns, COLUMN_CHOICES)
@@ -114,6 +122,18 @@ class SpMVPlan:
         _check_choice("order", order, ORDER_CHOICES)
         _check_choice("read", read, READ_CHOICES)
         wanted = _check_threads(threads)
+        device = gpu.device_of(matrix) if device is None else device
+        self._tiled: gpu.TiledMatrix | None = None
+        if device is not None and not _is_processor(device):
+            if threads is not None or {rows, columns, order, read} != {"auto"}:
+                raise BadValueError(
+                    "Of a plan on a GPU only values can be chosen.", given="threads, rows, columns, order or read",
+                    allowed="values", where="SpMVPlan", hint="leave the others out, or leave out device",
+                )  # fmt: skip
+            self._tiled = tiled = gpu.TiledMatrix(matrix, device=device, values=values)
+            self.shape, self.dtype, self.nonzeros, self.segments = tiled.shape, tiled.dtype, tiled.nonzeros, tiled.tiles
+            self._x_shape = self.shape[1:]
+            return
         given = compressed_rows(matrix)
         self.shape, self.dtype, self.nonzeros = given.shape, given.values.dtype, given.nonzeros
         self._x_shape = self.shape[1:]
@@ -217,18 +237,21 @@ class SpMVPlan:
         return True
 
     def _each_part(self, work: Callable[[int, int], Any]) -> list[Any]:
-        """Return what ``work`` gives for each thread's part of the segments."""
-        with crew_of(self._threads) as crew:
-            return crew(work, cuts(self.segments, self._threads))
+        """Return what ``work`` gives for each part of the segments, one a thread."""
+        threads = min(self._threads, 1 + self.nonzeros // _NONZEROS_WORTH_WAKING)
+        with crew_of(threads) as crew:
+            return crew(work, cuts(self.segments, threads))
 
     @property
     def threads(self) -> int:
-        """Return the threads that work on a product."""
-        return self._threads
+        """Return the threads of this machine that work on a product: of a plan on a GPU the one that asks for it."""
+        return self._threads if self._tiled is None else 1
 
     @property
     def bytes_stored(self) -> int:
         """Return the bytes of the laid-out matrix, all of which a product reads."""
+        if self._tiled is not None:
+            return self._tiled.bytes_stored
         if not self.nonzeros:
             return 0
         arrays = [self._columns, self._masks, self._offsets, self._first_row, self._first_piece, self._lowest]
@@ -238,6 +261,8 @@ class SpMVPlan:
     @property
     def bytes_moved(self) -> int:
         """Return the bytes that cross between memory and caches if every item of x is read from memory once."""
+        if self._tiled is not None:
+            return self._tiled.bytes_moved
         moved = self._team.moved.size if self.nonzeros else 0
         return self.bytes_stored + self.dtype.itemsize * (2 * moved + sum(self.shape))
 
@@ -249,6 +274,8 @@ class SpMVPlan:
     @property
     def form(self) -> str:
         """Return how the matrix lies, in words."""
+        if self._tiled is not None:
+            return self._tiled.form
         if not self.nonzeros:
             return "no nonzeros"
         words = [f"{8 * self._columns.itemsize}-bit columns", "gathers" if self._gather else "loads"]
@@ -265,7 +292,8 @@ class SpMVPlan:
         Parameters
         ----------
         x : array_like, shape (columns,)
-            Of the plan's type or one that it holds exactly; never modified.
+            Of the plan's type or one that it holds exactly; never modified.  For a plan on a GPU also a torch tensor
+            there: the result is one then, and any other ``x`` is moved there and the result back.
         out : ndarray, shape (rows,), optional
             Where to write, contiguous and of the plan's type; a new array by default.
 
@@ -274,6 +302,8 @@ class SpMVPlan:
         BadValueError
             If ``x`` or ``out`` does not fit.
         """
+        if self._tiled is not None:
+            return self._multiply_on_device(self._tiled, x, out)
         vector = self._checked(x)
         y = np.empty(self.shape[0], self.dtype) if out is None else self._checked_out(out, vector)
         if not self.nonzeros:
@@ -287,27 +317,44 @@ class SpMVPlan:
                 kernel.spread(self._compact, self._kept, y)
         return y
 
+    def _multiply_on_device(self, tiled: gpu.TiledMatrix, x: Any, out: Any) -> Any:
+        if gpu.device_of(x) is not None:
+            return tiled.multiply(x, out=out)
+        vector = self._checked(x)
+        found = tiled.multiply_array(vector)
+        if out is None:
+            return found
+        self._checked_out(out, vector)[:] = found
+        return out
+
     def __matmul__(self, x: Any) -> Any:
-        """Return the product with a vector; a torch tensor for a torch tensor."""
-        if type(x).__module__.partition(".")[0] == "torch":
+        """Return the product with a vector; a torch tensor, where it lies, for a torch tensor."""
+        if type(x).__module__.partition(".")[0] == "torch" and gpu.device_of(x) is None:
             import torch
 
-            return torch.from_numpy(self.multiply(x.detach().numpy()))
+            return torch.from_numpy(self.multiply(_array_of(x)))
         return self.multiply(x)
 
     def _checked(self, x: Any) -> NDArray[Any]:
         if type(x) is np.ndarray and x.dtype is self.dtype and x.shape == self._x_shape and x.flags.carray:
             return x
-        array = np.asarray(x)
+        exact = not isinstance(x, list | tuple)
+        if type(x).__module__.partition(".")[0] == "torch":
+            x = _array_of(x)
+        try:
+            array = np.asarray(x)
+        except ValueError as error:
+            raise BadValueError(
+                "The vector does not fit the matrix.", given=type(x).__name__,
+                allowed=f"({self.shape[1]},): one item a column", where="SpMVPlan", hint=f"numpy says: {error}",
+            ) from None  # fmt: skip
         if array.shape != (self.shape[1],):
             raise BadValueError(
                 "The vector does not fit the matrix.", given=f"shape {array.shape}",
                 allowed=f"({self.shape[1]},): one item a column", where="SpMVPlan",
                 hint="multiply the columns of a matrix one at a time" if array.ndim == 2 else None,
             )  # fmt: skip
-        if array.dtype.kind not in "fiub" or not (
-            np.can_cast(array.dtype, self.dtype) or not isinstance(x, np.ndarray)
-        ):
+        if array.dtype.kind not in "fiub" or not (np.can_cast(array.dtype, self.dtype) or not exact):
             raise BadValueError(
                 "The vector is of a type that the product cannot hold.", given=str(array.dtype),
                 allowed=f"{self.dtype} or what it holds exactly", where="SpMVPlan",
@@ -331,6 +378,30 @@ class SpMVPlan:
         return checked
 
 
+def _is_processor(device: Any) -> bool:
+    return str(device) == "cpu"
+
+
+def _array_of(tensor: Any) -> NDArray[Any]:
+    """Return a torch tensor as an array, or say why it has none."""
+    if gpu.device_of(tensor) is not None:
+        raise BadValueError(
+            "The vector is on a GPU, the plan is not.", given=f"a vector on {tensor.device}", where="SpMVPlan",
+            hint=f'SpMVPlan(matrix, device="{tensor.device}") is one there',
+        )  # fmt: skip
+    try:
+        array: NDArray[Any] = tensor.detach().resolve_conj().resolve_neg().numpy()
+    except (TypeError, RuntimeError, AttributeError) as error:
+        # Sparse tensors, and types that numpy lacks, such as bfloat16.
+        raise BadValueError(
+            "The vector is of a type that the product cannot hold.",
+            given=f"{getattr(tensor, 'dtype', type(tensor).__name__)}, {getattr(tensor, 'layout', 'no tensor')}",
+            allowed="a dense tensor of float32 or float64", where="SpMVPlan",
+            hint=f"torch says: {str(error).splitlines()[0]}",
+        ) from None  # fmt: skip
+    return array
+
+
 def _all_equal(values: NDArray[Any]) -> bool:
     # A look at the first few settles it for most matrices.
     first = values[0]
@@ -345,7 +416,9 @@ def spmv(matrix: Any, x: Any, *, threads: int | None = None) -> Any:
     matrix : scipy sparse matrix or array, torch sparse tensor, tuple, or SpMVPlan
         As for :class:`SpMVPlan`.
     x : array_like or torch tensor, shape (columns,)
+        Where it is a tensor on a GPU, or the matrix is, the product is computed there.
     threads : int, optional
+        As for :class:`SpMVPlan`; a plan has its own.
 
     Returns
     -------
@@ -357,8 +430,14 @@ def spmv(matrix: Any, x: Any, *, threads: int | None = None) -> Any:
     BadValueError
         If matrix and vector do not fit together or are not allowed.
     """
-    plan = matrix if isinstance(matrix, SpMVPlan) else SpMVPlan(matrix, threads=threads, order="given")
-    return plan @ x
+    if isinstance(matrix, SpMVPlan):
+        if threads is not None:
+            raise BadValueError("A plan has its threads.", given=threads, where="spmv, threads", hint="leave it out")
+        return matrix @ x
+    device = gpu.device_of(x) or gpu.device_of(matrix)
+    if device is not None:
+        return SpMVPlan(matrix, threads=threads, device=device) @ x
+    return SpMVPlan(matrix, threads=threads, order="given") @ x
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,7 @@ def test_counters_do_not_overflow_in_long_runs(counter_bits):
     assert np.array_equal(found, keys)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
 @pytest.mark.parametrize("size", [1 << 8, 1 << 16])
 @pytest.mark.parametrize("kept", [0, 70_000])
 def test_a_block_in_which_a_counter_wraps_is_counted_again(rows, size, kept):
@@ -170,7 +170,7 @@ def test_no_more_scratch_is_taken_than_reported(dtype, counter_bits, fast_paths,
 
 def test_scratch_for_narrow_keys_does_not_grow_with_their_number():
     sorter = FractalSort(threads=3)
-    assert sorter.scratch_bytes(10, np.uint16) == sorter.scratch_bytes(10**10, np.uint16) < 1 << 23
+    assert sorter.scratch_bytes(10, np.uint16) == sorter.scratch_bytes(10**10, np.uint16) < 10 << 20
     assert sorter.scratch_bytes(10, np.uint8) < 1 << 18
 
 
@@ -365,9 +365,9 @@ def test_longer_floats_than_8_bytes_are_refused():
         sort(keys)
 
 
-@pytest.mark.parametrize("threads", [0, -1])
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
 def test_less_than_one_thread_is_refused(threads):
-    with pytest.raises(BadValueError, match="at least one thread") as caught:
+    with pytest.raises(BadValueError, match="number of threads, at least one") as caught:
         sort([1], threads=threads)
     assert (caught.value.given, caught.value.where) == (threads, "FractalSort.threads")
 
@@ -405,7 +405,65 @@ def test_an_output_that_does_not_fit_is_refused(out, told):
 def test_row_ids_that_do_not_go_with_the_keys_are_refused(row_ids):
     with pytest.raises(BadValueError, match="do not go with the keys") as caught:
         sort_pairs([3, 2, 1], row_ids)
-    assert caught.value.allowed == "integers of shape (3,)"
+    assert caught.value.allowed == "integers of shape (3,), each below 2^63"
+
+
+def test_row_ids_that_do_not_fit_are_refused_and_none_go_with_no_keys():
+    with pytest.raises(BadValueError, match="do not go with the keys") as caught:
+        sort_pairs([2, 1], np.array([1, 1 << 63], np.uint64))
+    assert caught.value.given == "uint64 of shape (2,), values of 2^63 and more"
+    assert sort_pairs([2, 1], np.array([1, (1 << 63) - 1], np.uint64))[1].tolist() == [(1 << 63) - 1, 1]
+    keys, ids = sort_pairs([], [])
+    assert (keys.size, ids.size, ids.dtype) == (0, 0, np.int64)
+
+
+@pytest.mark.parametrize("call", [sort, sort_pairs, FractalSort().histogram])
+@pytest.mark.parametrize("keys", [[[1, 2], [3]], ["1", 2, [3]]], ids=["ragged", "mixed"])
+def test_lists_that_are_no_array_are_refused(call, keys):
+    with pytest.raises(BadValueError, match="cannot be seen as an array"):
+        call(keys)
+
+
+def test_masked_keys_are_refused_and_a_mask_that_hides_nothing_is_not():
+    hidden = np.ma.array([3, 1, 2], mask=[False, True, False])
+    for call in (sort, sort_pairs, lambda given: sort_pairs([1, 2, 3], given)):
+        with pytest.raises(BadValueError, match="Masked values have no place in an order") as caught:
+            call(hidden)
+        assert caught.value.given == "1 masked of 3"
+    assert sort(np.ma.array([3, 1, 2], mask=False)).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("fast_paths", [True, False])
+def test_pairs_keep_the_bits_of_zeros_and_nans_in_the_order_given(dtype, fast_paths):
+    rng = np.random.default_rng(8)
+    keys = rng.choice(np.array([-2, -0.0, 0.0, 3, np.inf, -np.inf, np.nan, -np.nan], dtype), 5001)
+    ids = rng.permutation(keys.size) + 7
+    found, moved = FractalSort(threads=2, fast_paths=fast_paths).sort_pairs(keys, ids)
+    order = np.argsort(keys, kind="stable")
+    assert np.array_equal(bits(found), bits(keys[order]))
+    assert np.array_equal(moved, ids[order])
+
+
+def test_tensors_of_a_subclass_are_tensors():
+    torch = pytest.importorskip("torch")
+
+    class Column(torch.Tensor):
+        pass
+
+    found = sort(torch.tensor([2.0, 1.0], requires_grad=True).as_subclass(Column))
+    assert isinstance(found, torch.Tensor)
+    assert found.tolist() == [1.0, 2.0]
+
+
+def test_columns_of_a_few_keys_are_counted_in_eight_tables(monkeypatch):
+    monkeypatch.setattr(fractal_sort, "_KEYS_WORTH_MANY_TABLES", 1)
+    for dtype in (np.uint8, np.uint16):
+        keys = np.random.default_rng(3).choice(np.array([3, 77, 200], dtype), 300_007)
+        for counter_bits in (16, 32, None):
+            sorter = FractalSort(threads=2, counter_bits=counter_bits, fast_paths=False)
+            assert np.array_equal(sorter.histogram(keys), np.bincount(keys, minlength=1 << 8 * keys.itemsize))
+            assert np.array_equal(sorter.sort(keys), np.sort(keys))
 
 
 def test_a_sort_that_does_not_fit_into_memory_is_refused_before_it_begins(monkeypatch):

@@ -14,8 +14,9 @@ from wavetank.kernels.machine import MachineProfile, cached, measure, require_me
 
 FIGURES = [field.name for field in dataclasses.fields(MachineProfile) if field.name.endswith("_per_s")]
 KNOWN = MachineProfile(
-    cpu="a", cores=2, memory_bytes=3, **{name: float(place + 4) for place, name in enumerate(FIGURES)}
-)
+    cpu="a", cores=2, memory_bytes=3, spreads=dict.fromkeys(FIGURES, 1.1), conditions={"blas_kernels": "b"},
+    **{name: float(place + 4) for place, name in enumerate(FIGURES)},
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def measured(monkeypatch):
         return KNOWN
 
     monkeypatch.setattr(machine, "measure", instead)
+    monkeypatch.setattr(machine, "_UNKEPT", {})
     return calls
 
 
@@ -47,19 +49,35 @@ def _smaller(shape):
 
 
 def test_bandwidth_counts_the_bytes_of_all_arrays(monkeypatch):
-    monkeypatch.setattr(machine, "_best_s", lambda call, repeats: (call(), 0.5)[1])
+    monkeypatch.setattr(machine, "_least_s", lambda call, repeats: (call(), (0.5, 1.2))[1])
     seen = []
     one, every = machine._bandwidths(lambda *parts: seen.append(parts), (np.zeros(10), np.ones(10)), 3, 1)
-    assert one == every == 160 / 0.5
+    assert one == every == (160 / 0.5, 1.2)
     assert sorted(part[0].size for part in seen) == [3, 3, 4, 10]
 
 
+def _clock(monkeypatch, *durations):
+    """Let the calls to be timed take these seconds; return the list of calls."""
+    ticks = iter([tick for place, took in enumerate(durations) for tick in (100.0 * place, 100.0 * place + took)])
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: next(ticks))
+    return []
+
+
 def test_the_least_time_of_all_repetitions_after_a_warm_up_counts(monkeypatch):
-    clock = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
-    monkeypatch.setattr(machine.time, "perf_counter", lambda: next(clock))
-    calls = []
-    assert machine._best_s(lambda: calls.append(1), 3) == 1.0
+    calls = _clock(monkeypatch, 3.0, 2.0, 2.5)
+    assert machine._least_s(lambda: calls.append(1), 3) == (2.0, 1.25)
     assert len(calls) == 4
+
+
+def test_repetitions_that_differ_are_repeated(monkeypatch):
+    calls = _clock(monkeypatch, 4.0, 4.0, 1.0, 2.0, 2.2, 2.1)
+    assert machine._least_s(lambda: calls.append(1), 3) == pytest.approx((1.0, 1.05))
+    assert len(calls) == 7
+
+
+def test_repetitions_that_never_agree_leave_their_least_spread(monkeypatch):
+    _clock(monkeypatch, 1.0, 4.0, 4.0, 2.0, 4.0, 4.0, 1.0, 6.0, 6.0)
+    assert machine._least_s(lambda: None, 3) == (1.0, 2.0)
 
 
 def test_the_triad_scales_and_adds():
@@ -91,18 +109,21 @@ def test_thoroughness_is_passed_on(measured, tmp_path):
         lambda text: "",
         lambda text: "[1, 2]",
         lambda text: "{}",
-        lambda text: text.replace('"version": 1', '"version": 0'),
+        lambda text: text.replace('"peak_float64_per_s": 11.0', '"peak_float64_per_s": NaN'),
+        lambda text: text.replace('"peak_float64_per_s": 11.0', '"peak_float64_per_s": "11"'),
         lambda text: text.replace('"cores"', '"kernels"'),
         lambda text: json.dumps({"version": machine.PROFILE_VERSION}),
     ],
-    ids=["cut off", "empty", "a list", "no keys", "older", "an unknown key", "missing keys"],
+    ids=["cut off", "empty", "a list", "no keys", "no number", "a word", "an unknown key", "missing keys"],
 )
 def test_a_damaged_profile_is_measured_anew_and_replaced(damage, measured, tmp_path):
     cached(folder=tmp_path)
     (path,) = tmp_path.iterdir()
     whole = path.read_text()
     path.write_text(damage(whole))
-    assert cached(folder=tmp_path) == KNOWN
+    assert path.read_text() != whole
+    with pytest.warns(RuntimeWarning, match="is damaged: the machine is measured again"):
+        assert cached(folder=tmp_path) == KNOWN
     assert measured == [True, True]
     assert path.read_text() == whole
 
@@ -111,16 +132,88 @@ def test_bytes_that_are_no_text_are_measured_anew(measured, tmp_path):
     cached(folder=tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_bytes(b"\xff\xfe\x00")
-    assert cached(folder=tmp_path) == KNOWN
+    with pytest.warns(RuntimeWarning, match="is damaged"):
+        assert cached(folder=tmp_path) == KNOWN
     assert len(measured) == 2
+
+
+def test_a_profile_of_another_version_is_told_and_measured_anew(measured, tmp_path):
+    cached(folder=tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text().replace(f'"version": {machine.PROFILE_VERSION}', '"version": 1'))
+    with pytest.warns(RuntimeWarning, match=f"is of version 1, not {machine.PROFILE_VERSION}"):
+        assert cached(folder=tmp_path) == KNOWN
+    assert len(measured) == 2
+    assert json.loads(path.read_text())["version"] == machine.PROFILE_VERSION
+
+
+def test_a_profile_of_a_busy_machine_is_told_and_serves_this_process_alone(monkeypatch, tmp_path):
+    busy = dataclasses.replace(KNOWN, spreads={"copy_one_bytes_per_s": 1.0, "peak_float32_per_s": 2.5})
+    calls = []
+    monkeypatch.setattr(machine, "measure", lambda quick: (calls.append(quick), busy)[1])
+    monkeypatch.setattr(machine, "_UNKEPT", {})
+    assert busy.disturbed
+    assert busy.spread == 2.5
+    with pytest.warns(RuntimeWarning, match="busy while its limits were measured: repetitions differed by up to 2.50"):
+        assert cached(folder=tmp_path) == busy
+    assert cached(folder=tmp_path) is busy
+    assert len(calls) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_work_of_others_counts_as_a_disturbance():
+    assert not dataclasses.replace(KNOWN, others_cores=0.3).disturbed
+    busy = dataclasses.replace(KNOWN, others_cores=0.9)
+    assert busy.disturbed
+    assert "others used 0.9 cores" in busy.note()
+
+
+def test_what_others_use_is_what_the_system_used_less_our_own(monkeypatch, tmp_path):
+    facts = tmp_path / "stat"
+    facts.write_text("cpu  100 20 30 9999 5 4 3 2 0 0\ncpu0 1 2 3\n")
+    monkeypatch.setattr(machine, "Path", lambda name: facts)
+    monkeypatch.setattr(machine.os, "sysconf", lambda name: 10)
+    monkeypatch.setattr(machine.os, "times", lambda: os.times_result((1.5, 0.5, 7.0, 7.0, 9.0)))
+    assert machine._others_s() == pytest.approx(15.9 - 2.0)
+    facts.write_text("cpu 1 2\n")
+    assert machine._others_s() is None
+    facts.unlink()
+    assert machine._others_s() is None
+
+
+def test_a_note_tells_the_limits_and_whether_they_can_be_trusted():
+    assert "measured on this machine: copy" in KNOWN.note()
+    assert "differed by up to 1.10" in KNOWN.note()
+    assert "busy, so too low" in dataclasses.replace(KNOWN, spreads={"a": 2.0}).note()
+
+
+def test_another_blas_or_another_steering_of_it_has_a_profile_of_its_own(measured, tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    cached(folder=tmp_path)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    cached(folder=tmp_path)
+    assert len(measured) == len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_profile_that_cannot_be_written_whole_leaves_nothing_behind(measured, monkeypatch, tmp_path):
+    def full(profile, file, indent):
+        file.write("{")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(machine.json, "dump", full)
+    with pytest.warns(RuntimeWarning, match="cannot be kept in .*No space left on device"):
+        assert cached(folder=tmp_path) == KNOWN
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_only_costs_a_measurement(measured, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert cached(folder=blocked / "below") == KNOWN
-    assert cached(folder=blocked / "below") == KNOWN
-    assert len(measured) == 2
+    with pytest.warns(RuntimeWarning):
+        assert cached(folder=blocked / "below") == KNOWN
+    with pytest.warns(RuntimeWarning, match="cannot be read"):
+        assert cached(folder=blocked / "below") == KNOWN
+    assert len(measured) == 1
 
 
 def test_another_number_of_cores_has_a_profile_of_its_own(measured, tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Pages: one partition of memory and the parts it is made of."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,15 @@ from hypothesis import strategies as st
 from wavetank.kernels import paged_sort
 from wavetank.kernels.crew import crew_of
 from wavetank.kernels.key_codec import codec_for, decoded, encoded, identity
-from wavetank.kernels.paged_sort import WORD_COPIES, expand, sample_of, sort_wide, trend, wide_scratch_bytes
+from wavetank.kernels.paged_sort import (
+    WORD_COPIES,
+    copy_if_falling,
+    copy_if_rising,
+    expand,
+    sample_of,
+    sort_wide,
+    wide_scratch_bytes,
+)
 
 PLAIN = identity(codec_for(np.uint32))
 
@@ -80,31 +90,103 @@ def test_parts_of_an_expansion_fit_together_and_touch_nothing_else(dtype):
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("keys", "rises", "falls"),
     [
-        ([1, 2, 2, 9], (True, False)),
-        ([9, 2, 2, 1], (False, True)),
-        ([4, 4, 4], (True, True)),
-        ([4], (True, True)),
-        ([1, 3, 2], (False, False)),
+        ([1, 2, 2, 9], True, False),
+        ([9, 2, 2, 1], False, True),
+        ([4, 4, 4], True, True),
+        ([4], True, True),
+        ([1, 3, 2], False, False),
     ],
 )
-def test_trends_are_told(keys, expected):
+def test_keys_in_order_are_copied_and_others_told(keys, rises, falls):
+    keys = np.array(keys, np.uint32)
+    out = np.zeros_like(keys)
     with crew_of(1) as crew:
-        assert trend(np.array(keys, np.uint32), PLAIN, crew, 1) == expected
+        assert copy_if_rising(keys, out, PLAIN, crew, 1) == rises
+        assert not rises or np.array_equal(out, keys)
+        assert copy_if_falling(keys, out, PLAIN, crew, 1) == falls
+        assert not falls or np.array_equal(out, keys[::-1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 2047, 2048, 2049, 10_007])
+def test_copies_by_parts_and_blocks_are_whole(threads, n, small_parts):
+    keys = np.sort(np.random.default_rng(n).integers(0, n, n, dtype=np.uint64))
+    with crew_of(threads) as crew:
+        out = np.zeros_like(keys)
+        assert copy_if_rising(keys, out, codec_for(np.uint64), crew, threads)
+        assert np.array_equal(out, keys)
+        out[:] = 0
+        assert copy_if_falling(keys[::-1].copy(), out, codec_for(np.uint64), crew, threads)
+        assert np.array_equal(out, keys)
+
+
+@pytest.mark.parametrize("at", [1, 2047, 2048, 2049, 4999, 5000, 5001, 9999])
+def test_one_step_the_other_way_is_seen_in_a_block_and_between_parts_and_blocks(at, small_parts):
+    keys = np.arange(10_000, dtype=np.uint32) + 1
+    keys[at] = 0
+    for threads in (1, 2):
+        with crew_of(threads) as crew:
+            assert not copy_if_rising(keys, np.empty_like(keys), PLAIN, crew, threads)
+            assert not copy_if_falling((20_000 - keys), np.empty_like(keys), PLAIN, crew, threads)
 
 
 def test_a_step_between_the_parts_of_two_threads_is_seen(small_parts):
     keys = np.concatenate((np.arange(500, 1000), np.arange(500))).astype(np.uint32)
     with crew_of(2) as crew:
-        assert trend(keys, PLAIN, crew, 2) == (False, False)
-        assert trend(np.arange(1000, dtype=np.uint32), PLAIN, crew, 2) == (True, False)
+        assert not copy_if_rising(keys, np.empty_like(keys), PLAIN, crew, 2)
+        assert not copy_if_falling(keys[::-1].copy(), np.empty_like(keys), PLAIN, crew, 2)
 
 
-def test_signed_keys_have_the_trend_of_their_values():
+def test_signed_keys_rise_by_their_values():
     keys = np.array([-5, -1, 0, 7], np.int32)
+    out = np.empty(4, np.uint32)
     with crew_of(1) as crew:
-        assert trend(keys.view(np.uint32), codec_for(np.int32), crew, 1) == (True, False)
+        assert copy_if_rising(keys.view(np.uint32), out, codec_for(np.int32), crew, 1)
+    assert out.view(np.int32).tolist() == [-5, -1, 0, 7]
+
+
+@pytest.mark.parametrize("n", [60, 100, 127, 2000, 3000, 4095])
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_pages_of_keys_that_differ_only_far_below_their_leading_bits_are_sorted(n, with_ids):
+    # Their lowest digits are sorted last by a shift close to the width of a word.
+    for far in (60, 61, 62):
+        keys = np.random.default_rng(n).integers(0, 1 << 40, n, dtype=np.uint64)
+        keys[3] = np.uint64(1) << np.uint64(far)
+        ids = np.arange(n) if with_ids else None
+        found, moved = sorted_by_pages(keys, 1, ids)
+        assert np.array_equal(found, np.sort(keys))
+        assert moved is None or np.array_equal(moved, np.argsort(keys, kind="stable"))
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_a_page_for_every_key_and_lines_of_our_own_give_the_same(with_ids, monkeypatch, make_keys):
+    keys = make_keys("uniform", 60_001, np.uint64)
+    ids = np.arange(keys.size) if with_ids else None
+    few = sorted_by_pages(keys, 3, ids)
+    monkeypatch.setattr(paged_sort, "_FEW_PAGES", 0)
+    many = sorted_by_pages(keys, 3, ids)
+    assert np.array_equal(few[0], many[0])
+    assert np.array_equal(few[0], np.sort(keys))
+    assert not with_ids or np.array_equal(few[1], many[1])
+
+
+def test_pages_in_pages_take_turns_with_one_copy(monkeypatch):
+    monkeypatch.setattr(paged_sort, "_LARGE_BYTES", 1 << 16)
+    monkeypatch.setattr(paged_sort, "PAGE_BYTES", 1 << 14)
+    # Nearly all keys lie in one page, and of that page in one page again.
+    keys = np.random.default_rng(1).integers(0, 1 << 17, 1_000_000, dtype=np.uint64)
+    for level, far in enumerate((62, 45, 29)):
+        keys[level::1000] = np.uint64(1) << np.uint64(far)
+    sorted_by_pages(keys, 1)
+    tracemalloc.start()
+    found, _ = sorted_by_pages(keys, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(found, np.sort(keys))
+    # The result, one copy, and tables of prefixes and counters.
+    assert peak < 2 * keys.nbytes + (7 << 20)
 
 
 def test_insertion_that_gives_up_loses_no_key():

@@ -14,6 +14,7 @@ Differs from the source:
 3. A thread counts four places of its slice at once.  Where a sample of 1,024 keys hardly repeats itself they share one
    table of 16-bit counters, which caches best.  Otherwise each has a table of its own, so that equal keys do not wait
    for each other, and counters of 32 bits, which need no blocks; the keys that matter are few, so they are cached.
+   Where the sample holds a few dozen keys at most, each place has two tables that take turns.
 4. The tables start at different offsets within a page of memory; at equal ones equal keys stall.
 5. Keys are counted by their raw bits; sign and float order are applied when the counts are expanded, at no cost a key.
 6. Where the sample holds few distinct keys they are counted by vector compares; a key that was not sampled makes the
@@ -39,9 +40,19 @@ from wavetank.kernels.crew import Crew, crew_of, parts_of
 from wavetank.kernels.hot_keys import hot_keys, sort_with_hot_keys
 from wavetank.kernels.key_codec import UNSIGNED, codec_for, decoded, encoded
 from wavetank.kernels.machine import require_memory, usable_cores
-from wavetank.kernels.paged_sort import WORD_COPIES, expand, sample_of, sort_wide, trend, turn, wide_scratch_bytes
+from wavetank.kernels.paged_sort import (
+    WORD_COPIES,
+    copy_if_falling,
+    copy_if_rising,
+    expand,
+    sample_of,
+    sort_wide,
+    turn,
+    wide_scratch_bytes,
+)
 
-TABLES = 4
+STREAMS = 4
+_MOST_TABLES = 8
 _SAMPLE = 1024
 _TABLE_GAP_BYTES = 192
 # The sample, and what sorting a short input takes.
@@ -53,8 +64,11 @@ _FEW = {1: 4, 2: 6, 4: 16, 8: 16}
 _COMPARE_BLOCK = 4096
 # What to do where memory is too short.
 _SMALLER_SORTS = "sort smaller parts and merge them, or free memory first"
-# Of the sampled keys, how many must be distinct for one table to serve.
-_MOSTLY = 0.75
+# Of the sampled keys, how many must be distinct for one table to serve, and how few for equal keys to follow each
+# other so often that four tables do not keep them apart.
+_MOSTLY, _HARDLY = 0.75, 64
+# Clearing and adding up as many tables must not show.
+_KEYS_WORTH_MANY_TABLES = 1 << 23
 
 _LOW_BYTE = np.uint64(0xFF)
 _LOW_HALF = np.uint64(0xFFFF)
@@ -64,7 +78,7 @@ _BYTE, _HALF = np.uint64(8), np.uint64(16)
 @njit(cache=True, nogil=True)
 def _add_bytes(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray[Any]) -> None:
     """Count the keys of words ``first`` to ``stop`` of each quarter of ``words``, eight in a word."""
-    quarter, last = words.size // TABLES, tables.shape[0] - 1
+    quarter, last = words.size // STREAMS, tables.shape[0] - 1
     one = tables.dtype.type(1)
     # Slices, for indices that the compiler knows to be no negative ones.
     ours, second = words[first:stop], words[quarter + first : quarter + stop]
@@ -82,7 +96,7 @@ def _add_bytes(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray
 @njit(cache=True, nogil=True)
 def _add_halves(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray[Any]) -> None:
     """Count the keys of words ``first`` to ``stop`` of each quarter of ``words``, four in a word."""
-    quarter, last = words.size // TABLES, tables.shape[0] - 1
+    quarter, last = words.size // STREAMS, tables.shape[0] - 1
     one = tables.dtype.type(1)
     # Slices, for indices that the compiler knows to be no negative ones.
     ours, second = words[first:stop], words[quarter + first : quarter + stop]
@@ -95,6 +109,28 @@ def _add_halves(words: NDArray[np.uint64], first: int, stop: int, tables: NDArra
             tables[2 & last, c & _LOW_HALF] += one
             tables[3 & last, d & _LOW_HALF] += one
             a, b, c, d = a >> _HALF, b >> _HALF, c >> _HALF, d >> _HALF
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _add_in_turns(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray[Any], width: np.uint64) -> None:
+    """Count like the two above, keys of ``width`` bits, where each quarter has two of eight tables by turns."""
+    quarter, mask = words.size // STREAMS, (np.uint64(1) << width) - np.uint64(1)
+    one = tables.dtype.type(1)
+    ours, second = words[first:stop], words[quarter + first : quarter + stop]
+    third, fourth = words[2 * quarter + first : 2 * quarter + stop], words[3 * quarter + first : 3 * quarter + stop]
+    for i in range(ours.size):
+        a, b, c, d = ours[i], second[i], third[i], fourth[i]
+        for _ in range(32 // width):
+            tables[0, a & mask] += one
+            tables[1, b & mask] += one
+            tables[2, c & mask] += one
+            tables[3, d & mask] += one
+            a, b, c, d = a >> width, b >> width, c >> width, d >> width
+            tables[4, a & mask] += one
+            tables[5, b & mask] += one
+            tables[6, c & mask] += one
+            tables[7, d & mask] += one
+            a, b, c, d = a >> width, b >> width, c >> width, d >> width
 
 
 @njit(cache=True, nogil=True)
@@ -126,21 +162,25 @@ def _count_part(words: NDArray[np.uint64], tables: NDArray[Any], full: int, tota
     ----------
     words : ndarray of uint64
         Eight or four keys each, fewer than 2^32 keys in all.
-    tables : ndarray, shape (1 or 2 or 4, more than the keys' values)
+    tables : ndarray, shape (1 or 2 or 4 or 8, more than the keys' values)
         Hot counters, all zero.
     full : int
         The most that a hot counter holds.
     """
     keys_in_word = 8 if totals.size == 256 else 4
     # One step counts a word of each quarter; all its keys may be equal.
-    keys_in_step = TABLES * keys_in_word
+    keys_in_step = STREAMS * keys_in_word
     safe = full * tables.shape[0] // keys_in_step
-    quarter = words.size // TABLES
+    quarter = words.size // STREAMS
     length, longest = safe, quarter
     first, again = 0, 0
     while first < quarter:
         stop = min(first + length, quarter)
-        if keys_in_word == 8:
+        if tables.shape[0] == _MOST_TABLES and keys_in_word == 8:
+            _add_in_turns(words, first, stop, tables, _BYTE)
+        elif tables.shape[0] == _MOST_TABLES:
+            _add_in_turns(words, first, stop, tables, _HALF)
+        elif keys_in_word == 8:
             _add_bytes(words, first, stop, tables)
         else:
             _add_halves(words, first, stop, tables)
@@ -154,7 +194,7 @@ def _count_part(words: NDArray[np.uint64], tables: NDArray[Any], full: int, tota
         _drain(tables, totals)
         first = stop
         length = min(2 * length, longest)
-    for i in range(TABLES * quarter, words.size):
+    for i in range(STREAMS * quarter, words.size):
         word = words[i]
         for _ in range(keys_in_word):
             totals[word & np.uint64(totals.size - 1)] += np.uint32(1)
@@ -194,7 +234,9 @@ def _count_all(
 
     Of ``sampled`` keys ``distinct`` ones differed.
     """
-    rows = 1 if distinct > _MOSTLY * sampled else TABLES
+    rows = 1 if distinct > _MOSTLY * sampled else STREAMS
+    if distinct <= _HARDLY and raw.size >= _KEYS_WORTH_MANY_TABLES:
+        rows = _MOST_TABLES
     if counter_bits is None:
         counter_bits = 16 if rows == 1 else 32
     size, in_word = 1 << 8 * raw.itemsize, 8 // raw.itemsize
@@ -242,9 +284,9 @@ class FractalSort:
     fast_paths: bool = True
 
     def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
+        if self.threads is not None and not (isinstance(self.threads, (int, np.integer)) and self.threads >= 1):
             raise BadValueError(
-                "Sorting needs at least one thread.",
+                "Sorting needs a number of threads, at least one.",
                 given=self.threads,
                 allowed="1 or more, or None for all usable cores",
                 where="FractalSort.threads",
@@ -263,8 +305,8 @@ class FractalSort:
         Parameters
         ----------
         keys : array_like or torch tensor, shape (n,)
-            Booleans, integers or floats of native byte order, at most 8 bytes each; a tensor is on the CPU.  Never
-            modified, unless it is also given as ``out``.
+            Booleans, integers or floats of native byte order, at most 8 bytes each, none of them masked; a tensor is
+            on the CPU, and its gradient is not followed.  Never modified, unless it is also given as ``out``.
         out : ndarray or torch tensor, shape (n,), optional
             Where to write, of the kind and type of ``keys``; new memory by default.
 
@@ -308,7 +350,7 @@ class FractalSort:
         keys : array_like or torch tensor, shape (n,)
             As for :meth:`sort`.
         row_ids : array_like or torch tensor of integers, shape (n,), optional
-            ``0 ... n - 1`` by default.
+            Each below 2^63; ``0 ... n - 1`` by default.
 
         Returns
         -------
@@ -334,33 +376,25 @@ class FractalSort:
         )
         ids = np.arange(n) if row_ids is None else _checked_ids(row_ids, n)
         if n == 0:
-            return array.copy(), ids
+            return array.copy(), ids.copy()
         if array.dtype.kind == "f":
-            # Equal to the comparison, unlike in bits: zeros of either sign, NaNs of any payload.
-            plain = array.copy()
-            plain[array == 0] = 0
-            plain[np.isnan(array)] = np.nan
-            unsigned = UNSIGNED[array.itemsize]
-            if not np.array_equal(plain.view(unsigned), array.view(unsigned)):
-                _, order = self.sort_pairs(plain)
-                return array[order], ids[order]
+            zero, nan = array == 0, np.isnan(array)
+            if np.signbit(array[zero]).any() or nan.any():
+                # Equal to the comparison, unlike in bits: zeros of either sign, NaNs of any payload.
+                plain = array.copy()
+                plain[zero], plain[nan] = 0, np.nan
+                found, out_ids = self._sort_pairs(plain, ids, row_ids is None)
+                # Equal keys keep their order, so their own bits can be put back without knowing where each went.
+                first, zeros, nans = (int(np.count_nonzero(which)) for which in (array < 0, zero, nan))
+                found[first : first + zeros], found[n - nans :] = array[zero], array[nan]
+                return found, out_ids
         if array.itemsize == 1:
-            codes, out_ids = self.sort_pairs(encoded(array).astype(np.uint16), ids)
-            return decoded(codes.astype(np.uint8), array.dtype), out_ids
-        raw = array.view(UNSIGNED[array.itemsize])
-        out, out_ids = np.empty_like(raw), np.empty_like(ids)
-        codec = codec_for(array.dtype)
-        with crew_of(self._threads()) as crew:
-            if self.fast_paths:
-                ascending, descending = trend(raw, codec, crew, self._threads())
-                if ascending:
-                    crew(np.copyto, [(out[a:b], raw[a:b]) for a, b in parts_of(n, self._threads())])
-                    return out.view(array.dtype), ids if row_ids is None else ids.copy()
-                if descending:
-                    turn(raw, ids, out, out_ids, crew, self._threads())
-                    return out.view(array.dtype), out_ids
-            sort_wide(raw, out, codec, crew, self._threads(), ids, out_ids)
-        return out.view(array.dtype), out_ids
+            values = _values(array.dtype)
+            codes = np.empty(values.size, np.uint16)
+            codes[values] = np.arange(values.size)
+            found, out_ids = self._sort_pairs(codes[array.view(np.uint8)], ids, row_ids is None)
+            return values.astype(np.uint8)[found].view(array.dtype), out_ids
+        return self._sort_pairs(array, ids, row_ids is None)
 
     def histogram(self, keys: Any) -> NDArray[np.uint64]:
         """Return how often each value of a type of up to 16 bits occurs, from the smallest value to the largest.
@@ -404,7 +438,7 @@ class FractalSort:
         if item > 2:
             return wide_scratch_bytes(n, item, self._threads())
         size = 1 << 8 * item
-        tables = TABLES * (size * (self.counter_bits or 32) // 8 + _TABLE_GAP_BYTES)
+        tables = _MOST_TABLES * (size * (self.counter_bits or 32) // 8 + _TABLE_GAP_BYTES)
         # Beside the tables, each thread's totals and, in words, the values and their counts in two orders and summed.
         return self._threads() * (tables + 4 * size) + 4 * 8 * size + _SMALL_BYTES
 
@@ -441,16 +475,31 @@ class FractalSort:
             return
         codec = codec_for(dtype)
         if self.fast_paths:
-            ascending, descending = trend(raw, codec, crew, threads)
-            if ascending or descending:
-                source = raw if ascending else raw[::-1]
-                crew(np.copyto, [(out[a:b], source[a:b]) for a, b in parts_of(n, threads)])
+            if copy_if_rising(raw, out, codec, crew, threads) or copy_if_falling(raw, out, codec, crew, threads):
                 return
             hot = hot_keys(raw, codec)
             if hot is not None:
                 sort_with_hot_keys(raw, out, hot, codec, crew, threads)
                 return
         sort_wide(raw, out, codec, crew, threads)
+
+    def _sort_pairs(
+        self, array: NDArray[Any], ids: NDArray[np.int64], ours: bool
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Sort keys of at least two bytes, equal ones of which have equal bits; ``ids`` are returned if ``ours``."""
+        raw, threads = array.view(UNSIGNED[array.itemsize]), self._threads()
+        out, out_ids = np.empty_like(raw), np.empty_like(ids)
+        codec = codec_for(array.dtype)
+        with crew_of(threads) as crew:
+            if self.fast_paths and copy_if_rising(raw, out, codec, crew, threads):
+                if ours:
+                    return out.view(array.dtype), ids
+                crew(np.copyto, [(out_ids[a:b], ids[a:b]) for a, b in parts_of(ids.size, threads)])
+            elif self.fast_paths and copy_if_falling(raw, out, codec, crew, threads):
+                turn(raw, ids, out, out_ids, crew, threads)
+            else:
+                sort_wide(raw, out, codec, crew, threads, ids, out_ids)
+        return out.view(array.dtype), out_ids
 
     def _expand(self, out: NDArray[Any], values: NDArray[Any], counts: NDArray[Any], crew: Crew) -> None:
         ends = counts.cumsum(dtype=np.uint64)
@@ -468,8 +517,27 @@ def _values(dtype: np.dtype[Any]) -> NDArray[np.intp]:
 
 
 def _is_tensor(values: Any) -> bool:
-    """Tell a torch tensor from anything else without importing torch."""
-    return type(values).__module__.partition(".")[0] == "torch"
+    """Tell a torch tensor, of a subclass too, from anything else without importing torch."""
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(values).__mro__)
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    """Return ``values`` as an array, or say why they are none."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise BadValueError(
+            "Masked values have no place in an order.",
+            given=f"{np.count_nonzero(values.mask):,} masked of {values.size:,}",
+            allowed="arrays without masked values",
+            hint="keys.compressed() leaves them out, keys.filled(value) puts a value in their place",
+        )
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadValueError(
+            "This cannot be seen as an array.",
+            given=f"{type(values).__name__} ({error})",
+            allowed="numbers in one dimension",
+        ) from error
 
 
 def _array_of(tensor: Any) -> NDArray[Any]:
@@ -494,7 +562,7 @@ def _tensor_of(array: NDArray[Any]) -> Any:
 
 
 def _checked_keys(keys: ArrayLike) -> NDArray[Any]:
-    array = np.asarray(keys)
+    array = _as_array(keys)
     if array.ndim != 1:
         raise BadValueError(
             "Keys are sorted as a vector.",
@@ -525,12 +593,15 @@ def _in_line(keys: NDArray[Any]) -> NDArray[Any]:
 
 
 def _checked_ids(row_ids: ArrayLike, n: int) -> NDArray[np.int64]:
-    ids = np.asarray(row_ids)
-    if ids.shape != (n,) or ids.dtype.kind not in "iu":
+    ids = _as_array(row_ids)
+    if n == ids.size == 0:
+        return np.empty(0, np.int64)
+    beyond = ids.dtype.kind == "u" and ids.itemsize == 8 and bool((ids > np.iinfo(np.int64).max).any())
+    if ids.shape != (n,) or ids.dtype.kind not in "iu" or beyond:
         raise BadValueError(
             "Row ids do not go with the keys.",
-            given=f"{ids.dtype} of shape {ids.shape}",
-            allowed=f"integers of shape ({n},)",
+            given=f"{ids.dtype} of shape {ids.shape}" + (", values of 2^63 and more" if beyond else ""),
+            allowed=f"integers of shape ({n},), each below 2^63",
         )
     return np.ascontiguousarray(ids, np.int64)
 

@@ -154,7 +154,7 @@ def sort_with_hot_keys(
     kept = crew(_part, [(keys[a:b], hot.slots, out[a:b], counts[i]) for i, (a, b) in enumerate(parts)])
     rest = np.concatenate([out[a : a + count] for (a, _), count in zip(parts, kept, strict=True)])
     if rest.size:
-        sort_wide(rest, out[: rest.size], codec, crew, threads)
-        rest[:] = out[: rest.size]
+        sort_wide(rest, out[: rest.size], codec, crew, threads, spent=True)
+        crew(np.copyto, [(rest[a:b], out[a:b]) for a, b in parts_of(rest.size, threads)])
     values, times = hot.slots[hot.taken], counts.sum(axis=(0, 1))[hot.taken]
     crew(_weave, [(out, rest, values, times, codec, a, b) for a, b in parts])

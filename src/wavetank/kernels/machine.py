@@ -10,6 +10,8 @@ IEEE TCCA Newsletter, 1995 (STREAM).
 Differs from the source:
 1. Arrays hold 64 or 256 MB instead of four times the last-level cache, and the best of a few repetitions counts.
 2. Bytes counted are those the program asks for; reading a line before it is overwritten is not counted.
+3. Repetitions that differ tell of a machine that was busy: the figure is taken again, and how far they differed is kept
+   with it.  What was measured while others worked is not kept for the next program.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +37,18 @@ from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of, cuts
 from wavetank.units import show
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
+# Above this ratio of the middle to the least time of a figure's repetitions something else was using the machine, and
+# the figure is measured again, so many times in all.
+QUIET_SPREAD = 1.3
+_TRIES = 3
+# Variables that make a BLAS choose other kernels, block sizes or threads than by itself.
+_STEERING = (
+    "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+    "MKL_ENABLE_INSTRUCTIONS", "BLIS_ARCH_TYPE",
+)  # fmt: skip
+# Share of the cores that other processes may use without counting as a disturbance.
+QUIET_SHARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +81,36 @@ class MachineProfile:
     """Floating-point operations of a square float32 product, all threads of the BLAS."""
     peak_float64_per_s: float
     """The same in float64."""
+    conditions: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What decides how fast the BLAS is beside the processor: the name of its kernels, variables that steer it."""
+    spreads: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """Figure to the middle over the least time of its repetitions; 1 on a quiet machine."""
+    others_cores: float = 0.0
+    """Cores that other processes used meanwhile, on average; 0 where the system does not say."""
+
+    @property
+    def spread(self) -> float:
+        """The largest of the spreads; 1 where none is kept."""
+        return max(self.spreads.values(), default=1.0)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something else used the machine while it was measured, so that its limits may be higher."""
+        return self.spread > QUIET_SPREAD or self.others_cores > QUIET_SHARE * self.cores
+
+    def note(self) -> str:
+        """Return one line for a report: the limits, and how steady they were when measured."""
+        limits = (
+            f"copy {show(self.copy_all_bytes_per_s, 'bytes')}/s, triad {show(self.triad_all_bytes_per_s, 'bytes')}/s, "
+            f"products {self.peak_float32_per_s / 1e9:.0f} (float32) and {self.peak_float64_per_s / 1e9:.0f} (float64) "
+            "GFLOP/s"
+        )
+        said = "measured while the machine was busy, so too low" if self.disturbed else "measured on this machine"
+        return f"Limits {said}: {limits}; {self.steadiness()}."
+
+    def steadiness(self) -> str:
+        """Return how far repetitions differed and how much others worked, in words."""
+        return f"repetitions differed by up to {self.spread:.2f}, others used {self.others_cores:.1f} cores"
 
     def copy_s(self, moved_bytes: float) -> float:
         """Return the seconds a plain copy by all threads takes to move ``moved_bytes`` (read plus written)."""
@@ -144,38 +190,58 @@ def _triad(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], scale: float) -> N
         a[i] = b[i] + scale * c[i]
 
 
-def _best_s(call: Callable[[], object], repeats: int) -> float:
+def _others_s() -> float | None:
+    """Return the processor seconds that other processes have used since the system started; None if it does not say."""
+    try:
+        facts = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        user, nice, system, _, _, irq, softirq, steal = (float(field) for field in facts[1:9])
+    except (OSError, ValueError):
+        return None
+    own = os.times()
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - own.user - own.system
+
+
+def _least_s(call: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Return the least time of a few calls, and their middle time over it; again while they differ too much."""
     call()
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-    return best
+    best, spread = float("inf"), float("inf")
+    for _ in range(_TRIES):
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        best, spread = min(best, *times), min(spread, statistics.median(times) / min(times))
+        if spread <= QUIET_SPREAD:
+            break
+    return best, spread
 
 
 def _bandwidths(
     kernel: Callable[..., object], arrays: tuple[NDArray[Any], ...], threads: int, repeats: int
-) -> tuple[float, float]:
-    """Return bytes/s of ``kernel(*arrays)`` over all bytes of ``arrays``, by one thread and by ``threads``."""
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return bytes/s of ``kernel(*arrays)`` over all bytes of ``arrays`` and its spread, by one thread and by all."""
     total = sum(array.nbytes for array in arrays)
-    one = total / _best_s(lambda: kernel(*arrays), repeats)
+    best, spread = _least_s(lambda: kernel(*arrays), repeats)
+    one = total / best, spread
     if threads == 1:
         return one, one
     parts = [tuple(array[start:stop] for array in arrays) for start, stop in cuts(arrays[0].size, threads)]
     with crew_of(threads) as crew:
-        return one, total / _best_s(lambda: crew(kernel, parts), repeats)
+        best, spread = _least_s(lambda: crew(kernel, parts), repeats)
+    return one, (total / best, spread)
 
 
-def _product_flops(dtype: type[np.floating[Any]], size: int, repeats: int) -> float:
+def _product_flops(dtype: type[np.floating[Any]], size: int, repeats: int) -> tuple[float, float]:
     a = np.full((size, size), 0.5, dtype)
     b = np.full((size, size), 2.0, dtype)
     out = np.empty_like(a)
-    return 2.0 * size**3 / _best_s(lambda: np.matmul(a, b, out=out), repeats)
+    best, spread = _least_s(lambda: np.matmul(a, b, out=out), repeats)
+    return 2.0 * size**3 / best, spread
 
 
 def measure(quick: bool = True) -> MachineProfile:
-    """Measure this machine; about two seconds when ``quick``, ten otherwise.
+    """Measure this machine; about two seconds when ``quick``, ten otherwise, up to three times that when it is busy.
 
     Parameters
     ----------
@@ -184,23 +250,42 @@ def measure(quick: bool = True) -> MachineProfile:
     """
     threads = usable_cores()
     length, repeats = (1 << 23, 4) if quick else (1 << 25, 10)
+    start, others = time.perf_counter(), _others_s()
     a, b, c = (np.full(length, value) for value in (0.0, 1.0, 2.0))
     copy = _bandwidths(lambda x, y: np.copyto(x, y), (a, b), threads, repeats)
     triad = _bandwidths(lambda x, y, z: _triad(x, y, z, 3.0), (a, b, c), threads, repeats)
     fill = _bandwidths(lambda x: x.fill(1.0), (a,), threads, repeats)
+    found: dict[str, Any] = {
+        "copy_one_bytes_per_s": copy[0],
+        "copy_all_bytes_per_s": copy[1],
+        "triad_one_bytes_per_s": triad[0],
+        "triad_all_bytes_per_s": triad[1],
+        "fill_one_bytes_per_s": fill[0],
+        "fill_all_bytes_per_s": fill[1],
+        "peak_float32_per_s": _product_flops(np.float32, 2048, repeats if quick else 2 * repeats),
+        "peak_float64_per_s": _product_flops(np.float64, 2048, repeats),
+    }
+    after, elapsed = _others_s(), time.perf_counter() - start
     return MachineProfile(
         cpu=cpu_model(),
         cores=threads,
         memory_bytes=memory_bytes(),
-        copy_one_bytes_per_s=copy[0],
-        copy_all_bytes_per_s=copy[1],
-        triad_one_bytes_per_s=triad[0],
-        triad_all_bytes_per_s=triad[1],
-        fill_one_bytes_per_s=fill[0],
-        fill_all_bytes_per_s=fill[1],
-        peak_float32_per_s=_product_flops(np.float32, 2048, repeats if quick else 2 * repeats),
-        peak_float64_per_s=_product_flops(np.float64, 2048, repeats),
+        conditions=_conditions(),
+        others_cores=0.0 if others is None or after is None else max(after - others, 0.0) / elapsed,
+        spreads={name: spread for name, (_, spread) in found.items()},
+        **{name: rate for name, (rate, _) in found.items()},
     )
+
+
+def _conditions() -> dict[str, str]:
+    """Return what decides how fast numpy's products are: its version, its BLAS, and variables that steer that."""
+    from threadpoolctl import threadpool_info
+
+    found = {"numpy": np.__version__}
+    # Other packages bring a BLAS of their own, which may be loaded or not.
+    own = [each for each in threadpool_info() if each["user_api"] == "blas" and "numpy" in str(each["filepath"])]
+    found["blas"] = ", ".join(sorted(f"{each['internal_api']} {each.get('architecture', '')}" for each in own))
+    return found | {name: os.environ[name] for name in _STEERING if name in os.environ}
 
 
 def cache_folder() -> Path:
@@ -209,31 +294,86 @@ def cache_folder() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "wavetank"
 
 
+# Profiles that no file holds: measured while the machine was busy, or where no file can be written.
+_UNKEPT: dict[Path, MachineProfile] = {}
+
+
 def cached(quick: bool = True, folder: Path | None = None) -> MachineProfile:
-    """Return the profile measured earlier on this processor with as many cores, or measure and keep it.
+    """Return the profile measured earlier on this processor, cores and BLAS, or measure and keep it.
+
+    A file that is damaged or of another version costs a new measurement, and so does a folder that cannot be written;
+    a profile that was measured while the machine was busy serves this process alone.  Each is told by a warning.
 
     Parameters
     ----------
     quick : bool
         Passed to :func:`measure` when nothing is kept yet.
     folder : Path, optional
-        Where profiles are kept; the user's cache folder by default.  A folder that cannot be written, and a file
-        that is damaged or of another version, only cost a new measurement.
+        Where profiles are kept; the user's cache folder by default.
     """
-    name = "".join(letter if letter.isalnum() else "-" for letter in f"{cpu_model()}-{usable_cores()}".lower())
+    steered = zlib.crc32(json.dumps(_conditions(), sort_keys=True).encode())
+    plain = f"{cpu_model()}-{usable_cores()}-{steered:08x}".lower()
+    name = "".join(letter if letter.isalnum() else "-" for letter in plain)
     path = (folder or cache_folder()) / f"machine-{name}.json"
-    try:
-        kept = json.loads(path.read_text())
-        if kept["version"] == PROFILE_VERSION:
-            return MachineProfile(**kept)
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
+    kept = _read(path)
+    if kept is not None:
+        return kept
+    if path in _UNKEPT:
+        return _UNKEPT[path]
     profile = measure(quick)
+    if profile.disturbed:
+        _tell(
+            f"The machine was busy while its limits were measured: {profile.steadiness()}. They serve this process "
+            "alone; shares of a limit may come out too high."
+        )
+        _UNKEPT[path] = profile
+    elif not _write(path, profile):
+        _UNKEPT[path] = profile
+    return profile
+
+
+def _tell(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _read(path: Path) -> MachineProfile | None:
+    """Return the profile in a file; None, with a warning, if it is no good, and without one if there is no file."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _tell(f"{path} cannot be read ({error.strerror}): the machine is measured again.")
+        return None
+    try:
+        kept = json.loads(text)
+        if kept["version"] != PROFILE_VERSION:
+            _tell(f"{path} is of version {kept['version']}, not {PROFILE_VERSION}: the machine is measured again.")
+            return None
+        profile = MachineProfile(**kept)
+        figures = [getattr(profile, each.name) for each in fields(profile) if each.name.endswith("_per_s")]
+        if not profile.disturbed and all(
+            0.0 < figure < float("inf") for figure in [*figures, *profile.spreads.values()]
+        ):
+            return profile
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    _tell(f"{path} is damaged: the machine is measured again.")
+    return None
+
+
+def _write(path: Path, profile: MachineProfile) -> bool:
+    """Keep a profile: whole or not at all, whoever else writes at the same time."""
+    part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
-            json.dump(asdict(profile), part, indent=1)
-        Path(part.name).replace(path)
-    except OSError:
-        pass
-    return profile
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
+            part = Path(file.name)
+            json.dump(asdict(profile), file, indent=1)
+        part.replace(path)
+    except OSError as error:
+        if part is not None:
+            part.unlink(missing_ok=True)
+        _tell(f"The limits of this machine cannot be kept in {path.parent} ({error.strerror}).")
+        return False
+    return True

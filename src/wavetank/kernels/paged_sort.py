@@ -13,7 +13,8 @@ Differs from the source:
 2. A page is a list when it is written and becomes a counter page when it is read, once its length and range are known;
    the source's (inferred) design converts while keys arrive.
 3. Row ids can travel with the keys; every step is stable.
-4. Ascending and descending input is recognised in the pass that finds the range.
+4. Ascending and descending input is recognised while it is copied.
+5. Write-combining buffers are for thousands of pages; up to a thousand the cache combines better by itself.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ from wavetank.kernels.crew import Crew, parts_of
 from wavetank.kernels.key_codec import Codec, decode, decoded_bits, encode, identity
 from wavetank.kernels.stream_stores import LINE_BYTES, copy_line, fence, store_line
 
-PAGE_BYTES = 1 << 18
+PAGE_BYTES = 1 << 17
 # A page this large is partitioned again: with its scratch it would no longer fit a share of the last-level cache.
 _LARGE_BYTES = 1 << 22
 _DENSE = 1 << 16
 _MAX_PREFIX_BITS, _MAX_PAGE_BITS = 16, 12
+# Up to these many pages the cache holds a line of each, and lines of our own only cost time: measured at 2^7 to 2^11
+# pages of 4-byte keys.  More pages are made only where fewer would be larger than what is sorted well in cache.
+_FEW_PAGE_BITS, _FEW_PAGES = 9, 1 << 10
+_LONG_PAGE_BYTES = 1 << 20
 # A sample of keys is uneven when a prefix holds eight times its share, and more than chance explains.
 _SAMPLE, _UNEVEN, _CHANCE = 4096, 8, 24
 _INSERTION = 24
@@ -102,21 +107,42 @@ def _span(keys: NDArray[Any], codec: Codec) -> tuple[np.uint64, np.uint64]:
 
 
 @njit(cache=True, nogil=True)
-def _trend(keys: NDArray[Any], codec: Codec) -> tuple[bool, bool]:
-    """Tell whether codes never fall, and whether they never rise; stops when both are refuted."""
-    never_falls, never_rises = True, True
-    for start in range(0, keys.size - 1, _TREND_BLOCK):
-        block = keys[start : min(start + _TREND_BLOCK + 1, keys.size)]
-        # Sums without branches, which the compiler turns into vector compares.
-        falls, rises = 0, 0
-        for i in range(1, block.size):
-            last, code = encode(np.uint64(block[i - 1]), codec), encode(np.uint64(block[i]), codec)
-            falls += code < last
-            rises += code > last
-        never_falls, never_rises = never_falls and falls == 0, never_rises and rises == 0
-        if not (never_falls or never_rises):
-            break
-    return never_falls, never_rises
+def _steps(keys: NDArray[Any], codec: Codec) -> tuple[int, int]:
+    """Return how often a code is smaller than the one before, and how often larger."""
+    # Sums without branches over neighbouring slices, which the compiler turns into vector compares.
+    before, after = keys[:-1], keys[1:]
+    falls, rises = 0, 0
+    for i in range(after.size):
+        last, code = encode(np.uint64(before[i]), codec), encode(np.uint64(after[i]), codec)
+        falls += code < last
+        rises += code > last
+    return falls, rises
+
+
+@njit(cache=True, nogil=True)
+def _copy_if_rising(keys: NDArray[Any], first: int, out: NDArray[Any], codec: Codec) -> bool:
+    """Copy ``keys[first:]`` to ``out`` while no code is smaller than the one before; False at the first that is."""
+    for start in range(first, keys.size, _TREND_BLOCK):
+        block = keys[start : start + _TREND_BLOCK]
+        if _steps(keys[max(start - 1, 0) : start + block.size], codec)[0]:
+            return False
+        out[start - first : start - first + block.size] = block
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _copy_if_falling(keys: NDArray[Any], first: int, out: NDArray[Any], codec: Codec) -> bool:
+    """Copy ``keys[first:]`` backwards while no code is larger than the one before; False at the first that is."""
+    stop = out.size
+    for start in range(first, keys.size, _TREND_BLOCK):
+        block = keys[start : start + _TREND_BLOCK]
+        if _steps(keys[max(start - 1, 0) : start + block.size], codec)[1]:
+            return False
+        target, last = out[stop - block.size : stop], np.uint64(block.size - 1)
+        for i in range(block.size):
+            target[last - np.uint64(i)] = block[i]
+        stop -= block.size
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -232,6 +258,25 @@ def _partition(
 
 
 @njit(cache=True, nogil=True)
+def _scatter(
+    keys: NDArray[Any], ids: Any, codec: Codec, low: np.uint64, shift: np.uint64,
+    page_of: Any, starts: NDArray[np.uint64], out: NDArray[Any], out_ids: Any,
+) -> None:  # fmt: skip
+    """Do what :func:`_partition` does without lines of its own: the cache collects those of a few hundred pages."""
+    heads = starts.copy()
+    for i in range(keys.size):
+        code = encode(np.uint64(keys[i]), codec)
+        page = (code - low) >> shift
+        if page_of is not None:
+            page = np.uint64(page_of[page])
+        at = heads[page]
+        heads[page] = at + _ONE
+        out[at] = out.dtype.type(code)
+        if out_ids is not None:
+            out_ids[at] = ids[i]
+
+
+@njit(cache=True, nogil=True)
 def _two_passes(
     page: NDArray[Any], ids: Any, low: Any, shift: np.uint64, digit: np.uint64,
     spare: NDArray[Any], spare_ids: Any, counts: NDArray[np.uint32],
@@ -338,7 +383,9 @@ def _sort_page(page: NDArray[Any], ids: Any, spare: NDArray[Any], spare_ids: Any
         if _insert(page, ids, 8 * page.size):
             return
     for shift in range(0, bits, 2 * digit):
-        _two_passes(page, ids, low, np.uint64(shift), np.uint64(digit), spare, spare_ids, two)
+        # The last passes overlap the ones before: a shift by 64 and more bits is undefined.
+        from_bit = min(shift, max(bits - 2 * digit, 0))
+        _two_passes(page, ids, low, np.uint64(from_bit), np.uint64(digit), spare, spare_ids, two)
 
 
 @njit(cache=True, nogil=True)
@@ -372,12 +419,21 @@ def sample_of(keys: NDArray[Any], size: int) -> NDArray[Any]:
     return keys[(np.arange(size) * _GOLDEN % 1.0 * keys.size).astype(np.intp)]
 
 
-def trend(keys: NDArray[Any], codec: Codec, crew: Crew, threads: int) -> tuple[bool, bool]:
-    """Tell whether ``keys`` (at least one, as unsigned bits) never fall in order, and whether they never rise."""
+def copy_if_rising(keys: NDArray[Any], out: NDArray[Any], codec: Codec, crew: Crew, threads: int) -> bool:
+    """Copy ``keys``, as unsigned bits, to ``out`` if they never fall in order; else ``out`` is left in no known state.
+
+    Keys in no order cost each thread one block.
+    """
     # Neighbouring parts share a key, so that the step between them is seen too.
-    calls = [(keys[max(start - 1, 0) : stop], codec) for start, stop in parts_of(keys.size, threads)]
-    found = crew(_trend, calls)
-    return all(falls for falls, _ in found), all(rises for _, rises in found)
+    parts = parts_of(keys.size, threads)
+    return all(crew(_copy_if_rising, [(keys[max(a - 1, 0) : b], min(a, 1), out[a:b], codec) for a, b in parts]))
+
+
+def copy_if_falling(keys: NDArray[Any], out: NDArray[Any], codec: Codec, crew: Crew, threads: int) -> bool:
+    """Copy ``keys`` backwards to ``out`` if they never rise in order; else ``out`` is left in no known state."""
+    n, parts = keys.size, parts_of(keys.size, threads)
+    calls = [(keys[max(a - 1, 0) : b], min(a, 1), out[n - b : n - a], codec) for a, b in parts]
+    return all(crew(_copy_if_falling, calls))
 
 
 @njit(cache=True, nogil=True)
@@ -406,6 +462,7 @@ def sort_wide(
     threads: int,
     ids: NDArray[np.int64] | None = None,
     out_ids: NDArray[np.int64] | None = None,
+    spent: bool = False,
 ) -> None:
     """Write ``keys`` in ascending order to ``out``, and the ids that belong to them to ``out_ids``.
 
@@ -419,15 +476,23 @@ def sort_wide(
         Who works, and how many they are; the result does not depend on it.
     ids, out_ids : ndarray of int64, shape (n,), optional
         Row ids; equal keys keep theirs in the order given.
+    spent : bool
+        Whether the memory of ``keys`` (without ids) may be overwritten.
     """
-    _sort(keys, ids, out, out_ids, codec, codec, crew, threads)
+    _sort(keys, ids, out, out_ids, codec, codec, crew, threads, (keys, None) if spent else None)
+
+
+Spare = tuple[NDArray[Any], NDArray[np.int64] | None]
 
 
 def _sort(
     keys: NDArray[Any], ids: NDArray[np.int64] | None, out: NDArray[Any], out_ids: NDArray[np.int64] | None,
-    codec: Codec, final: Codec, crew: Crew, threads: int,
+    codec: Codec, final: Codec, crew: Crew, threads: int, spare: Spare | None = None,
 ) -> None:  # fmt: skip
-    """Sort ``keys`` of order ``codec`` into ``out``, whose codes become keys of order ``final``."""
+    """Sort ``keys`` of order ``codec`` into ``out``, whose codes become keys of order ``final``.
+
+    ``spare`` has room for every page that must be partitioned again; ``keys`` and ``ids`` may lie in it.
+    """
     n, item = keys.size, keys.itemsize
     parts = parts_of(n, threads)
     spans = crew(_span, [(keys[start:stop], codec) for start, stop in parts])
@@ -446,7 +511,13 @@ def _sort(
         crew(expand, [(out, values, ends, start, stop, WORD_COPIES[item]) for start, stop in parts])
         return
     if np.may_share_memory(keys, out):
-        keys, ids = keys.copy(), None if ids is None else ids.copy()
+        # A page of a caller, which lent the memory; what is in it is spent once the page is partitioned.
+        page_keys, page_ids = spare or (np.empty_like(keys), None if ids is None else np.empty_like(ids))
+        crew(np.copyto, [(page_keys[a:b], keys[a:b]) for a, b in parts])
+        if ids is not None and page_ids is not None:
+            crew(np.copyto, [(page_ids[a:b], ids[a:b]) for a, b in parts])
+            ids = page_ids[:n]
+        keys = page_keys[:n]
 
     shift, even = _prefix_shift(keys, codec, low, span)
     counts = np.zeros((len(parts), 4, (span >> int(shift)) + 1), np.uint32)
@@ -454,25 +525,30 @@ def _sort(
     sizes = counts.sum(axis=1, dtype=np.int64)
     page_of = None
     if not even:
-        first, page_of = _pages(sizes.sum(axis=0), PAGE_BYTES // item)
+        first, page_of = _pages(sizes.sum(axis=0), PAGE_BYTES // item, _most_page_bits(n * item))
         sizes = np.add.reduceat(sizes, first, axis=1)
     edges = np.concatenate(([0], sizes.sum(axis=0).cumsum()))
     starts = (edges[:-1] + sizes.cumsum(axis=0) - sizes).astype(np.uint64)
     calls: list[tuple[Any, ...]] = []
     for i, (a, b) in enumerate(parts):
-        lines = _line_per_page(edges.size - 1, out.dtype)
-        if ids is None or out_ids is None:
-            calls.append((keys[a:b], None, codec, low, shift, page_of, starts[i], out, None, lines, None))
+        call = (keys[a:b], None if ids is None else ids[a:b], codec, low, shift, page_of, starts[i], out, out_ids)
+        if edges.size - 1 <= _FEW_PAGES:
+            calls.append(call)
         else:
-            id_lines = _line_per_page(edges.size - 1, out_ids.dtype)
-            calls.append((keys[a:b], ids[a:b], codec, low, shift, page_of, starts[i], out, out_ids, lines, id_lines))
-    crew(_partition, calls)
+            id_lines = None if out_ids is None else _line_per_page(edges.size - 1, out_ids.dtype)
+            calls.append((*call, _line_per_page(edges.size - 1, out.dtype), id_lines))
+    crew(_scatter if edges.size - 1 <= _FEW_PAGES else _partition, calls)
+    calls.clear()
 
     large = _LARGE_BYTES // item
-    for page in np.flatnonzero(np.diff(edges) >= large):
+    again = np.flatnonzero(np.diff(edges) >= large)
+    if spare is None and again.size:
+        most = int(np.diff(edges).max())
+        spare = np.empty(most, out.dtype), None if out_ids is None else np.empty(most, np.int64)
+    for page in again:
         part = slice(edges[page], edges[page + 1])
         part_ids = None if out_ids is None else out_ids[part]
-        _sort(out[part], part_ids, out[part], part_ids, identity(codec), final, crew, threads)
+        _sort(out[part], part_ids, out[part], part_ids, identity(codec), final, crew, threads, spare)
     # Several shares a thread: pages differ in cost, and whoever is done takes the next share.
     wanted = np.linspace(0, n, 8 * len(parts) + 1).astype(np.int64)
     share = np.unique(np.searchsorted(edges, wanted))
@@ -485,7 +561,7 @@ def _prefix_shift(keys: NDArray[Any], codec: Codec, low: np.uint64, span: int) -
     It is if a sample of the keys is spread evenly over as many prefixes as pages are wanted; else there are prefixes
     enough to group them into even pages.
     """
-    wanted = min((keys.nbytes // PAGE_BYTES).bit_length(), _MAX_PAGE_BITS)
+    wanted = min((keys.nbytes // PAGE_BYTES).bit_length(), _most_page_bits(keys.nbytes))
     few = max(span.bit_length() - wanted, 0)
     many = max(span.bit_length() - _MAX_PREFIX_BITS, 0)
     if wanted > 0 and few > many:
@@ -496,14 +572,20 @@ def _prefix_shift(keys: NDArray[Any], codec: Codec, low: np.uint64, span: int) -
     return np.uint64(min(few, 63)), few > many or wanted == 0
 
 
-def _pages(prefix_sizes: NDArray[np.int64], wanted: int) -> tuple[NDArray[np.intp], NDArray[np.uint16]]:
-    """Group neighbouring prefixes into pages of about ``wanted`` keys.
+def _most_page_bits(total_bytes: int) -> int:
+    return _FEW_PAGE_BITS if total_bytes <= _LONG_PAGE_BYTES << _FEW_PAGE_BITS else _MAX_PAGE_BITS
+
+
+def _pages(
+    prefix_sizes: NDArray[np.int64], wanted: int, most_bits: int = _MAX_PAGE_BITS
+) -> tuple[NDArray[np.intp], NDArray[np.uint16]]:
+    """Group neighbouring prefixes into pages of about ``wanted`` keys, about ``2 ** most_bits`` at most.
 
     Returns the first prefix of each page, and the page of each prefix.
     """
     before = prefix_sizes.cumsum() - prefix_sizes
-    # About 2^12 pages at most: more lines than that do not stay in cache while pages are filled.
-    goal = max(wanted, -(-int(prefix_sizes.sum()) >> _MAX_PAGE_BITS))
+    # More lines than one a page of these do not stay in cache while pages are filled.
+    goal = max(wanted, -(-int(prefix_sizes.sum()) >> most_bits))
     # A prefix that fills a page by itself begins one, so that a page sorted again is always smaller than its parent.
     first = np.flatnonzero((np.diff(before // goal, prepend=-1) > 0) | (prefix_sizes >= goal))
     page_of = np.repeat(np.arange(first.size, dtype=np.uint16), np.diff(first, append=prefix_sizes.size))
@@ -520,7 +602,8 @@ def _line_per_page(pages: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 def wide_scratch_bytes(n: int, item_bytes: int, threads: int, id_bytes: int = 0) -> int:
     """Return the most memory :func:`sort_wide` takes beyond its arrays, in bytes.
 
-    A second copy of the data is taken only when one page holds nearly all keys; it is counted all the same.
+    A second copy of the data is taken only when one page holds nearly all keys; it is counted all the same.  Pages
+    within pages take their turns with it.
     """
     prefixes = threads * _DENSE * (4 * 4 + 8 + 8) + _DENSE * (8 + 8 + 8 + item_bytes)
     lines = threads * (8 + 2 * LINE_BYTES) << (_MAX_PAGE_BITS + 1)

@@ -1,5 +1,7 @@
 """The study sort-integers: its keys, its records, and what it refuses."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -72,7 +74,17 @@ def test_the_spread_over_distributions_is_slowest_over_fastest(figures):
         assert value == pytest.approx(max(times) / min(times))
 
 
-def test_figures_are_derived_from_times_and_copies():
+def test_the_share_of_the_limit_is_held_against_a_copy_by_all_cores(figures):
+    limit_s = machine.cached().copy_s(2_000_000)
+    for (system, number, metric, case), value in figures.items():
+        if metric == "share_of_limit":
+            assert value == pytest.approx(limit_s / figures[system, number, "time_s", case])
+    assert sum(key[2] == "share_of_limit" for key in figures) == len(SYSTEMS) * ROUNDS * len(DISTRIBUTIONS)
+
+
+def test_figures_are_derived_from_times_and_copies(monkeypatch):
+    limits = SimpleNamespace(copy_s=lambda moved: moved / 1_024_000_000)
+    monkeypatch.setattr(machine, "cached", lambda: limits)
     times = {
         "fractal-sort": {"uniform": 2.0, "sorted": 1.0},
         "numpy-sort": {"uniform": 8.0, "sorted": 3.0},
@@ -81,12 +93,15 @@ def test_figures_are_derived_from_times_and_copies():
     found = SortIntegers().derive(times, {"uniform": 0.5, "sorted": 1.0})
     assert found["fractal-sort"].rows == [
         ("copies", 4.0, {"keys": "uniform"}),
+        ("share_of_limit", 0.25, {"keys": "uniform"}),
         ("ahead_of_best_peer", 3.0, {"keys": "uniform"}),
         ("copies", 1.0, {"keys": "sorted"}),
+        ("share_of_limit", 0.5, {"keys": "sorted"}),
         ("ahead_of_best_peer", 3.0, {"keys": "sorted"}),
         ("worst_over_best", 2.0, {}),
     ]
-    assert [row[0] for row in found["duckdb-sort"].rows] == ["copies", "copies", "worst_over_best"]
+    rows = [row[0] for row in found["duckdb-sort"].rows]
+    assert rows == ["copies", "share_of_limit", "copies", "share_of_limit", "worst_over_best"]
 
 
 def test_its_cases_are_named_without_making_any(monkeypatch):
@@ -98,7 +113,7 @@ def test_its_cases_are_named_without_making_any(monkeypatch):
 
 def test_without_libraries_there_is_no_lead():
     found = SortIntegers().derive({"radix-sort": {"uniform": 2.0}}, {"uniform": 1.0})
-    assert [row[0] for row in found["radix-sort"].rows] == ["copies", "worst_over_best"]
+    assert [row[0] for row in found["radix-sort"].rows] == ["copies", "share_of_limit", "worst_over_best"]
 
 
 @pytest.mark.parametrize("bits", [8, 64])

@@ -71,6 +71,12 @@ class SortIntegers(TimingStudy):
         *TimingStudy.timing_metrics[:3],
         Metric("copies", "", "lower", "measured", "time / time of a plain copy of the keys in the same round"),
         Metric(
+            "share_of_limit", "", "higher", "measured",
+            "(bytes of keys read once and written once / time) / copy bandwidth of all cores, as measured before by "
+            "wavetank.kernels.machine",
+            table=False,
+        ),
+        Metric(
             "ahead_of_best_peer", "", "higher", "measured",
             "least time among the libraries / time, same round",
             table=False,
@@ -109,6 +115,7 @@ class SortIntegers(TimingStudy):
         return (
             "share_of_copy and copies hold a contender against a copy that reads and writes every key once, timed in "
             "the same round with one thread, which saturates the memory of most small machines.",
+            "share_of_limit holds it against a copy by all threads, measured once for this machine.",
             "Contenders use as many threads as they do by default.",
         )
 
@@ -134,12 +141,16 @@ class SortIntegers(TimingStudy):
             raise WavetankError(f"{system} did not sort {case.name} keys.")
 
     def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> dict[str, Measurements]:
-        """Return the figures that need all contenders or all cases of a round."""
+        """Return the figures that need the machine's limit, all contenders or all cases of a round."""
+        from wavetank.kernels.machine import cached
+
         found = {name: Measurements() for name in times}
         libraries = [name for name in times if name in LIBRARIES]
+        least_s = cached().copy_s(2.0 * self.array_bytes())
         for name, by_case in times.items():
             for case, seconds in by_case.items():
                 found[name].put("copies", seconds / copies[case], keys=case)
+                found[name].put("share_of_limit", least_s / seconds, keys=case)
                 if name not in LIBRARIES and libraries:
                     best = min(times[peer][case] for peer in libraries)
                     found[name].put("ahead_of_best_peer", best / seconds, keys=case)

@@ -427,7 +427,7 @@ def test_lists_that_are_no_array_are_refused(call, keys):
 def test_masked_keys_are_refused_and_a_mask_that_hides_nothing_is_not():
     hidden = np.ma.array([3, 1, 2], mask=[False, True, False])
     for call in (sort, sort_pairs, lambda given: sort_pairs([1, 2, 3], given)):
-        with pytest.raises(BadValueError, match="Masked values have no place in an order") as caught:
+        with pytest.raises(BadValueError, match="Masked values cannot be computed with") as caught:
             call(hidden)
         assert caught.value.given == "1 masked of 3"
     assert sort(np.ma.array([3, 1, 2], mask=False)).tolist() == [1, 2, 3]
@@ -517,12 +517,12 @@ def test_a_tensor_may_be_the_output_and_tensors_of_row_ids_travel():
 def test_tensors_that_numpy_cannot_see_are_refused():
     torch = pytest.importorskip("torch")
     for tensor, told in (
-        (torch.zeros(3, dtype=torch.bfloat16), "torch torch.bfloat16 on cpu"),
-        (torch.zeros(3, device="meta"), "torch torch.float32 on meta"),
-        (torch.zeros(3).to_sparse(), "torch torch.float32 on cpu"),
+        (torch.zeros(3, dtype=torch.bfloat16), "torch.bfloat16, strided"),
+        (torch.zeros(3, device="meta"), "meta"),
+        (torch.zeros(3).to_sparse(), "torch.float32, sparse_coo"),
     ):
         for call in (sort, sort_pairs, FractalSort().histogram, lambda given: sort_pairs([1, 2, 3], given)):
-            with pytest.raises(BadValueError, match="cannot be seen as an array") as caught:
+            with pytest.raises(BadValueError, match="cannot be seen as an array|not in main memory") as caught:
                 call(tensor)
             assert caught.value.given == told
 

@@ -37,6 +37,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import Crew, crew_of, parts_of
+from wavetank.kernels.given import array_of, is_tensor
 from wavetank.kernels.hot_keys import hot_keys, sort_with_hot_keys
 from wavetank.kernels.key_codec import UNSIGNED, codec_for, decoded, encoded
 from wavetank.kernels.machine import require_memory, usable_cores
@@ -320,9 +321,9 @@ class FractalSort:
         BadValueError
             If ``keys`` or ``out`` is of the wrong type or shape, or memory is too short.
         """
-        if _is_tensor(keys):
-            written = self.sort(_array_of(keys), out=_array_of(out) if _is_tensor(out) else out)
-            return out if _is_tensor(out) else _tensor_of(written)
+        if is_tensor(keys):
+            written = self.sort(array_of(keys, "keys"), out=array_of(out, "out") if is_tensor(out) else out)
+            return out if is_tensor(out) else _tensor_of(written)
         array = _checked_keys(keys)
         if out is not None:
             _check_out(out, array)
@@ -363,9 +364,8 @@ class FractalSort:
         BadValueError
             If an array is of the wrong type or shape, or memory is too short.
         """
-        row_ids = _array_of(row_ids) if _is_tensor(row_ids) else row_ids
-        if _is_tensor(keys):
-            sorted_keys, moved = self.sort_pairs(_array_of(keys), row_ids)
+        if is_tensor(keys):
+            sorted_keys, moved = self.sort_pairs(array_of(keys, "keys"), row_ids)
             return _tensor_of(sorted_keys), _tensor_of(moved)
         array = _in_line(_checked_keys(keys))
         n = array.size
@@ -409,7 +409,7 @@ class FractalSort:
         BadValueError
             If the keys are wider, or of the wrong type or shape.
         """
-        array = _in_line(_checked_keys(_array_of(keys) if _is_tensor(keys) else keys))
+        array = _in_line(_checked_keys(keys))
         if array.itemsize > 2:
             raise BadValueError(
                 "A dense histogram is kept for keys of up to 16 bits only.",
@@ -516,45 +516,6 @@ def _values(dtype: np.dtype[Any]) -> NDArray[np.intp]:
     return values
 
 
-def _is_tensor(values: Any) -> bool:
-    """Tell a torch tensor, of a subclass too, from anything else without importing torch."""
-    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(values).__mro__)
-
-
-def _as_array(values: Any) -> NDArray[Any]:
-    """Return ``values`` as an array, or say why they are none."""
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise BadValueError(
-            "Masked values have no place in an order.",
-            given=f"{np.count_nonzero(values.mask):,} masked of {values.size:,}",
-            allowed="arrays without masked values",
-            hint="keys.compressed() leaves them out, keys.filled(value) puts a value in their place",
-        )
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadValueError(
-            "This cannot be seen as an array.",
-            given=f"{type(values).__name__} ({error})",
-            allowed="numbers in one dimension",
-        ) from error
-
-
-def _array_of(tensor: Any) -> NDArray[Any]:
-    """Return the tensor's memory as an array."""
-    try:
-        array: NDArray[Any] = tensor.detach().numpy()
-    except (AttributeError, RuntimeError, TypeError) as error:
-        given = f"torch {getattr(tensor, 'dtype', type(tensor).__name__)} on {getattr(tensor, 'device', 'no device')}"
-        raise BadValueError(
-            "This tensor cannot be seen as an array.",
-            given=given,
-            allowed="a dense tensor on the CPU, of a type that numpy has",
-            hint="tensor.cpu(), or tensor.float() for bfloat16",
-        ) from error
-    return array
-
-
 def _tensor_of(array: NDArray[Any]) -> Any:
     from torch import from_numpy
 
@@ -562,7 +523,7 @@ def _tensor_of(array: NDArray[Any]) -> Any:
 
 
 def _checked_keys(keys: ArrayLike) -> NDArray[Any]:
-    array = _as_array(keys)
+    array = array_of(keys, "keys")
     if array.ndim != 1:
         raise BadValueError(
             "Keys are sorted as a vector.",
@@ -593,7 +554,7 @@ def _in_line(keys: NDArray[Any]) -> NDArray[Any]:
 
 
 def _checked_ids(row_ids: ArrayLike, n: int) -> NDArray[np.int64]:
-    ids = _as_array(row_ids)
+    ids = array_of(row_ids, "row_ids")
     if n == ids.size == 0:
         return np.empty(0, np.int64)
     beyond = ids.dtype.kind == "u" and ids.itemsize == 8 and bool((ids > np.iinfo(np.int64).max).any())

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, unknown_name
 from wavetank.kernels.crew import crew_of, cuts
+from wavetank.kernels.given import array_of, is_tensor
 from wavetank.kernels.machine import require_memory, usable_cores
 from wavetank.kernels.sparse import gpu, sharing
 from wavetank.kernels.sparse import lanes as kernel
@@ -329,25 +330,22 @@ class SpMVPlan:
 
     def __matmul__(self, x: Any) -> Any:
         """Return the product with a vector; a torch tensor, where it lies, for a torch tensor."""
-        if type(x).__module__.partition(".")[0] == "torch" and gpu.device_of(x) is None:
+        if is_tensor(x) and gpu.device_of(x) is None:
             import torch
 
-            return torch.from_numpy(self.multiply(_array_of(x)))
+            return torch.from_numpy(self.multiply(x))
         return self.multiply(x)
 
     def _checked(self, x: Any) -> NDArray[Any]:
         if type(x) is np.ndarray and x.dtype is self.dtype and x.shape == self._x_shape and x.flags.carray:
             return x
         exact = not isinstance(x, list | tuple)
-        if type(x).__module__.partition(".")[0] == "torch":
-            x = _array_of(x)
-        try:
-            array = np.asarray(x)
-        except ValueError as error:
+        if is_tensor(x) and gpu.device_of(x) is not None:
             raise BadValueError(
-                "The vector does not fit the matrix.", given=type(x).__name__,
-                allowed=f"({self.shape[1]},): one item a column", where="SpMVPlan", hint=f"numpy says: {error}",
-            ) from None  # fmt: skip
+                "The vector is on a GPU, the plan is not.", given=f"a vector on {x.device}", where="SpMVPlan",
+                hint=f'SpMVPlan(matrix, device="{x.device}") is one there',
+            )  # fmt: skip
+        array = array_of(x, "SpMVPlan, vector")
         if array.shape != (self.shape[1],):
             raise BadValueError(
                 "The vector does not fit the matrix.", given=f"shape {array.shape}",
@@ -380,26 +378,6 @@ class SpMVPlan:
 
 def _is_processor(device: Any) -> bool:
     return str(device) == "cpu"
-
-
-def _array_of(tensor: Any) -> NDArray[Any]:
-    """Return a torch tensor as an array, or say why it has none."""
-    if gpu.device_of(tensor) is not None:
-        raise BadValueError(
-            "The vector is on a GPU, the plan is not.", given=f"a vector on {tensor.device}", where="SpMVPlan",
-            hint=f'SpMVPlan(matrix, device="{tensor.device}") is one there',
-        )  # fmt: skip
-    try:
-        array: NDArray[Any] = tensor.detach().resolve_conj().resolve_neg().numpy()
-    except (TypeError, RuntimeError, AttributeError) as error:
-        # Sparse tensors, and types that numpy lacks, such as bfloat16.
-        raise BadValueError(
-            "The vector is of a type that the product cannot hold.",
-            given=f"{getattr(tensor, 'dtype', type(tensor).__name__)}, {getattr(tensor, 'layout', 'no tensor')}",
-            allowed="a dense tensor of float32 or float64", where="SpMVPlan",
-            hint=f"torch says: {str(error).splitlines()[0]}",
-        ) from None  # fmt: skip
-    return array
 
 
 def _all_equal(values: NDArray[Any]) -> bool:

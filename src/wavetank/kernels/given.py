@@ -1,0 +1,94 @@
+"""Arrays from what users hand in: numpy arrays, sequences of numbers, tensors of torch in main memory.
+
+Every kernel takes the same things and refuses the same things in the same words; what a kernel wants besides, a shape
+or a type, it checks itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell a torch tensor, of a subclass too, from anything else without importing torch."""
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(value).__mro__)
+
+
+def array_of(value: Any, where: str) -> NDArray[Any]:
+    """Return ``value`` as an array, without a copy where it is an array or a tensor.
+
+    Parameters
+    ----------
+    value : array_like or CPU tensor
+        A tensor may be one of those that record gradients; the array knows nothing of them.
+    where : str
+        Name of the argument, for errors.
+
+    Raises
+    ------
+    BadValueError
+        For tensors that are not dense, not in main memory or of a type that numpy lacks, sparse matrices, masked
+        values and sequences of unequal lengths.
+
+    Examples
+    --------
+    >>> array_of([[1, 2], [3, 4]], "a").shape
+    (2, 2)
+    """
+    if is_tensor(value):
+        return _array_of_tensor(value, where)
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise BadValueError(
+            "Masked values cannot be computed with.",
+            given=f"{np.count_nonzero(value.mask):,} masked of {value.size:,}",
+            allowed="arrays without masked values",
+            where=where,
+            hint=".compressed() leaves them out, .filled(number) puts a number in their place",
+        )
+    if hasattr(value, "tocsr"):
+        raise BadValueError(
+            "A sparse matrix is no array.",
+            given=type(value).__name__,
+            allowed="a dense array",
+            where=where,
+            hint=".toarray() makes one",
+        )
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadValueError(
+            "This cannot be seen as an array.",
+            given=f"{type(value).__name__} ({str(error).splitlines()[0]})",
+            allowed="numbers, in rows of equal length",
+            where=where,
+        ) from error
+
+
+def _array_of_tensor(tensor: Any, where: str) -> NDArray[Any]:
+    device = getattr(getattr(tensor, "device", None), "type", "cpu")
+    if device != "cpu":
+        raise BadValueError(
+            "The tensor is not in main memory.",
+            given=str(tensor.device),
+            allowed="a tensor on the device cpu",
+            where=where,
+            hint=".cpu() copies it there",
+        )
+    try:
+        array: NDArray[Any] = tensor.detach().resolve_conj().resolve_neg().numpy()
+    except (AttributeError, RuntimeError, TypeError) as error:
+        # Sparse tensors, and types that numpy lacks, such as bfloat16.
+        layout = str(getattr(tensor, "layout", "")).removeprefix("torch.")
+        raise BadValueError(
+            "This tensor cannot be seen as an array.",
+            given=f"{getattr(tensor, 'dtype', type(tensor).__name__)}{f', {layout}' if layout else ''}",
+            allowed="a dense tensor of a type that numpy has",
+            where=where,
+            hint=".to_dense(), or .float() for bfloat16",
+        ) from error
+    return array

@@ -60,6 +60,7 @@ def test_help_imports_no_verb() -> None:
         "wavetank.cli.exits",
         "wavetank.cli.terminal",
         "wavetank.errors",
+        "wavetank.lazy_names",
     }
 
 
@@ -189,6 +190,18 @@ def test_output_that_does_not_fit_is_told(executable: str) -> None:
 def test_an_encoding_that_lacks_a_letter_does_not_end_a_command(command: Callable[..., Any]) -> None:
     done = command("list", "--find", "é", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
+
+
+def test_a_warning_is_a_note_without_the_place_in_the_code_where_it_arose() -> None:
+    code = (
+        "import sys, warnings\nfrom wavetank.cli import entry\n"
+        "def run(arguments):\n    warnings.warn('The machine was busy ' + 'and busier ' * 9, RuntimeWarning)\n"
+        "entry.run = run\nentry.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.startswith("note: The machine was busy and busier")
+    assert "RuntimeWarning" not in done.stderr
+    assert max(map(len, done.stderr.splitlines())) <= 80
 
 
 def test_colour_is_for_terminals_that_want_it(terminal: Callable[..., Any], command: Callable[..., Any]) -> None:

@@ -7,6 +7,7 @@ import errno
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ import click
 
 from wavetank import __version__
 from wavetank.cli.exits import DEFECT, INTERRUPTED, NO_READER, USAGE
-from wavetank.cli.terminal import say_defect, say_error, say_interrupted
+from wavetank.cli.terminal import say_defect, say_error, say_interrupted, say_warning
 from wavetank.errors import BadValueError, UnknownNameError, WavetankError, nearest_of
 
 # verb -> (what help says, where it lives); help must not import the verbs.
@@ -199,4 +200,6 @@ def main() -> NoReturn:
         if stream is not None and hasattr(stream, "reconfigure"):
             # A name that the terminal's encoding lacks must not end a run.
             stream.reconfigure(errors="replace")
+    # Where in the code a warning arose is of no use to whoever gave a command.
+    warnings.showwarning = say_warning
     sys.exit(run(sys.argv[1:]))

@@ -75,6 +75,11 @@ def say_error(error: WavetankError) -> None:
             say(f"  {label}: {text}", err=True)
 
 
+def say_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+    """Write a warning as a note; takes the arguments of :func:`warnings.showwarning`."""
+    say_wrapped(f"note: {message}", rest="      ", err=True)
+
+
 def say_interrupted() -> None:
     """Write that Ctrl-C ended a command that keeps nothing."""
     say("Interrupted.", err=True)

@@ -112,11 +112,14 @@ class SortIntegers(TimingStudy):
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
+        from wavetank.kernels.machine import cached
+
         return (
             "share_of_copy and copies hold a contender against a copy that reads and writes every key once, timed in "
             "the same round with one thread, which saturates the memory of most small machines.",
             "share_of_limit holds it against a copy by all threads, measured once for this machine.",
             "Contenders use as many threads as they do by default.",
+            cached().note(),
         )
 
     def case_names(self, seed: int) -> Sequence[str]:

@@ -159,6 +159,7 @@ class SparseProduct(TimingStudy):
             "The vector stays the same, so that x, and a small matrix, are in cache when a product begins.",
             "A timed call multiplies a small matrix again and again, as iterative methods do: threads that a library "
             "keeps awake for a while help it, and do not disturb the next contender.",
+            cached().note(),
         )
 
     def case_names(self, seed: int) -> Sequence[str]:

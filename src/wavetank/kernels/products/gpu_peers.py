@@ -1,0 +1,95 @@
+"""The contenders of ``matmul-gpu``: our planned product, schemes without a choice, and torch's product.
+
+Each has ``prepare(a, b)``, which takes tensors on the device and returns the call to time; that returns the product.
+
+Source: the documentation of torch.matmul; J. Huang, C. Yu, R. van de Geijn, "Strassen's Algorithm Reloaded on GPUs",
+ACM TOMS 46, 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from wavetank.errors import BadValueError, missing_extra
+from wavetank.kernels.products import gpu
+from wavetank.kernels.products.schemes import BUILT_IN, Scheme
+from wavetank.settings import setting
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalconGemmGpu:
+    """:func:`wavetank.kernels.products.gpu.matmul` as it decides itself.
+
+    Parameters
+    ----------
+    weights : str
+        Empty, or the built-in scheme for which the right operand's sums are formed before, as for a layer's weights.
+    levels : int
+        Of that scheme.
+    """
+
+    weights: str = setting(
+        "", says="scheme for which the right operand is prepared; empty for none", choices=("", "strassen", "winograd")
+    )
+    levels: int = setting(1, says="of that scheme", low=1, high=2)
+
+    def planned(self, m: int, k: int, n: int, dtype: str) -> gpu.GpuPlan | None:
+        """Return the plan for these sides; None where it is made for a prepared operand."""
+        return None if self.weights else gpu.plan(m, k, n, dtype=dtype)
+
+    def prepare(self, a: Any, b: Any) -> Call:
+        """Return the call to time; the first call plans, and times what it planned."""
+        right = gpu.prepare(b, scheme=self.weights, levels=self.levels) if self.weights else b
+        return lambda: gpu.matmul(a, right)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuScheme:
+    """A scheme that is used whatever the shape.
+
+    Parameters
+    ----------
+    scheme : str
+    levels : int
+    method : str
+        "combined" for the library's batched product between passes, "fused" for our kernel.
+    """
+
+    scheme: str = setting("strassen", says="built-in scheme", choices=("strassen", "winograd"))
+    levels: int = setting(1, says="how often it is applied", low=1, high=2)
+    method: str = setting("combined", says="who multiplies: the library or our kernel", choices=("combined", "fused"))
+
+    def __post_init__(self) -> None:
+        if self.scheme not in BUILT_IN:
+            raise BadValueError("There is no such built-in scheme.", given=self.scheme, allowed=BUILT_IN)
+
+    @property
+    def powered(self) -> Scheme:
+        """Return the scheme at its levels."""
+        return BUILT_IN[self.scheme].power(self.levels)
+
+    def planned(self, m: int, k: int, n: int, dtype: str) -> gpu.GpuPlan:
+        """Return the plan for these sides."""
+        return gpu.plan_of(m, k, n, self.method, self.powered, dtype=dtype)
+
+    def prepare(self, a: Any, b: Any) -> Call:
+        """Return the call to time."""
+        fixed = self.planned(a.shape[0], a.shape[1], b.shape[1], str(a.dtype))
+        return lambda: gpu.matmul(a, b, plan=fixed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchMatmulGpu:
+    """``torch.matmul`` on the device: cuBLAS on a GPU of NVIDIA's."""
+
+    def prepare(self, a: Any, b: Any) -> Call:
+        """Return the call to time."""
+        try:
+            import torch
+        except ImportError:
+            raise missing_extra("torch", "torch", needed_for="The contender torch-matmul-gpu") from None
+        return lambda: torch.matmul(a, b)

@@ -1,0 +1,264 @@
+"""What products cost on a GPU: measured once a device, type and version of torch, and kept in the user's cache.
+
+The library's single and batched products and our own are timed on a small grid of shapes by the device's own events;
+between grid points the rate is interpolated in the logarithms of the sides. One more figure says at what bandwidth the
+passes around products run, another what a launch costs. Measuring takes some seconds.
+
+Source: the closed-form model of H. Zhu et al., "FalconGEMM", arXiv 2605.06057, 2026.
+
+Differs from the source:
+1. The rate of a product comes from a measured grid instead of a roofline.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wavetank.kernels.machine import cache_folder
+from wavetank.kernels.products.schemes import STRASSEN
+
+PROFILE_VERSION = 1
+GRID = (256, 1024, 2048, 4096)
+"""Sides on which products are timed."""
+WAYS = ("library", "batched", "own")
+"""The library's product, its batched product of seven pairs, and ours that adds seven products to a result."""
+# Of the memory that is free, what measuring may take.
+_MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuProfile:
+    """What products cost on one GPU, for one type.
+
+    Parameters
+    ----------
+    device : str
+        Name of the GPU.
+    torch : str
+        Version of torch, and of CUDA in it.
+    dtype : str
+    tf32 : bool
+        Whether float32 is rounded to TF32.
+    grid : tuple of int
+        Sides; rates are nested lists over rows, inner dimension and columns.
+    rates : mapping
+        Way (see :data:`WAYS`) to floating-point operations per second on the grid.
+    pass_bytes_per_s : float
+        Bytes read and written per second by the passes that form sums and spread products.
+    launch_s : float
+        Seconds that a pass takes when there is next to nothing to do.
+    """
+
+    device: str
+    torch: str
+    dtype: str
+    tf32: bool
+    grid: tuple[int, ...]
+    rates: Mapping[str, Any] = field(repr=False)
+    pass_bytes_per_s: float
+    launch_s: float
+    version: int = PROFILE_VERSION
+
+    def product_s(self, way: str, m: int, k: int, n: int) -> float:
+        """Return the seconds of one product of these sides by ``way``; below the grid a side costs as its least."""
+        rates = np.log(np.asarray(self.rates[way], dtype=float))
+        marks = np.log(np.asarray(self.grid, dtype=float))
+        sides = [max(side, self.grid[0]) for side in (m, k, n)]
+        for side in sides:
+            place = float(np.interp(math.log(side), marks, np.arange(len(marks))))
+            low = min(int(place), len(marks) - 2)
+            rates = rates[low] * (low + 1 - place) + rates[low + 1] * (place - low)
+        return 2.0 * math.prod(sides) / math.exp(float(rates))
+
+
+def least_s(call: Callable[[], object], repeats: int = 3, at_least_s: float = 0.002) -> float:
+    """Return the least seconds of a call on the current GPU, by the GPU's own events.
+
+    Parameters
+    ----------
+    call : callable
+        Queues work on the current stream.
+    repeats : int
+        Timings of which the least counts.
+    at_least_s : float
+        A short call is queued several times for one timing, until it takes so long.
+    """
+    import torch
+
+    def timed(times: int) -> float:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(times):
+            call()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) * 1e-3 / times
+
+    # What is called first compiles kernels and finds memory.
+    call()
+    times = max(1, min(50, math.ceil(at_least_s / max(timed(1), 1e-6))))
+    return min(timed(times) for _ in range(repeats))
+
+
+Timer = Callable[[Callable[[], object]], float]
+
+
+def measure(device: Any, dtype: str, tf32: bool, grid: tuple[int, ...] = GRID, timer: Timer = least_s) -> GpuProfile:
+    """Time products and passes on a GPU; some seconds.
+
+    Parameters
+    ----------
+    device : torch.device
+    dtype : str
+        ``"float16"``, ``"bfloat16"``, ``"float32"`` or ``"float64"``.
+    tf32 : bool
+        As torch is set at present.
+    grid : tuple of int, optional
+        Sides, ascending, at least two; the largest are left out where memory is short.
+    timer : callable, optional
+        Call to seconds.
+    """
+    import torch
+
+    from wavetank.kernels.products import gpu_passes
+
+    kind = getattr(torch, dtype)
+    free = free_bytes(device)
+    products = STRASSEN.rank
+    # Three batches, two of them first in float32, and partial sums of a result.
+    while len(grid) > 2 and (products * (8 + 3 * kind.itemsize) + 16) * grid[-1] ** 2 > _MEMORY_SHARE * free:
+        grid = grid[:-1]
+    largest = grid[-1]
+    # Even in [-0.5, 0.5): a GPU multiplies zeros at less power, and so faster.
+    left, right = (torch.rand(products * largest**2, device=device, dtype=torch.float32) - 0.5 for _ in range(2))
+    left, right = left.to(kind), right.to(kind)
+    target = torch.empty(products * largest**2, device=device, dtype=kind)
+    flag = torch.zeros(1, dtype=torch.int32, device=device)
+    tile = gpu_passes.tile_for(kind, tf32, shared_bytes(device))
+
+    def batch(of: Any, high: int, wide: int, count: int = products) -> Any:
+        return of[: count * high * wide].view(count, high, wide)
+
+    rates = {way: np.zeros((len(grid),) * 3).tolist() for way in WAYS}
+    for i, m in enumerate(grid):
+        for j, k in enumerate(grid):
+            for p, n in enumerate(grid):
+                x, y, z = batch(left, m, k), batch(right, k, n), batch(target, m, n)
+                whole = target[: 4 * m * n].view(2 * m, 2 * n)
+                calls = {
+                    "library": (1, lambda x=x, y=y, z=z: torch.mm(x[0], y[0], out=z[0])),
+                    "batched": (products, lambda x=x, y=y, z=z: torch.bmm(x, y, out=z)),
+                    "own": (
+                        products,
+                        lambda x=x, y=y, whole=whole: gpu_passes.multiply_and_spread(
+                            x, y, whole, STRASSEN, flag, tile, tf32
+                        ),
+                    ),
+                }
+                for way, (count, call) in calls.items():
+                    rates[way][i][j][p] = 2.0 * count * m * k * n / timer(call)
+    side = largest // 2
+    matrix, sums = left[: 4 * side**2].view(2 * side, 2 * side), batch(target, side, side)
+    whole = right[: 4 * side**2].view(2 * side, 2 * side)
+    took = timer(lambda: gpu_passes.form_sums(matrix, STRASSEN, "u", (side, side)))
+    took += timer(lambda: gpu_passes.spread(sums, whole, STRASSEN, flag))
+    moved = 2 * (4 + products) * side**2 * kind.itemsize
+    least = matrix[:32, :32].contiguous()
+    return GpuProfile(
+        device=device_name(device), torch=torch_version(), dtype=dtype, tf32=tf32, grid=grid, rates=rates,
+        pass_bytes_per_s=moved / took, launch_s=timer(lambda: gpu_passes.form_sums(least, STRASSEN, "u", (16, 16))),
+    )  # fmt: skip
+
+
+def device_name(device: Any) -> str:
+    """Return the name of a GPU."""
+    import torch
+
+    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "interpreter"
+
+
+def torch_version() -> str:
+    """Return the version of torch, and of CUDA in it."""
+    import torch
+
+    return f"{torch.__version__} cuda {torch.version.cuda or 'none'}"
+
+
+def shared_bytes(device: Any) -> int:
+    """Return the shared memory that a block on the GPU can have."""
+    import torch
+
+    if device.type != "cuda":
+        return 0
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
+
+
+def free_bytes(device: Any) -> float:
+    """Return the memory of a GPU that torch can still give: what is free, and what it keeps unused."""
+    import torch
+
+    if device.type != "cuda":
+        return math.inf
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + kept)
+
+
+_KEPT: dict[str, GpuProfile] = {}
+
+
+def cached(device: Any, dtype: str, tf32: bool, folder: Path | None = None) -> GpuProfile:
+    """Return the profile measured earlier on such a GPU under the same torch, or measure and keep it.
+
+    A file that is damaged or of another version, and a folder that cannot be written, only cost a new measurement.
+
+    Parameters
+    ----------
+    device : torch.device
+    dtype, tf32
+        As of :func:`measure`.
+    folder : Path, optional
+        Where profiles are kept; the user's cache folder by default.
+    """
+    parts = ["gpu-products", device_name(device), torch_version(), dtype, *(["tf32"] if tf32 else [])]
+    name = "".join(letter if letter.isalnum() else "-" for letter in "-".join(parts).lower())
+    path = (folder or cache_folder()) / f"{name}.json"
+    if str(path) in _KEPT:
+        return _KEPT[str(path)]
+    profile = _read(path)
+    if profile is None:
+        profile = measure(device, dtype, tf32)
+        _write(path, profile)
+    _KEPT[str(path)] = profile
+    return profile
+
+
+def _read(path: Path) -> GpuProfile | None:
+    try:
+        kept = json.loads(path.read_text())
+        if kept["version"] != PROFILE_VERSION:
+            return None
+        profile = GpuProfile(**{**kept, "grid": tuple(kept["grid"])})
+        shape = (len(profile.grid),) * 3
+        rates = [np.asarray(profile.rates[way], dtype=float) for way in WAYS]
+        sound = len(profile.grid) > 1 and all(table.shape == shape and bool((table > 0).all()) for table in rates)
+        return profile if sound and profile.pass_bytes_per_s > 0 and profile.launch_s >= 0 else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(path: Path, profile: GpuProfile) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
+            json.dump(asdict(profile), part)
+        Path(part.name).replace(path)
+    except OSError:
+        return

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError, UnknownNameError
-from wavetank.kernels.stencils.pattern import BOUNDARIES, MAX_RADIUS, STENCILS, Stencil, check_grid
+from wavetank.kernels.stencils.pattern import BOUNDARIES, MAX_RADIUS, STENCILS, Stencil, check_grid, check_steps
 
 RADII = range(1, MAX_RADIUS + 1)
 
@@ -126,3 +126,15 @@ def test_a_misspelt_boundary_gets_the_nearest_and_a_non_stencil_an_example():
     with pytest.raises(BadValueError, match="no stencil") as caught:
         check_grid(np.zeros((9, 9)), np.ones((3, 3)), "periodic")
     assert "from_matrix" in caught.value.hint
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, True, "2", None])
+def test_steps_that_cannot_be_counted_are_refused(steps):
+    with pytest.raises(BadValueError, match="counted from 0") as caught:
+        check_steps(steps)
+    assert caught.value.where == "steps"
+
+
+def test_steps_are_whole_numbers_of_any_kind():
+    assert [check_steps(steps) for steps in (0, 3, np.int64(4))] == [0, 3, 4]
+    assert type(check_steps(np.uint8(4))) is int

@@ -80,3 +80,10 @@ def test_leading_axes_are_grids_of_their_own():
 def test_wrong_grids_are_refused():
     with pytest.raises(BadValueError, match="two dimensions"):
         reference_sweep(np.zeros(5), Stencil.star(1))
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, True])
+def test_steps_that_cannot_be_counted_are_refused(steps):
+    grid = np.ones((8, 8), np.float32)
+    with pytest.raises(BadValueError, match="counted from 0"):
+        reference_sweep(grid, Stencil.star(1), steps)

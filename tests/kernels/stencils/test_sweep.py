@@ -254,3 +254,26 @@ def test_an_aligned_grid_starts_a_line():
         beside = np.zeros(9, np.float32)[1:]
         assert (aligned_grid(shape, np.float32, beside).ctypes.data - beside.ctypes.data) % 64 == 0
         assert grid.flags.c_contiguous
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("name", ["star-2", "box-4"])
+def test_wherever_grid_and_result_begin_the_bits_are_the_same_and_nothing_beside_is_written(
+    monkeypatch, name, boundary
+):
+    monkeypatch.setattr(sweep_module, "_STREAMED_BYTES", 0)
+    pattern, shape = Stencil.named(name), (37, 208)
+    cells = shape[0] * shape[1]
+    grid = grid_of(shape)
+    expected = StencilSweep(threads=1).sweep(grid, pattern, 5, boundary=boundary)
+    assert close(expected, reference_sweep(grid, pattern, 5, boundary=boundary))
+    for skip, other in ((0, 0), (1, 1), (5, 0), (0, 15), (12, 12), (15, 7)):
+        source, room = aligned_grid((1, cells + 32), np.float32)[0], aligned_grid((1, cells + 32), np.float32)[0]
+        source[skip : skip + cells] = grid.ravel()
+        room[:] = 77.0
+        moved, out = (flat[at : at + cells].reshape(shape) for flat, at in ((source, skip), (room, other)))
+        for depth in (1, 3, 5):
+            sweep = StencilSweep(threads=2, depth=depth, columns=70)
+            assert np.array_equal(sweep.sweep(moved, pattern, 5, boundary=boundary, out=out), expected)
+            assert (room[:other] == 77).all()
+            assert (room[other + cells :] == 77).all()

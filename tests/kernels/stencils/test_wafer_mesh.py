@@ -69,3 +69,10 @@ def test_joined_edges_and_large_meshes_are_refused():
     with pytest.raises(BadValueError, match="too large") as caught:
         simulate_mesh(WaferStencil(mesh_rows=40, mesh_columns=40), grid, Stencil.star(1))
     assert caught.value.given == "40 x 40 elements"
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, True])
+def test_steps_that_cannot_be_counted_are_refused(steps):
+    grid = np.ones((8, 8), np.float32)
+    with pytest.raises(BadValueError, match="counted from 0"):
+        simulate_mesh(WaferStencil(mesh_rows=2, mesh_columns=2), grid, Stencil.star(1), steps)

@@ -25,3 +25,10 @@ def test_what_cannot_be_shared_is_refused():
         sweep_in_two_processes(WAFER, grid, Stencil.star(1), boundary="periodic")
     with pytest.raises(BadValueError, match="one row"):
         sweep_in_two_processes(WaferStencil(mesh_rows=1, mesh_columns=4), grid, Stencil.star(1))
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, True])
+def test_steps_that_cannot_be_counted_are_refused(steps):
+    grid = np.ones((8, 8), np.float32)
+    with pytest.raises(BadValueError, match="counted from 0"):
+        sweep_in_two_processes(WaferStencil(mesh_rows=2, mesh_columns=2), grid, Stencil.star(1), steps)

@@ -282,6 +282,19 @@ def check_grid(grid: NDArray[Any], pattern: Stencil, boundary: str) -> None:
         )
 
 
+def check_steps(steps: Any) -> int:
+    """Return a number of sweeps, or refuse what is none.
+
+    Raises
+    ------
+    BadValueError
+        If it is no whole number or below 0.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+        raise BadValueError("Steps are counted from 0.", given=steps, allowed="0, 1, 2, ...", where="steps")
+    return int(steps)
+
+
 def _star_offsets(radius: int) -> list[tuple[int, int]]:
     return [(dy, dx) for dy, dx in _box_offsets(radius) if dy == 0 or dx == 0]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.kernels.stencils.pattern import Stencil, check_grid
+from wavetank.kernels.stencils.pattern import Stencil, check_grid, check_steps
 
 # What numpy calls the three ways to go on beyond the edge; what is beyond a fixed rim is never used.
 _PADDING = {"dirichlet": "edge", "periodic": "wrap", "reflect": "symmetric"}
@@ -41,6 +41,7 @@ def reference_sweep(
         If the grid cannot be swept; see :func:`~wavetank.kernels.stencils.pattern.check_grid`.
     """
     check_grid(grid, pattern, boundary)
+    steps = check_steps(steps)
     new = np.array(grid, order="C")
     radius = pattern.radius
     for _ in range(steps):

@@ -2,9 +2,9 @@
 
 A block computes several rows at once, so that a row that has been loaded serves all sums in which it takes part.
 Four forms exist.  *Terms* multiplies and adds every neighbour.  *Rings* is for stars whose four arms are alike: cells
-at equal distance are added first, and the nearer ones come from shuffles, because loads that straddle two lines are
-what binds.  *Factors* is for boxes whose weights are a column times a row: it sums down the columns, keeps those sums
-in registers and sums along the rows with shuffles, 2 (2 r + 1) products a cell instead of (2 r + 1) squared.
+at equal distance are added first, and those to the left and right come from shuffles, because a load that straddles two
+lines costs twice.  *Factors* is for boxes whose weights are a column times a row: it sums down the columns, keeps those
+sums in registers and sums along the rows with shuffles, 2 (2 r + 1) products a cell instead of (2 r + 1) squared.
 *Mirrored* is the same for palindromes, with cells at equal distance added first.  Every form adds in one fixed order,
 whatever the number of rows or the place in the grid.
 
@@ -28,13 +28,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
-from wavetank.kernels.stencils.pattern import Stencil
+from wavetank.kernels.stencils.pattern import MAX_RADIUS, Stencil
 from wavetank.kernels.stream_stores import LINE_BYTES
 
 _INDEX, _ADDRESS = ir.IntType(32), ir.IntType(64)
 _TERMS, _RINGS, _FACTORS, _MIRRORED = "terms", "rings", "factors", "mirrored"
-# Neighbours of a row up to this far away come from shuffles, by radius; beyond, from loads.
-_SHUFFLED = {1: 0, 2: 1, 3: 2, 4: 4}
 
 
 class Form(NamedTuple):
@@ -57,7 +55,7 @@ def form_of(pattern: Stencil, dtype: DTypeLike) -> Form:
     arms = _arms(pattern)
     if arms is not None:
         rings = np.asarray(arms, kind)
-        return Form(f"{_RINGS} {kind.itemsize} {radius} 1 0", 4, rings, 5 * radius + 1)
+        return Form(f"{_RINGS} {kind.itemsize} {radius} 1 0", 6 if radius <= 2 else 4, rings, 5 * radius + 1)
     factors = _column_and_row(pattern)
     if factors is None:
         wide = 2 if pattern.points > 2 * (2 * radius + 1) else 1
@@ -69,7 +67,10 @@ def form_of(pattern: Stencil, dtype: DTypeLike) -> Form:
     column, row = (np.asarray(factor, kind) for factor in factors)
     mirrored = np.array_equal(column, column[::-1]) and np.array_equal(row, row[::-1])
     key = f"{_MIRRORED if mirrored else _FACTORS} {kind.itemsize} {radius} 1 0"
-    return Form(key, 4, np.concatenate([column, row]), 2 * (4 * radius + 1 if not mirrored else 3 * radius + 1))
+    # More rows would need more registers than there are.
+    rows = 3 if radius == MAX_RADIUS else 4
+    flops = 2 * (3 * radius + 1 if mirrored else 4 * radius + 1)
+    return Form(key, rows, np.concatenate([column, row]), flops)
 
 
 def _arms(pattern: Stencil) -> list[float] | None:
@@ -185,14 +186,11 @@ class _Body:
         return [self._ring_sum(column, j, at, shift) for j in range(self.radius, self.radius + self.rows)]
 
     def _ring_sum(self, column: list[Any], j: int, at: Any, shift: int) -> Any:
-        add, shuffled = self.builder.fadd, _SHUFFLED[self.radius]
-        left, right = (self._load(j, at, shift + side) if shuffled else None for side in (-LINE_BYTES, LINE_BYTES))
+        add = self.builder.fadd
+        left, right = (self._load(j, at, shift + side) for side in (-LINE_BYTES, LINE_BYTES))
         total = self._add_product(self.weights[0], column[j], None)
         for k in range(1, self.radius + 1):
-            if k <= shuffled:
-                west, east = (self._shifted(left, column[j], right, dx) for dx in (-k, k))
-            else:
-                west, east = (self._load(j, at, shift + dx * self.item) for dx in (-k, k))
+            west, east = (self._shifted(left, column[j], right, dx) for dx in (-k, k))
             ring = add(add(west, east), add(column[j - k], column[j + k]))
             total = self._add_product(self.weights[k], ring, total)
         return total
@@ -303,8 +301,18 @@ def block(
     count, past_caches = rows.literal_value, bool(streaming.literal_value)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        body = _Body(builder, form, int(item), int(radius), int(registers), int(mask, 16), count, past_caches)
-        body.emit(*arguments[3:])
+        name = f"stencil_block_{'_'.join(key.literal_value.split())}_{count}_{int(past_caches)}"
+        function = builder.module.globals.get(name)
+        if function is None:
+            function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), [_ADDRESS] * 6), name)
+            function.linkage = "internal"
+            # A function of its own: among the rest of the pass, registers would run short within the loop.
+            function.attributes.add("noinline")
+            inner = ir.IRBuilder(function.append_basic_block("entry"))
+            body = _Body(inner, form, int(item), int(radius), int(registers), int(mask, 16), count, past_caches)
+            body.emit(*function.args)
+            inner.ret_void()
+        builder.call(function, arguments[3:])
         return context.get_dummy_value()
 
     return types.void(key, rows, streaming, *[types.intp] * 6), generate

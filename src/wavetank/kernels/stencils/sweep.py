@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of
 from wavetank.kernels.machine import require_memory, usable_cores
-from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid
+from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.row_blocks import Form, form_of
 from wavetank.kernels.stencils.temporal import buffer_rows, pass_kernel, pitch_bytes, tiles_of
 from wavetank.kernels.stream_stores import LINE_BYTES
@@ -67,8 +67,9 @@ def stencil(
 
     Parameters
     ----------
-    grid : ndarray or CPU torch tensor, shape (height, width), float32 or float64
-        Not modified; may be read-only and not contiguous.
+    grid : ndarray or torch tensor, shape (height, width), float32 or float64
+        Not modified; may be read-only and not contiguous.  A tensor on a CUDA device is swept there, where ``threads``
+        means nothing; see :func:`~wavetank.kernels.stencils.gpu.sweep_on_gpu`.
     pattern : Stencil
     steps : int
         0 or more.
@@ -77,7 +78,7 @@ def stencil(
     threads : int, optional
         All cores by default.
     out : ndarray, optional
-        Where to write; of the grid's shape and type and apart from it in memory.
+        Where to write; of the grid's shape and type and apart from it in memory.  Not with a grid on a GPU.
 
     Returns
     -------
@@ -122,16 +123,17 @@ class StencilSweep:
         if type(grid).__module__.partition(".")[0] == "torch":
             import torch
 
+            if grid.device.type == "cuda":
+                return _on_gpu(grid, pattern, steps, boundary, out)
             return torch.from_numpy(self.sweep(_from_tensor(grid), pattern, steps, boundary=boundary, out=out))
         old = np.asarray(grid)
         check_grid(old, pattern, boundary)
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-            raise BadValueError("Steps are counted from 0.", given=steps, allowed="0, 1, 2, ...", where="steps")
+        steps = check_steps(steps)
         if out is not None:
             _check_out(out, old)
         form = form_of(pattern, old.dtype)
-        blocking = self.blocking(old.shape, pattern, int(steps), old.dtype)
-        passes = -(-int(steps) // blocking.depth)
+        blocking = self.blocking(old.shape, pattern, steps, old.dtype)
+        passes = -(-steps // blocking.depth)
         direct = out is not None and _rows_are_contiguous(out)
         copies = (not _rows_are_contiguous(old)) + (passes > 1) + (not direct)
         require_memory(copies * old.nbytes, f"Sweeping a grid of {old.shape[0]:,} x {old.shape[1]:,} cells")
@@ -141,7 +143,7 @@ class StencilSweep:
         if steps == 0:
             result[...] = old
         else:
-            self._passes(old, result, form, pattern.radius, int(steps), passes, blocking, BOUNDARIES.index(boundary))
+            self._passes(old, result, form, pattern.radius, steps, passes, blocking, BOUNDARIES.index(boundary))
         if out is not None and not direct:
             out[...] = result
             return out
@@ -224,11 +226,22 @@ def aligned_grid(shape: tuple[int, ...], dtype: Any, like: NDArray[Any] | None =
 
 def _depth(radius: int) -> int:
     # Enough sweeps that memory is no longer what binds, and few enough that strips stay wide.
-    return (16, 16, 16, 16, 8)[radius]
+    return (16, 16, 16, 8, 8)[radius]
 
 
 def _rows_are_contiguous(grid: NDArray[Any]) -> bool:
     return grid.strides[1] == grid.itemsize and grid.strides[0] >= grid.shape[1] * grid.itemsize and grid.flags.aligned
+
+
+def _on_gpu(grid: Any, pattern: Stencil, steps: int, boundary: str, out: Any) -> Any:
+    from wavetank.kernels.stencils.gpu import sweep_on_gpu
+
+    if out is not None:
+        raise BadValueError(
+            "The result of a grid on a GPU has no place to be given.", given=type(out).__name__, where="out",
+            hint="leave it out, and copy what is returned",
+        )  # fmt: skip
+    return sweep_on_gpu(grid, pattern, steps, boundary=boundary)
 
 
 def _from_tensor(tensor: Any) -> NDArray[Any]:

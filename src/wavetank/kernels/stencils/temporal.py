@@ -127,8 +127,9 @@ def pass_kernel(key: str, rows: int, radius: int) -> Callable[..., None]:
         base = buffer.ctypes.data
         first_of_grid = source.ctypes.data
         end_of_grid = first_of_grid + (height - 1) * source.strides[0] + width * item
-        # Where column `left` of a buffered row is: on a line of its own.
-        origin = ((depth * radius * item + _MARGIN_BYTES) // LINE_BYTES + 1) * LINE_BYTES
+        # Where column `left` of a buffered row is: in its line as that cell of the target, so that no vector straddles.
+        into = (target.ctypes.data + left * item) % LINE_BYTES
+        origin = ((depth * radius * item + _MARGIN_BYTES) // LINE_BYTES + 1) * LINE_BYTES + into
         open_edge = boundary == PERIODIC
         low0 = left - depth * radius
         high0 = right + depth * radius
@@ -160,7 +161,7 @@ def pass_kernel(key: str, rows: int, radius: int) -> Callable[..., None]:
         ahead_at, weights_at = ahead.ctypes.data, weights.ctypes.data
         direct = streaming and target.strides[0] % LINE_BYTES == 0
         # What lies before the first whole line of the strip.
-        head = -(target.ctypes.data + left * item) % LINE_BYTES
+        head = -into % LINE_BYTES
 
         while True:
             fetched = min(nexts[0] + rows, ends[0])
@@ -185,7 +186,7 @@ def pass_kernel(key: str, rows: int, radius: int) -> Callable[..., None]:
                 low, high = left - halo, right + halo
                 if not open_edge:
                     low, high = max(low, 0), min(high, width)
-                start = (low - left) * item // LINE_BYTES * LINE_BYTES
+                start = ((low - left) * item + into) // LINE_BYTES * LINE_BYTES - into
                 stop = (high - left) * item
                 level = base + (slots0 + (step - 1) * slots) * pitch + origin
                 below = level - slots * pitch

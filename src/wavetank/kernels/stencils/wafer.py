@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.machine import require_memory
-from wavetank.kernels.stencils.pattern import Stencil, check_grid
+from wavetank.kernels.stencils.pattern import Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.wafer_tiles import (
     WORD_BYTES,
     Tiling,
@@ -211,8 +211,7 @@ class WaferStencil:
         """
         grid = np.asarray(grid)
         check_grid(grid, pattern, boundary)
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-            raise BadValueError("Steps are counted from 0.", given=steps, allowed="0, 1, 2, ...", where="steps")
+        steps = check_steps(steps)
         tiling = self.plan(grid.shape[0], grid.shape[1], pattern, boundary=boundary)
         require_memory(
             4 * grid.itemsize * tiling.elements * (tiling.tile_bytes // (2 * WORD_BYTES)),
@@ -223,7 +222,7 @@ class WaferStencil:
         for _ in range(steps):
             words = step(tiles, pattern, tiling, changing, self.overlap)
             sent = Traffic(sent.first_words + words.first_words, sent.second_words + words.second_words)
-        return WaferRun(gather(tiles, tiling), tiling, sent, int(steps) * self.cycles(tiling, pattern).total)
+        return WaferRun(gather(tiles, tiling), tiling, sent, steps * self.cycles(tiling, pattern).total)
 
     def sweep(
         self, grid: NDArray[Any], pattern: Stencil, steps: int = 1, *, boundary: str = "dirichlet"

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.stencils.pattern import Stencil, check_grid
+from wavetank.kernels.stencils.pattern import Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.reference import weighted_sum
 from wavetank.kernels.stencils.wafer import WaferStencil
 from wavetank.kernels.stencils.wafer_tiles import Tiling, Traffic, gather, may_change, scatter
@@ -104,6 +104,7 @@ def simulate_mesh(
             allowed=("dirichlet", "reflect"),
             where="boundary",
         )
+    steps = check_steps(steps)
     tiling = machine.plan(grid.shape[0], grid.shape[1], pattern, boundary=boundary)
     if tiling.elements > MOST_ELEMENTS:
         raise BadValueError(

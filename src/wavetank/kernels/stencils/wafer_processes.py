@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.kernels.stencils.pattern import Stencil, check_grid
+from wavetank.kernels.stencils.pattern import Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.reference import weighted_sum
 from wavetank.kernels.stencils.wafer import WaferStencil
 from wavetank.kernels.stencils.wafer_tiles import (
@@ -59,6 +59,7 @@ def sweep_in_two_processes(
     check_grid(grid, pattern, boundary)
     if boundary == "periodic":
         raise BadValueError("Two processes share one cut, and joined edges have two.", given=boundary, where="boundary")
+    steps = check_steps(steps)
     tiling = machine.plan(grid.shape[0], grid.shape[1], pattern, boundary=boundary)
     if tiling.rows < 2:
         raise BadValueError("A mesh of one row of elements cannot be shared.", given=tiling.describe())

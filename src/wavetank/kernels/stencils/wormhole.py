@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of, cuts
 from wavetank.kernels.machine import require_memory, usable_cores
-from wavetank.kernels.stencils.pattern import Stencil, check_grid
+from wavetank.kernels.stencils.pattern import Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.tiles import (
     BFLOAT16_BYTES,
     FACE,
@@ -143,12 +143,11 @@ class WormholeStencil:
         """
         grid = np.ascontiguousarray(grid)
         check_grid(grid, pattern, boundary)
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-            raise BadValueError("Steps are counted from 0.", given=steps, allowed="0, 1, 2, ...", where="steps")
+        steps = check_steps(steps)
         self._check(grid, pattern, boundary)
         arithmetic = Arithmetic(self.accumulate)
         if self.mapping == "resident":
-            return resident_sweeps(grid, pattern, int(steps), arithmetic, self.cores)[0]
+            return resident_sweeps(grid, pattern, steps, arithmetic, self.cores)[0]
         for _ in range(steps):
             grid = MAPPINGS[self.mapping](grid, pattern, arithmetic)
         return grid.copy() if not steps else grid

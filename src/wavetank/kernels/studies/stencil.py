@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,9 @@ from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy
 BOUND = "grid-copy"
 OWN = ("stencil-sweep", "plain-sweep")
 WEIGHTS = ("equal", "random")
-_NAMED = tuple(name for name in STENCILS if name != "identity")
+NAMED = tuple(name for name in STENCILS if name != "identity")
+"""The stencils that can be swept in the studies."""
+
 # Cells along a side of the squares on which a result is compared with the reference.
 _CHECKED = 48
 
@@ -62,11 +64,12 @@ class StencilStudy(TimingStudy):
 
     name = "stencil"
     baseline = "numpy-slices"
-    systems = (
+    systems: ClassVar[tuple[str, ...]] = (
         "stencil-sweep", "plain-sweep", BOUND, "numpy-slices", "scipy-correlate", "numba-rows", "im2row-blas",
         "convstencil-blas", "torch-conv2d", "devito",
     )  # fmt: skip
     cases_by = "stencil"
+    bound: ClassVar[str] = BOUND
     metrics = (
         *TimingStudy.timing_metrics[:2],
         Metric("share_of_bound", "", "higher", "measured",
@@ -93,7 +96,7 @@ class StencilStudy(TimingStudy):
     )  # fmt: skip
 
     stencils: tuple[str, ...] = setting(
-        ("star-1", "star-4", "box-1", "box-4"), says="what is swept: constructor and radius", choices=_NAMED
+        ("star-1", "star-4", "box-1", "box-4"), says="what is swept: constructor and radius", choices=NAMED
     )
     weights: str = setting("equal", says="the stencil's own, or random ones that allow no shortcut", choices=WEIGHTS)
     side: int = setting(4096, unit="cells", says="height and width of the grid", low=64, high=65536)
@@ -140,7 +143,7 @@ class StencilStudy(TimingStudy):
     def verify(self, case: Case, system: str, result: object) -> None:
         """Compare with the reference on squares whose cells depend on nothing beyond a slightly larger square."""
         found, data = np.asarray(result), case.data
-        if system == BOUND:
+        if system == self.bound:
             if not np.array_equal(found, data.grid):
                 raise WavetankError(f"{system} did not copy the grid.")
             return

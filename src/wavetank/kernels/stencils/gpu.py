@@ -1,0 +1,218 @@
+"""Stencils on a GPU: our own sweep, what people use there, and the copy that bounds a single sweep.
+
+Grids stay on the device from step to step.  Each step reads one grid and writes the other, one launch a step.
+
+Source: as :mod:`~wavetank.kernels.stencils.gpu_kernels`; PyTorch's documentation of ``torch.nn.functional.conv2d``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from wavetank.errors import BadValueError, MissingExtraError, missing_extra
+from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
+from wavetank.units import show
+
+# Of a rectangle: a row of a warp's loads is a whole line of the cache, and rows share what they load.
+_ROWS, _COLUMNS, _WARPS = 8, 128, 4
+_NEEDED_FOR = "A stencil on a GPU"
+
+
+def require_torch(device: str) -> Any:
+    """Return torch, if it is installed and can use the device.
+
+    Raises
+    ------
+    MissingExtraError
+        If torch is not installed, or sees no such device.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise missing_extra("torch", "torch", needed_for=_NEEDED_FOR) from None
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise MissingExtraError(
+            f"{_NEEDED_FOR} needs a CUDA device, and torch sees none.",
+            hint="wavetank compare stencil runs on the processor",
+        )
+    return torch
+
+
+def sweep_on_gpu(grid: Any, pattern: Stencil, steps: int = 1, *, boundary: str = "dirichlet") -> Any:
+    """Apply a stencil to a grid on a GPU ``steps`` times.
+
+    Sums are added up in the pattern's order; the device's compiler may fuse products into them.
+
+    Parameters
+    ----------
+    grid : torch tensor, shape (height, width), float32 or float64
+        On a CUDA device, or anywhere where Triton interprets its kernels (``TRITON_INTERPRET=1``).  Not modified; need
+        not be contiguous.
+    pattern : Stencil
+    steps : int
+        0 or more.
+    boundary : str
+        One of :data:`~wavetank.kernels.stencils.pattern.BOUNDARIES`.
+
+    Returns
+    -------
+    torch tensor
+        On the grid's device; what the device still has to do may be under way.
+
+    Raises
+    ------
+    BadValueError
+        If the grid cannot be swept, is not on a CUDA device, or two more do not fit the device's memory.
+    MissingExtraError
+        If Triton is not installed.
+    """
+    steps = check_steps(steps)
+    torch = require_torch("cpu")
+    dtype = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}.get(grid.dtype, grid.dtype)
+    check_grid(SimpleNamespace(ndim=grid.ndim, dtype=dtype, shape=tuple(grid.shape)), pattern, boundary)  # type: ignore[arg-type]
+    _require_memory(torch, grid, min(steps, 2) + (not grid.is_contiguous()))
+    source = grid.detach().contiguous()
+    if steps == 0:
+        return source.clone()
+    pair = [torch.empty_like(source) for _ in range(min(steps, 2))]
+    step = _launcher(torch, source, pattern, boundary)
+    for number in range(steps):
+        target = pair[number % 2]
+        step(source, target)
+        source = target
+    return source
+
+
+def _require_memory(torch: Any, grid: Any, copies: int) -> None:
+    if grid.device.type != "cuda":
+        return
+    need, free = copies * grid.numel() * grid.element_size(), int(torch.cuda.mem_get_info(grid.device)[0])
+    # What torch keeps for itself it hands out again.
+    free += int(torch.cuda.memory_reserved(grid.device) - torch.cuda.memory_allocated(grid.device))
+    if need > free:
+        raise BadValueError(
+            f"Sweeping a grid of {grid.shape[0]:,} x {grid.shape[1]:,} cells needs more memory than the GPU has free.",
+            given=show(float(need), "bytes"), allowed=f"at most {show(float(free), 'bytes')}", where="grid",
+        )  # fmt: skip
+
+
+def _launcher(torch: Any, like: Any, pattern: Stencil, boundary: str) -> Callable[[Any, Any], None]:
+    """Return ``step(old, new)``, which queues one sweep."""
+    try:
+        from triton.runtime.interpreter import InterpretedFunction
+
+        from wavetank.kernels.stencils.gpu_kernels import sweep_rectangle
+    except ImportError:
+        raise missing_extra("triton", "torch", needed_for=_NEEDED_FOR) from None
+    if like.device.type != "cuda" and not isinstance(sweep_rectangle, InterpretedFunction):
+        raise BadValueError(
+            "This sweep runs on a CUDA device.", given=str(like.device), allowed="cuda, cuda:1", where="grid",
+            hint="wavetank.kernels.stencil sweeps grids in main memory",
+        )  # fmt: skip
+    height, width = like.shape
+    radius = pattern.radius
+    terms = sum(1 << ((dy + radius) * (2 * radius + 1) + dx + radius) for dy, dx in pattern.offsets)
+    weights = torch.tensor(pattern.coefficients, dtype=like.dtype, device=like.device)
+    rectangles = -(-height // _ROWS) * -(-width // _COLUMNS)
+
+    def step(old: Any, new: Any) -> None:
+        sweep_rectangle[(rectangles,)](
+            old, new, weights, height, width, RADIUS=radius, TERMS=terms, BOUNDARY=BOUNDARIES.index(boundary),
+            ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=_WARPS,
+        )  # fmt: skip
+
+    return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSweep:
+    """Our own sweep in Triton, one launch a step; see :func:`sweep_on_gpu`."""
+
+    def prepare(self, grid: Any, pattern: Stencil, steps: int) -> Callable[[], Any]:
+        """Return the call that queues ``steps`` sweeps with a fixed rim; its result may be overwritten by the next."""
+        torch = require_torch(str(grid.device))
+        pair = (torch.empty_like(grid), torch.empty_like(grid))
+        step = self.stepper(torch, grid, pattern)
+
+        def call() -> Any:
+            source = grid
+            for number in range(steps):
+                target = pair[number % 2]
+                step(source, target)
+                source = target
+            return source
+
+        return call
+
+    def stepper(self, torch: Any, grid: Any, pattern: Stencil) -> Callable[[Any, Any], None]:
+        """Return ``step(old, new)``, which queues one sweep."""
+        return _launcher(torch, grid, pattern, "dirichlet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchSlices(GpuSweep):
+    """One slice of the grid for each neighbour, added up in place: a launch a neighbour."""
+
+    def stepper(self, torch: Any, grid: Any, pattern: Stencil) -> Callable[[Any, Any], None]:
+        """Return ``step(old, new)``."""
+        radius = pattern.radius
+
+        def step(old: Any, new: Any) -> None:
+            _keep_rim(old, new, radius)
+            total = _inner(new, radius)
+            for number, (offset, weight) in enumerate(zip(pattern.offsets, pattern.coefficients, strict=True)):
+                if number == 0:
+                    torch.mul(_inner(old, radius, *offset), weight, out=total)
+                else:
+                    total.add_(_inner(old, radius, *offset), alpha=weight)
+
+        return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchConv2dGpu(GpuSweep):
+    """``torch.nn.functional.conv2d`` of one channel by cuDNN, in full float32."""
+
+    def stepper(self, torch: Any, grid: Any, pattern: Stencil) -> Callable[[Any, Any], None]:
+        """Return ``step(old, new)``."""
+        radius = pattern.radius
+        weights = torch.tensor(pattern.matrix(), dtype=grid.dtype, device=grid.device)[None, None]
+
+        def step(old: Any, new: Any) -> None:
+            _keep_rim(old, new, radius)
+            with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+                found = torch.nn.functional.conv2d(old[None, None], weights)[0, 0]
+            _inner(new, radius).copy_(found)
+
+        return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridCopyGpu(GpuSweep):
+    """Copies the grid on the device: what a sweep takes that reads and writes every cell once and costs nothing.
+
+    It stands for one sweep whatever the number of steps.
+    """
+
+    def prepare(self, grid: Any, pattern: Stencil, steps: int) -> Callable[[], Any]:
+        """Return the call that queues the copy."""
+        out = require_torch(str(grid.device)).empty_like(grid)
+        return lambda: out.copy_(grid)
+
+
+def _inner(grid: Any, radius: int, dy: int = 0, dx: int = 0) -> Any:
+    """Return the view without the rim, shifted by an offset of at most ``radius``."""
+    height, width = grid.shape
+    return grid[radius + dy : height - radius + dy, radius + dx : width - radius + dx]
+
+
+def _keep_rim(old: Any, new: Any, radius: int) -> None:
+    if radius:
+        for rim in (slice(None, radius), slice(-radius, None)):
+            new[rim].copy_(old[rim])
+            new[:, rim].copy_(old[:, rim])

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of
+from wavetank.kernels.given import array_of, is_tensor
 from wavetank.kernels.machine import require_memory, usable_cores
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.row_blocks import Form, form_of
@@ -120,13 +121,13 @@ class StencilSweep:
         out: NDArray[Any] | None = None,
     ) -> Any:
         """Return the grid after ``steps`` sweeps; parameters and errors are those of :func:`stencil`."""
-        if type(grid).__module__.partition(".")[0] == "torch":
+        if is_tensor(grid):
             import torch
 
             if grid.device.type == "cuda":
                 return _on_gpu(grid, pattern, steps, boundary, out)
-            return torch.from_numpy(self.sweep(_from_tensor(grid), pattern, steps, boundary=boundary, out=out))
-        old = np.asarray(grid)
+            return torch.from_numpy(self.sweep(array_of(grid, "grid"), pattern, steps, boundary=boundary, out=out))
+        old = array_of(grid, "grid")
         check_grid(old, pattern, boundary)
         steps = check_steps(steps)
         if out is not None:
@@ -242,22 +243,6 @@ def _on_gpu(grid: Any, pattern: Stencil, steps: int, boundary: str, out: Any) ->
             hint="leave it out, and copy what is returned",
         )  # fmt: skip
     return sweep_on_gpu(grid, pattern, steps, boundary=boundary)
-
-
-def _from_tensor(tensor: Any) -> NDArray[Any]:
-    if tensor.device.type != "cpu":
-        raise BadValueError(
-            "This sweep runs on processors.", given=str(tensor.device), allowed="a tensor in main memory", hint=".cpu()"
-        )
-    try:
-        return np.asarray(tensor.detach().numpy())
-    except TypeError:
-        raise BadValueError(
-            "Grids hold floating-point numbers that numpy knows.",
-            given=str(tensor.dtype),
-            allowed="float32 or float64",
-            where="grid",
-        ) from None
 
 
 def _check_out(out: NDArray[Any], grid: NDArray[Any]) -> None:

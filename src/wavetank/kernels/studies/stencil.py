@@ -120,6 +120,7 @@ class StencilStudy(TimingStudy):
             "share_of_bound holds a contender against a copy of the grid by all threads in the same round.",
             "Operations are those of the sum term by term, also where a contender needs fewer.",
             "Devito's operator is generated and compiled before the call that is timed; idle OpenMP threads sleep.",
+            cached().note(),
         )
 
     def case_names(self, seed: int) -> Sequence[str]:

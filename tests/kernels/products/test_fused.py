@@ -42,3 +42,15 @@ def test_the_workspace_does_not_grow_with_rows_and_grows_with_threads():
     small, tall = (fused.workspace_bytes(m, 1000, 1000, "float32", STRASSEN, 1) for m in (5000, 50_000))
     assert small == tall
     assert fused.workspace_bytes(5000, 1000, 1000, "float32", STRASSEN, 2) > 1.5 * small
+
+
+def test_the_workspace_is_bounded_however_long_the_inner_side():
+    for dtype, item in (("float32", 4), ("float64", 8)):
+        sizes = [fused.workspace_bytes(5000, k, 9000, dtype, CLASSICAL, 1) for k in (10, 1000, 9000, 100_000)]
+        assert max(sizes) < 24 * 2**20
+        # A left block, the right panels and the tiles of a row block, for a product that fits one of each.
+        tile = fused.blocking_of(dtype)
+        room = (tile.rows + tile.lanes) * (tile.depth + 64 // item) + tile.tile_rows * 4 * tile.tile_columns
+        room += 4 * (tile.lanes * tile.tile_columns + fused.PANEL_GAP_BYTES // item)
+        need = fused.workspace_bytes(tile.tile_rows, tile.lanes, 4 * tile.tile_columns, dtype, CLASSICAL, 1)
+        assert 0 <= need - room * item <= 4 * 64

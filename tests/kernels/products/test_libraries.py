@@ -53,5 +53,16 @@ def test_a_library_that_is_not_loaded_is_not_available(monkeypatch):
 
 
 def test_the_kernels_of_the_blas_have_a_name():
-    names = [str(pool.get("architecture") or "") for pool in threadpool_info() if pool["user_api"] == "blas"]
-    assert libraries.blas_kernels() == ", ".join(name for name in names if name)
+    names = {str(pool.get("architecture") or "") for pool in threadpool_info() if pool["user_api"] == "blas"}
+    # However many copies of the BLAS other packages have brought along.
+    assert libraries.blas_kernels() == ", ".join(sorted(name for name in names if name))
+
+
+def test_conditions_name_versions_and_variables_that_steer_the_blas(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    plain = libraries.conditions(("numpy",))
+    assert plain["numpy"] == np.__version__
+    assert plain["blas_kernels"] == libraries.blas_kernels()
+    assert "torch" not in plain
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert libraries.conditions(("numpy",)) == plain | {"OPENBLAS_CORETYPE": "Haswell"}

@@ -20,8 +20,8 @@ def lines(shape, dtype, fill=0.0):
 
 
 @njit
-def multiply(one, depth, left, step, right, tile, add):
-    multiply_tile(one, depth, left, step, right, tile, add)
+def multiply(one, depth, left, step, right, tile, fetched, add):
+    multiply_tile(one, depth, left, step, right, tile, fetched, 8, add)
 
 
 @njit
@@ -39,7 +39,8 @@ def test_a_tile_is_the_product_of_its_panels(dtype, depth):
     right[:] = rng.integers(-5, 6, right.shape)
     expected = left[:, :depth] @ right
     for add, times in ((False, 1), (True, 2), (True, 3)):
-        addresses = left.ctypes.data, left.strides[0], right.ctypes.data, tile.ctypes.data
+        # What is asked for ahead need not exist.
+        addresses = left.ctypes.data, left.strides[0], right.ctypes.data, tile.ctypes.data, 1
         multiply(dtype(1), depth, *addresses, add)
         assert np.array_equal(tile, times * expected)
 

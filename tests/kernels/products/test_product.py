@@ -38,7 +38,7 @@ def flat_profile(monkeypatch):
     """Let no test measure the machine: a made profile in which our own product is the faster one."""
 
     def made(dtype, threads):
-        rate = {"own": 2e11, "numpy": 1e11, "torch": 1e11}
+        rate = {"own": 2e11, "block": 2e11, "numpy": 1e11, "torch": 1e11}
         rates = {way: np.full((2, 2, 2), value).tolist() for way, value in rate.items()}
         return profile.ProductProfile(
             dtype=dtype, threads=threads, grid=(16, 2048), rates=rates, term_s=1e-12, pass_s=1e-12
@@ -234,7 +234,9 @@ REFUSED = {
     "inner sides": (lambda: matmul(F, F[:3]), "4 rows"),
     "vector": (lambda: matmul(F[0], F), "two dimensions"),
     "stack": (lambda: matmul(F[None], F), "two dimensions"),
-    "list": (lambda: matmul([[1.0]], F), "numpy array"),
+    "list": (lambda: matmul([[1.0]], F), "same type"),
+    "ragged list": (lambda: matmul([[1.0], [1.0, 2.0]], F), "cannot be seen as an array"),
+    "list for the result": (lambda: matmul(F, F, out=[[0.0]]), "written into an array"),
     "threads": (lambda: matmul(F, F, threads=0), "1 to 1024"),
     "scheme": (lambda: matmul(F, F, scheme="strasen"), "nearest: strassen"),
     "kind of scheme": (lambda: matmul(F, F, scheme=3), "int"),

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadFileError, BadValueError, DataUnavailableError
+from wavetank.kernels.products import schemes
+from wavetank.kernels.products.fused import fused_product
 from wavetank.kernels.products.schemes import (
     BUILT_IN,
     CLASSICAL,
@@ -155,3 +157,14 @@ def test_every_scheme_of_the_data_set_multiplies_integers_exactly():
 
 def test_the_classical_scheme_is_one_product():
     assert (CLASSICAL.rank, CLASSICAL.gain, CLASSICAL.growth()) == (1, 1.0, 1.0)
+
+
+def test_a_product_repeated_adds_up_and_is_no_scheme():
+    several = schemes.repeated(5)
+    assert several.rank == 5
+    a = np.arange(4.0).reshape(2, 2)
+    out = np.empty((2, 2))
+    fused_product(a, a, out, several, 1)
+    assert np.array_equal(out, 5 * (a @ a))
+    with pytest.raises(BadValueError, match="Brent"):
+        Scheme("repeated", 1, 1, 1, several.u, several.v, several.w)

@@ -24,7 +24,8 @@ from wavetank.kernels.products.profile import ProductProfile
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, LARGEST_LEVELS, Scheme
 
 METHODS = ("library", "fused", "combined")
-_CLEAR_GAIN = 0.97
+# A predicted lead has to be this large at least, however calm the machine was when it was measured.
+_CLEAR_GAIN = 0.03
 _LEAST_BLOCK = 128
 
 
@@ -138,7 +139,8 @@ def predict(candidate: Candidate, m: int, k: int, n: int, profile: ProductProfil
     scheme = candidate.scheme
     high, deep, wide = _block(m, k, n, scheme)
     left, right, result = scheme.terms
-    products_s = scheme.rank * profile.product_s(candidate.library or "own", high, deep, wide)
+    ours = "own" if scheme.rank == 1 else "block"
+    products_s = scheme.rank * profile.product_s(candidate.library or ours, high, deep, wide)
     if candidate.method == "fused":
         # One block of each kind is part of any plain product; the results' are read and written.
         moved = (left - scheme.rank) * high * deep + (right - scheme.rank) * deep * wide
@@ -181,10 +183,19 @@ def candidates_of(
     return tuple(sorted(timed, key=lambda each: each.predicted_s))
 
 
-def choose(candidates: tuple[Candidate, ...]) -> Candidate:
-    """Return the fastest candidate, or the fastest library's product where the gain is not clear."""
-    plain = [each for each in candidates if each.method == "library"]
+def choose(candidates: tuple[Candidate, ...], library: str | None = None, spread: float = 0.0) -> Candidate:
+    """Return the fastest candidate if it is clearly ahead, else the library's product.
+
+    Parameters
+    ----------
+    candidates : tuple of Candidate
+        As of :func:`candidates_of`.
+    library : str, optional
+        Whose product stays where nothing is clearly ahead of it; by default the fastest library's.
+    spread : float
+        Of the profile's measurements: a lead has to be larger.
+    """
+    plain = next(each for each in candidates if each.method == "library" and library in (None, each.library))
     best = candidates[0]
-    if plain and best.predicted_s > _CLEAR_GAIN * plain[0].predicted_s:
-        return plain[0]
-    return best
+    clear = best.predicted_s < (1.0 - max(_CLEAR_GAIN, spread)) * plain.predicted_s
+    return best if clear else plain

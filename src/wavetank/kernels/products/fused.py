@@ -1,15 +1,15 @@
 """The fused product: sums of blocks, products and their distribution in one pass that keeps the multiplier busy.
 
-Each of a scheme's products is a Goto-style loop.  The sums of the left and the right operand are packed a little at a
-time between micro-kernel calls, from lines that were asked for some calls earlier, and a finished tile goes straight to
-all its blocks of the result.  No sum and no product is ever a matrix in memory, and memory works while the
-multipliers do.
+Each of a scheme's products is a Goto-style loop.  The sums of the left and the right operand are formed while they are
+packed, row by row, which is how memory is fast.  Finished tiles stay in the caches until a row block is done; then they
+go to all their blocks of the result, again row by row.  No sum and no product is ever a matrix in memory.
 
 Source: H. Zhu et al., "FalconGEMM", arXiv 2605.06057, 2026 (fusing products and combination, groups of products that
 share data); J. Huang et al., "Strassen's Algorithm Reloaded", SC 2016 (sums formed while packing).
 
 Differs from the source:
-1. Packing the next block overlaps with multiplying the present one, by prefetches and two buffers.
+1. A product is collected in a buffer over the whole inner dimension, so that each block of the result is read and
+written once a product and not once a chunk.
 2. Threads take columns (or rows) of every block; each packs for itself, and none waits for another.
 """
 
@@ -22,9 +22,12 @@ from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
 from wavetank.kernels.crew import crew_of
-from wavetank.kernels.products.microkernel import LINE_BYTES, fetch_line, multiply_tile, tile_of
-from wavetank.kernels.products.packing import add_tile, fetch_rows, fetch_tile, pack_rows, terms_of
+from wavetank.kernels.products.microkernel import LINE_BYTES, multiply_tile, tile_of
+from wavetank.kernels.products.packing import pack_panels, pack_rows, spread_tiles, terms_of
 from wavetank.kernels.products.schemes import Scheme
+
+# Between packed panels: without it all panels of a row would compete for the same few places of the caches.
+PANEL_GAP_BYTES = 128
 
 
 class Share(NamedTuple):
@@ -46,7 +49,7 @@ class Buffers(NamedTuple):
     """Addresses of one thread's scratch, each at the start of a cache line."""
 
     left: int
-    """Two packed blocks of the left operand."""
+    """A packed block of the left operand."""
     right: int
     """The packed panels of the right operand, or those prepared earlier."""
     right_product: int
@@ -68,6 +71,19 @@ class Blocking(NamedTuple):
     itemsize: int
 
 
+@njit(inline="always")
+def panel_bytes(deep, blocking):  # type: ignore[no-untyped-def]
+    """Return the distance of packed right panels in a chunk of ``deep`` inner elements."""
+    kept = (deep + blocking.lanes - 1) // blocking.lanes * blocking.lanes
+    return kept * blocking.tile_columns * blocking.itemsize + PANEL_GAP_BYTES
+
+
+@njit(inline="always")
+def chunk_bytes(column, panels, blocking):  # type: ignore[no-untyped-def]
+    """Return where the chunk that begins at inner index ``column`` lies behind the first."""
+    return column // blocking.depth * panels * panel_bytes(blocking.depth, blocking)
+
+
 @njit(cache=True, nogil=True)
 def multiply_fused(one, left, right, result, share, buffers, blocking):  # type: ignore[no-untyped-def]
     """Compute a thread's share of all products and add them to the result.
@@ -84,129 +100,48 @@ def multiply_fused(one, left, right, result, share, buffers, blocking):  # type:
     itemsize, lanes = blocking.itemsize, blocking.lanes
     tile_rows, tile_columns = blocking.tile_rows, blocking.tile_columns
     line = 64
-    products = left.start.size - 1
     inner = share.inner
-    rows = share.last_row - share.first_row
     panels = share.last_panel - share.first_panel
-    row_blocks = (rows + blocking.rows - 1) // blocking.rows
-    chunks = (inner + blocking.depth - 1) // blocking.depth
-    steps = products * row_blocks * chunks
     left_row = (blocking.depth + line // itemsize) * itemsize
-    left_block = (blocking.rows + lanes) * left_row
     tile_bytes = tile_rows * tile_columns * itemsize
     prepared = buffers.right_product > 0
-    # A right panel that is used for one row block only always lies in the same, then warm, place.
-    kept = prepared or row_blocks > 1
+    first_kept = share.first_panel if prepared else 0
     panels_kept = share.panels if prepared else panels
-
-    # The very first blocks are packed before anything can be multiplied.
-    high = min(blocking.rows, rows)
-    deep = min(blocking.depth, inner)
-    pack_rows(one, left, 0, share.first_row, high, 0, deep, buffers.left, left_row, tile_columns, lanes, itemsize)
-    if not prepared:
-        pack_rows(
-            one, right, 0, 0, deep, share.first_panel * tile_columns, tile_columns, buffers.right,
-            tile_columns * itemsize, tile_columns, lanes, itemsize,
-        )  # fmt: skip
-    for step in range(steps):
-        product, within = step // (row_blocks * chunks), step % (row_blocks * chunks)
-        row_block, chunk = within // chunks, within % chunks
-        row = share.first_row + row_block * blocking.rows
-        high = min(blocking.rows, share.last_row - row)
-        column = chunk * blocking.depth
-        deep = min(blocking.depth, inner - column)
-        deep_kept = (deep + lanes - 1) // lanes * lanes
-        left_here = buffers.left + (step % 2) * left_block
-        tiles_high = (high + tile_rows - 1) // tile_rows
-
-        following = step + 1
-        more = following < steps
-        next_product, next_within = following // (row_blocks * chunks), following % (row_blocks * chunks)
-        next_chunk = next_within % chunks
-        next_row = share.first_row + (next_within // chunks) * blocking.rows
-        next_high = min(blocking.rows, share.last_row - next_row) if more else 0
-        next_column = next_chunk * blocking.depth
-        next_deep = min(blocking.depth, inner - next_column)
-        left_next = buffers.left + (following % 2) * left_block
-        # Rows are packed in whole groups, as many as a vector has lanes: that is how a transposed operand comes.
-        groups = (next_high + lanes - 1) // lanes
-
-        chunk_at = buffers.right + product * buffers.right_product + column * panels_kept * tile_columns * itemsize
-        for panel in range(panels):
-            if kept:
-                position = panel + (share.first_panel if prepared else 0)
-                right_here = chunk_at + position * deep_kept * tile_columns * itemsize
-            else:
-                right_here = buffers.right
-            # Which right panel is to be packed at the end of this turn, if any.
-            pack_product, pack_column, pack_panel = product, column, panel + 1
-            packing = not prepared and row_block == 0
-            if panel + 1 == panels:
-                pack_product, pack_column, pack_panel = next_product, next_column, 0
-                packing = not prepared and more and next_row == share.first_row
-            pack_deep = min(blocking.depth, inner - pack_column)
-            pack_at = (share.first_panel + pack_panel) * tile_columns
-            group, last_group = panel * groups // panels, (panel + 1) * groups // panels
-            fetch_count = (last_group - group) * lanes
-            right_next = right_here + deep * tile_columns * itemsize
-            ahead = (deep * tile_columns * itemsize + tiles_high - 1) // tiles_high
-            for tile in range(tiles_high):
-                if packing:
-                    begin, end = pack_deep * tile // tiles_high, pack_deep * (tile + 1) // tiles_high
-                    if right.column_bytes == itemsize:
-                        fetch_rows(
-                            right, pack_product, pack_column + begin, end - begin, pack_at, tile_columns, itemsize
-                        )
-                    else:
-                        begin, end = tile_columns * tile // tiles_high, tile_columns * (tile + 1) // tiles_high
-                        fetch_rows(right, pack_product, pack_column, pack_deep, pack_at + begin, end - begin, itemsize)
-                elif kept:
-                    for place in range(right_next + tile * ahead, right_next + (tile + 1) * ahead, line):
-                        fetch_line(place)
-                if fetch_count:
-                    if left.column_bytes == itemsize:
-                        begin, end = fetch_count * tile // tiles_high, fetch_count * (tile + 1) // tiles_high
-                        fetch_rows(
-                            left, next_product, next_row + group * lanes + begin, end - begin, next_column, next_deep,
-                            itemsize,
-                        )  # fmt: skip
-                    else:
-                        begin, end = next_deep * tile // tiles_high, next_deep * (tile + 1) // tiles_high
-                        fetch_rows(
-                            left, next_product, next_row + group * lanes, fetch_count, next_column + begin,
-                            end - begin, itemsize,
-                        )  # fmt: skip
-                tile_row = row + tile * tile_rows
-                tile_column = (share.first_panel + panel) * tile_columns
-                finished = chunk + 1 == chunks
-                if finished:
-                    fetch_tile(
-                        result, product, tile_row, min(tile_rows, share.last_row - tile_row), tile_column,
-                        tile_columns, itemsize,
-                    )  # fmt: skip
-                tile_at = buffers.tiles + (panel * tiles_high + tile) * tile_bytes
-                multiply_tile(
-                    one, deep, left_here + tile * tile_rows * left_row, left_row, right_here, tile_at, chunk > 0
-                )
-                if finished:
-                    add_tile(
-                        result, product, tile_row, min(tile_rows, share.last_row - tile_row), tile_column,
-                        tile_columns, tile_at, lanes, itemsize,
-                    )  # fmt: skip
-            if packing:
-                target = buffers.right
-                if kept:
-                    pack_kept = (pack_deep + lanes - 1) // lanes * lanes
-                    target += (pack_column * panels + pack_panel * pack_kept) * tile_columns * itemsize
-                pack_rows(
-                    one, right, pack_product, pack_column, pack_deep, pack_at, tile_columns, target,
-                    tile_columns * itemsize, tile_columns, lanes, itemsize,
-                )  # fmt: skip
-            if last_group > group:
-                pack_rows(
-                    one, left, next_product, next_row + group * lanes, min(last_group * lanes, next_high) - group *
-                    lanes, next_column, next_deep, left_next + group * lanes * left_row, left_row, tile_columns, lanes,
+    first_column = share.first_panel * tile_columns
+    for product in range(left.start.size - 1):
+        right_at = buffers.right + product * buffers.right_product
+        if not prepared:
+            for column in range(0, inner, blocking.depth):
+                deep = min(blocking.depth, inner - column)
+                pack_panels(
+                    one, right, product, column, deep, first_column, panels,
+                    right_at + chunk_bytes(column, panels, blocking), panel_bytes(deep, blocking), tile_columns, lanes,
                     itemsize,
+                )  # fmt: skip
+        for row in range(share.first_row, share.last_row, blocking.rows):
+            high = min(blocking.rows, share.last_row - row)
+            tiles_high = (high + tile_rows - 1) // tile_rows
+            for column in range(0, inner, blocking.depth):
+                deep = min(blocking.depth, inner - column)
+                pack_rows(
+                    one, left, product, row, high, column, deep, buffers.left, left_row, tile_columns, lanes, itemsize
+                )
+                chunk_at = right_at + chunk_bytes(column, panels_kept, blocking)
+                step = panel_bytes(deep, blocking)
+                # While one right panel is used, the next is fetched.
+                ahead = (tile_columns * itemsize + tiles_high - 1) // tiles_high
+                for panel in range(panels):
+                    right_here = chunk_at + (first_kept + panel) * step
+                    for tile in range(tiles_high):
+                        multiply_tile(
+                            one, deep, buffers.left + tile * tile_rows * left_row, left_row, right_here,
+                            buffers.tiles + (tile * panels + panel) * tile_bytes,
+                            right_here + step + tile * deep * ahead, ahead, column > 0,
+                        )  # fmt: skip
+            for tile in range(tiles_high):
+                spread_tiles(
+                    result, product, row + tile * tile_rows, min(tile_rows, high - tile * tile_rows), first_column,
+                    panels, buffers.tiles + tile * panels * tile_bytes, tile_bytes, tile_columns, lanes, itemsize,
                 )  # fmt: skip
 
 
@@ -217,20 +152,22 @@ def _pack_right(one, right, inner, first_panel, last_panel, panels, target, targ
     for product in range(right.start.size - 1):
         for column in range(0, inner, blocking.depth):
             deep = min(blocking.depth, inner - column)
-            kept = (deep + lanes - 1) // lanes * lanes
-            chunk_at = target + product * target_product + column * panels * tile_columns * itemsize
-            for panel in range(first_panel, last_panel):
-                pack_rows(
-                    one, right, product, column, deep, panel * tile_columns, tile_columns,
-                    chunk_at + panel * kept * tile_columns * itemsize, tile_columns * itemsize, tile_columns, lanes,
-                    itemsize,
-                )  # fmt: skip
+            step = panel_bytes(deep, blocking)
+            pack_panels(
+                one, right, product, column, deep, first_panel * tile_columns, last_panel - first_panel,
+                target + product * target_product + chunk_bytes(column, panels, blocking) + first_panel * step, step,
+                tile_columns, lanes, itemsize,
+            )  # fmt: skip
 
 
-# Rows and depth of a packed left block by bytes of an element: it takes under half of a 1 MB second-level cache.
-_BLOCK = {4: (448, 128), 8: (308, 96)}
+# Rows and depth of a packed left block by bytes of an element: it takes under half of a 1 MB second-level cache, and
+# its depth is long because finished tiles are added up in a buffer once a chunk.
+_BLOCK = {4: (224, 512), 8: (112, 512)}
+
 # Measured: a plain product is best with narrower strips, a scheme's with fewer packings of the left operand.
 _STRIP_BYTES = {False: 4096, True: 8192}
+# Packed right panels beyond this size would come from memory and not from the last cache.
+_RIGHT_BYTES = 1 << 24
 
 
 def blocking_of(dtype: DTypeLike) -> Blocking:
@@ -272,22 +209,27 @@ def layout_of(m: int, k: int, n: int, dtype: DTypeLike, scheme: Scheme, threads:
     panels, tiles = -(-wide // tile.columns), -(-high // tile.rows)
     by_columns = wide >= high or tiles < threads
     threads = min(threads, panels if by_columns else tiles)
-    strip = max(1, _STRIP_BYTES[scheme.rank > 1] // (tile.columns * itemsize))
+    strip = min(_STRIP_BYTES[scheme.rank > 1], _RIGHT_BYTES // deep)
+    strip = max(1, strip // (tile.columns * itemsize))
     mine = -(-panels // threads) if by_columns else panels
     # Strips of even width: a narrow rest would pack the left operand for little.
     strip = -(-mine // -(-mine // strip))
     return Layout(high, deep, wide, panels, strip, threads, by_columns)
 
 
+def _right_bytes(deep: int, panels: int, blocking: Blocking) -> int:
+    """Return the bytes that the packed right panels of one product take."""
+    last = (deep - 1) // blocking.depth * blocking.depth
+    return int(chunk_bytes(last, panels, blocking) + panels * panel_bytes(deep - last, blocking))
+
+
 def _scratch_sizes(layout: Layout, blocking: Blocking, prepared: bool) -> tuple[int, int, int]:
     """Return a thread's bytes for left blocks, right panels and tiles, each a multiple of a line."""
     itemsize = blocking.itemsize
-    left = 2 * (blocking.rows + blocking.lanes) * (blocking.depth + LINE_BYTES // itemsize) * itemsize
-    rows = layout.high if layout.by_columns else -(-layout.high // layout.threads) + blocking.tile_rows
-    depth = layout.deep + blocking.lanes if rows > blocking.rows else blocking.depth + blocking.lanes
-    width = layout.strip if rows > blocking.rows else 1
-    right = 0 if prepared else depth * width * blocking.tile_columns * itemsize
-    tiles = min(blocking.rows, rows + blocking.tile_rows) * layout.strip * blocking.tile_columns * itemsize
+    left = (blocking.rows + blocking.lanes) * (blocking.depth + LINE_BYTES // itemsize) * itemsize
+    right = 0 if prepared else _right_bytes(layout.deep, layout.strip, blocking)
+    tiles = min(blocking.rows, -(-layout.high // blocking.tile_rows) * blocking.tile_rows)
+    tiles *= layout.strip * blocking.tile_columns * itemsize
     return tuple(-(-size // LINE_BYTES) * LINE_BYTES for size in (left, right, tiles))  # type: ignore[return-value]
 
 
@@ -296,8 +238,9 @@ def workspace_bytes(
 ) -> int:
     """Return the most memory a fused product allocates beside its result, in bytes.
 
-    A thread keeps two packed left blocks, the packed right panels of one strip of one product (the inner length of a
-    block times at most 2,048 columns), and the tiles of one row block.
+    A thread keeps one packed left block, the packed right panels of one strip of one product (the inner length of a
+    block times at most 8 KiB of columns, 16 MiB in all unless a single panel takes more), and the tiles of one row
+    block.
     """
     layout = layout_of(m, k, n, dtype, scheme, threads)
     return layout.threads * sum(_scratch_sizes(layout, blocking_of(dtype), prepared)) + LINE_BYTES
@@ -323,8 +266,7 @@ class PackedRight:
     def __init__(self, b: NDArray[Any], scheme: Scheme, threads: int) -> None:
         blocking = blocking_of(b.dtype)
         self.layout = layout_of(1, b.shape[0], b.shape[1], b.dtype, scheme, 1)
-        deep_kept = -(-self.layout.deep // blocking.lanes) * blocking.lanes
-        self.product_bytes = deep_kept * self.layout.panels * blocking.tile_columns * blocking.itemsize
+        self.product_bytes = _right_bytes(self.layout.deep, self.layout.panels, blocking)
         self.room = _lines(scheme.rank * self.product_bytes)
         right = terms_of(b, scheme.v, (scheme.k, scheme.n), (self.layout.deep, self.layout.wide))
         panels, parts = self.layout.panels, min(threads, self.layout.panels)

@@ -7,8 +7,9 @@ ask for.  Thread pools of two libraries would fight over the cores, so the numbe
 from __future__ import annotations
 
 import functools
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,5 +89,20 @@ def _tensor(torch: Any, array: NDArray[Any]) -> Any:
 
 def blas_kernels() -> str:
     """Return the names of the kernels that numpy's BLAS uses on this processor; empty where it does not say."""
-    found = [str(each.get("architecture") or "") for each in _controller().info()]
-    return ", ".join(name for name in found if name)
+    found = {str(each.get("architecture") or "") for each in _controller().info()}
+    return ", ".join(sorted(name for name in found if name))
+
+
+# Variables that make a BLAS choose other kernels or other block sizes than by itself.
+_STEERING = (
+    "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_BLOCK_FACTOR", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR", "ATEN_CPU_CAPABILITY", "BLIS_ARCH_TYPE", "NPY_DISABLE_CPU_FEATURES", "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+)  # fmt: skip
+
+
+def conditions(names: Iterable[str]) -> dict[str, str]:
+    """Return what decides how fast these libraries are: versions, BLAS kernels, and variables that steer them."""
+    found = {name: str(sys.modules[name].__version__) for name in names}
+    found["blas_kernels"] = blas_kernels()
+    return found | {name: os.environ[name] for name in _STEERING if name in os.environ}

@@ -136,10 +136,10 @@ def _tile_function(module: Any, shape: Tile, element: Any, size: int, vector: An
     name = f"wavetank_multiply_tile_{suffix}"
     if name in module.globals:
         return module.globals[name]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64] * 5 + [_I1]), name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64] * 7 + [_I1]), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
-    count, left_at, left_step, right_at, tile_at, adding = function.args
+    count, left_at, left_step, right_at, tile_at, fetched_at, fetched_step, adding = function.args
     before = function.append_basic_block("enter")
     loop, done = function.append_basic_block("depth"), function.append_basic_block("sum")
     builder = ir.IRBuilder(before)
@@ -150,12 +150,15 @@ def _tile_function(module: Any, shape: Tile, element: Any, size: int, vector: An
         _fetch(builder, builder.add(tile_at, ir.Constant(_I64, place)), 3)
     builder.branch(loop)
     builder.position_at_end(loop)
-    step, left, right = builder.phi(_I64), builder.phi(_I64), builder.phi(_I64)
+    step, left, right, fetched = (builder.phi(_I64) for _ in range(4))
     sums = [builder.phi(vector) for _ in range(shape.rows * shape.vectors)]
-    for each, start in ((step, ir.Constant(_I64, 0)), (left, left_at), (right, right_at)):
+    for each, start in ((step, ir.Constant(_I64, 0)), (left, left_at), (right, right_at), (fetched, fetched_at)):
         each.add_incoming(start, before)
     for each in sums:
         each.add_incoming(ir.Constant(vector, [0.0] * shape.lanes), before)
+    # A line at a time: many requests at once would hold up the loads that the sums wait for.
+    _fetch(builder, fetched, 2)
+    fetched.add_incoming(builder.add(fetched, fetched_step), loop)
     loaded = [builder.load(_at(builder, right, v * width, vector), align=width) for v in range(shape.vectors)]
     after, row = [], left
     for r in range(shape.rows):
@@ -185,7 +188,16 @@ def _tile_function(module: Any, shape: Tile, element: Any, size: int, vector: An
 
 @intrinsic  # type: ignore[misc, unused-ignore]
 def multiply_tile(
-    typing_context: Any, one: Any, depth: Any, left: Any, left_row_bytes: Any, right: Any, tile: Any, add: Any
+    typing_context: Any,
+    one: Any,
+    depth: Any,
+    left: Any,
+    left_row_bytes: Any,
+    right: Any,
+    tile: Any,
+    fetched: Any,
+    fetched_step_bytes: Any,
+    add: Any,
 ) -> Any:
     """Multiply a row panel by a column panel into the tile at address ``tile``.
 
@@ -201,6 +213,9 @@ def multiply_tile(
         Address of the right panel: ``depth`` rows of the tile's columns, one after the other, whole lines.
     tile : int64
         Address of the tile, row by row, whole lines.
+    fetched, fetched_step_bytes : int64
+        What to ask for meanwhile, in the second-level cache, and how much further with every element of the inner
+        dimension; no address is wrong.
     add : boolean
         Add to what the tile holds instead of replacing it.
     """
@@ -208,11 +223,11 @@ def multiply_tile(
     shape = _tile(size, _vector_bytes())
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        flag = builder.icmp_unsigned("!=", arguments[6], ir.Constant(arguments[6].type, 0))
-        builder.call(_tile_function(builder.module, shape, element, size, vector, suffix), [*arguments[1:6], flag])
+        flag = builder.icmp_unsigned("!=", arguments[8], ir.Constant(arguments[8].type, 0))
+        builder.call(_tile_function(builder.module, shape, element, size, vector, suffix), [*arguments[1:8], flag])
         return context.get_dummy_value()
 
-    return types.void(one, types.int64, types.int64, types.int64, types.int64, types.int64, types.boolean), generate
+    return types.void(one, *(types.int64,) * 7, types.boolean), generate
 
 
 class _Loop:
@@ -269,8 +284,8 @@ def _sum_function(module: Any, element: Any, size: int, vector: Any, suffix: str
     name = f"wavetank_sum_{wide}_{suffix}"
     if name in module.globals:
         return module.globals[name]
-    function, builder = _function(module, name, [_I64] * 9)
-    target, target_step, source, source_step, rows, strips, addresses, scales, terms = function.args
+    function, builder = _function(module, name, [_I64] * 10)
+    target, target_step, strip_step, source, source_step, rows, strips, addresses, scales, terms = function.args
     fma = _fma(builder, vector, suffix)
     bytes_wide = ir.Constant(_I64, wide * vector.count * size)
     zero = ir.Constant(vector, [0.0] * vector.count)
@@ -281,6 +296,10 @@ def _sum_function(module: Any, element: Any, size: int, vector: Any, suffix: str
                 scale = builder.load(_indexed(builder, scales, term, size, element), align=size)
                 spread = _spread(builder, scale, vector)
                 first = builder.add(at, offset)
+                # The next row starts in another page, where no processor looks ahead by itself.
+                following = builder.add(first, source_step)
+                for ahead in range(0, wide * vector.count * size, LINE_BYTES):
+                    _fetch(builder, builder.add(following, ir.Constant(_I64, ahead)), 2)
                 loaded = [
                     builder.load(_at(builder, first, v * vector.count * size, vector), align=size) for v in range(wide)
                 ]
@@ -288,7 +307,7 @@ def _sum_function(module: Any, element: Any, size: int, vector: Any, suffix: str
                 term_loop.advance(*added)
             for v, value in enumerate(added):
                 builder.store(value, _at(builder, place, v * vector.count * size, vector), align=size)
-            strip_loop.advance(builder.add(place, bytes_wide), builder.add(offset, bytes_wide))
+            strip_loop.advance(builder.add(place, strip_step), builder.add(offset, bytes_wide))
         row_loop.advance(builder.add(to, target_step), builder.add(start, source_step))
     builder.ret_void()
     return function
@@ -305,7 +324,7 @@ def _sum_blocks(one: Any, wide: int) -> Any:
         builder.call(_sum_function(builder.module, element, size, vector, suffix, wide), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(one, *(types.int64,) * 9), generate
+    return types.void(one, *(types.int64,) * 10), generate
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
@@ -314,6 +333,7 @@ def sum_blocks(
     one: Any,
     target: Any,
     target_row_bytes: Any,
+    target_step_bytes: Any,
     offset: Any,
     source_row_bytes: Any,
     rows: Any,
@@ -328,8 +348,8 @@ def sum_blocks(
     ----------
     one : float32 or float64
         Says the type of the elements.
-    target, target_row_bytes : int64
-        Where the first row is written, and the distance of rows.
+    target, target_row_bytes, target_step_bytes : int64
+        Where the first row is written, and the distances of rows and of neighbours in a row.
     offset, source_row_bytes : int64
         Where in each block the first row is read, and the distance of rows.
     rows, vectors : int64
@@ -348,6 +368,7 @@ def sum_panels(
     one: Any,
     target: Any,
     target_row_bytes: Any,
+    target_step_bytes: Any,
     offset: Any,
     source_row_bytes: Any,
     rows: Any,
@@ -361,17 +382,27 @@ def sum_panels(
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
-def add_rows(
-    typing_context: Any, target: Any, target_row_bytes: Any, tile: Any, rows: Any, scale: Any, add: Any
+def spread_panels(
+    typing_context: Any,
+    target: Any,
+    target_row_bytes: Any,
+    source: Any,
+    source_panel_bytes: Any,
+    rows: Any,
+    panels: Any,
+    scale: Any,
+    add: Any,
 ) -> Any:
-    """Write or add ``scale`` times the first ``rows`` rows of a register tile at address ``tile``.
+    """Write or add ``scale`` times rows that lie in pieces as wide as the register tile.
 
     Parameters
     ----------
     target, target_row_bytes : int64
-        Where the first row goes, and the distance of rows.
-    tile : int64
-    rows : int64
+        Where the first row goes, whole, and the distance of rows.
+    source, source_panel_bytes : int64
+        The first row's first piece, aligned to whole vectors, and the distance of a row's pieces; a piece's next row
+        follows it at once.
+    rows, panels : int64
         At least 1.
     scale : float32 or float64
     add : boolean
@@ -379,47 +410,54 @@ def add_rows(
     """
     element, size, vector, suffix = _element(scale)
     shape = _tile(size, _vector_bytes())
-    name, width = f"wavetank_add_rows_{suffix}", vector.count * size
+    name, width = f"wavetank_spread_panels_{suffix}", vector.count * size
 
     def body(module: Any) -> Any:
         if name in module.globals:
             return module.globals[name]
-        function, builder = _function(module, name, [_I64] * 4 + [element, _I1])
-        target_at, target_step, tile_at, count, factor, adding = function.args
+        function, builder = _function(module, name, [_I64] * 6 + [element, _I1])
+        target_at, target_step, source_at, source_step, high, count, factor, adding = function.args
         fma, spread = _fma(builder, vector, suffix), _spread(builder, factor, vector)
+        piece = ir.Constant(_I64, shape.columns * size)
         adds, sets = function.append_basic_block("add"), function.append_basic_block("set")
         builder.cbranch(adding, adds, sets)
         for block, fused in ((adds, True), (sets, False)):
             builder.position_at_end(block)
-            with _Loop(builder, count, target_at, tile_at) as (loop, _, to, source):
-                for v in range(shape.vectors):
-                    value = builder.load(_at(builder, source, v * width, vector), align=width)
-                    place = _at(builder, to, v * width, vector)
+            with _Loop(builder, high, target_at, source_at) as (row_loop, _, row_to, row_from):
+                with _Loop(builder, count, row_to, row_from) as (loop, _, to, source):
                     if fused:
-                        value = builder.call(fma, [spread, value, builder.load(place, align=size)])
-                    else:
-                        value = builder.fmul(spread, value)
-                    builder.store(value, place, align=size)
-                loop.advance(builder.add(to, target_step), builder.add(source, ir.Constant(_I64, shape.columns * size)))
+                        following = builder.add(to, target_step)
+                        for ahead in range(0, shape.columns * size, LINE_BYTES):
+                            _fetch(builder, builder.add(following, ir.Constant(_I64, ahead)), 2)
+                    for v in range(shape.vectors):
+                        value = builder.load(_at(builder, source, v * width, vector), align=width)
+                        place = _at(builder, to, v * width, vector)
+                        if fused:
+                            value = builder.call(fma, [spread, value, builder.load(place, align=size)])
+                        else:
+                            value = builder.fmul(spread, value)
+                        builder.store(value, place, align=size)
+                    loop.advance(builder.add(to, piece), builder.add(source, source_step))
+                row_loop.advance(builder.add(row_to, target_step), builder.add(row_from, piece))
             builder.ret_void()
         return function
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        flag = builder.icmp_unsigned("!=", arguments[5], ir.Constant(arguments[5].type, 0))
-        builder.call(body(builder.module), [*arguments[:5], flag])
+        flag = builder.icmp_unsigned("!=", arguments[7], ir.Constant(arguments[7].type, 0))
+        builder.call(body(builder.module), [*arguments[:7], flag])
         return context.get_dummy_value()
 
-    return types.void(*(types.int64,) * 4, scale, types.boolean), generate
+    return types.void(*(types.int64,) * 6, scale, types.boolean), generate
 
 
 def _combine(one: Any, add: bool, masked: str) -> Any:
-    """Return signature and code of ``target (+)= scale * source`` for one vector."""
+    """Return signature and code of ``target (+)= scale * source`` for a vector of which one side is cut off."""
     _, size, vector, suffix = _element(one)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, source, scale = arguments[:3]
         pointer = builder.inttoptr(target, vector.as_pointer())
-        mask = _mask(builder, arguments[3], vector.count) if masked else None
+        mask = _mask(builder, arguments[3], vector.count)
         if masked == "source":
             value = _masked_load(builder, source, mask, vector, suffix, size)
         else:
@@ -440,43 +478,30 @@ def _combine(one: Any, add: bool, masked: str) -> Any:
             builder.store(value, pointer, align=size)
         return context.get_dummy_value()
 
-    count = (types.int64,) if masked else ()
-    return types.void(types.int64, types.int64, one, *count), generate
-
-
-@intrinsic  # type: ignore[misc, unused-ignore]
-def set_vector(typing_context: Any, target: Any, source: Any, scale: Any) -> Any:
-    """Write ``scale * source`` to ``target``: one vector at each address, of the type of ``scale``."""
-    return _combine(scale, add=False, masked="")
-
-
-@intrinsic  # type: ignore[misc, unused-ignore]
-def add_vector(typing_context: Any, target: Any, source: Any, scale: Any) -> Any:
-    """Add ``scale * source`` to ``target``: one vector at each address, of the type of ``scale``."""
-    return _combine(scale, add=True, masked="")
+    return types.void(types.int64, types.int64, one, types.int64), generate
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
 def set_from_part(typing_context: Any, target: Any, source: Any, scale: Any, count: Any) -> Any:
-    """As :func:`set_vector`, but only ``count`` elements of the source are read; the others count as zero."""
+    """Write ``scale`` times the vector at ``source``; its first ``count`` elements exist, the others count as zero."""
     return _combine(scale, add=False, masked="source")
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
 def add_from_part(typing_context: Any, target: Any, source: Any, scale: Any, count: Any) -> Any:
-    """As :func:`add_vector`, but only ``count`` elements of the source are read; the others count as zero."""
+    """As :func:`set_from_part`, but add to the target."""
     return _combine(scale, add=True, masked="source")
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
 def set_part(typing_context: Any, target: Any, source: Any, scale: Any, count: Any) -> Any:
-    """As :func:`set_vector`, but only ``count`` elements of the target are written."""
+    """Write ``scale`` times the vector at ``source`` to the ``count`` elements of the target that exist."""
     return _combine(scale, add=False, masked="target")
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
 def add_part(typing_context: Any, target: Any, source: Any, scale: Any, count: Any) -> Any:
-    """As :func:`add_vector`, but only ``count`` elements of the target are read and written."""
+    """As :func:`set_part`, but add to the target."""
     return _combine(scale, add=True, masked="target")
 
 
@@ -547,14 +572,3 @@ def transpose_square(
 
     four = (types.int64,) * 4
     return types.void(*four, scale, types.boolean, types.int64, types.int64), generate
-
-
-@intrinsic  # type: ignore[misc, unused-ignore]
-def fetch_line(typing_context: Any, address: Any) -> Any:
-    """Ask for the cache line at ``address`` in the second-level cache; no address is wrong."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _fetch(builder, arguments[0], 2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate

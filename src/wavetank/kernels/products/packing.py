@@ -1,8 +1,8 @@
 """Sums of blocks, formed while they are packed for the micro-kernel, and results added where they belong.
 
 A lower-complexity scheme multiplies sums of blocks.  A product copies its operands into a packed form anyway, so the
-sum is formed on the way: block sums are never written to memory as matrices.  In the same way a finished tile is
-added, while it is still in the nearest cache, to every block of the result that wants it.
+sum is formed on the way: block sums are never written to memory as matrices.  In the same way finished tiles are
+added, while they are still in the caches, to every block of the result that wants them.
 
 Source: J. Huang, T. Smith, G. Henry, R. van de Geijn, "Strassen's Algorithm Reloaded", SC 2016, which packs sums inside
 the product; H. Zhu et al., "FalconGEMM", arXiv 2605.06057, 2026, which fuses product and combination.
@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from wavetank.kernels.products.microkernel import (
     add_from_part,
     add_part,
-    add_rows,
-    fetch_line,
     set_from_part,
     set_part,
+    spread_panels,
     sum_blocks,
     sum_panels,
     transpose_square,
@@ -99,12 +98,14 @@ def pack_rows(one, terms, product, row, rows, column, columns, target, target_ro
             scale = terms.scale_address + itemsize * begin
             if wide % panel == 0:
                 sum_panels(
-                    one, target, target_row, offset, terms.row_bytes, high, wide // panel, at, scale, end - begin
-                )
+                    one, target, target_row, panel * itemsize, offset, terms.row_bytes, high, wide // panel, at, scale,
+                    end - begin,
+                )  # fmt: skip
             else:
                 sum_blocks(
-                    one, target, target_row, offset, terms.row_bytes, high, wide // lanes, at, scale, end - begin
-                )
+                    one, target, target_row, lanes * itemsize, offset, terms.row_bytes, high, wide // lanes, at, scale,
+                    end - begin,
+                )  # fmt: skip
             if wide < columns:
                 _pack_edge(
                     terms, product, row, high, column + wide, columns - wide, target + wide * itemsize, target_row,
@@ -136,54 +137,65 @@ def pack_rows(one, terms, product, row, rows, column, columns, target, target_ro
 
 
 @njit(cache=True, nogil=True)
-def fetch_rows(terms, product, row, rows, column, columns, itemsize):  # type: ignore[no-untyped-def]
-    """Ask for what :func:`pack_rows` will read."""
-    for term in range(terms.start[product], terms.start[product + 1]):
-        high = min(rows, terms.high[term] - row)
-        wide = min(columns, terms.wide[term] - column)
-        source = terms.at[term] + row * terms.row_bytes + column * terms.column_bytes
-        if terms.column_bytes == itemsize:
-            count, step, length = high, terms.row_bytes, wide * itemsize
-        else:
-            count, step, length = wide, terms.column_bytes, high * itemsize
-        if length > 0:
-            for i in range(count):
-                begin = source + i * step
-                for place in range(begin - begin % 64, begin + length, 64):
-                    fetch_line(place)
+def pack_panels(one, terms, product, row, rows, column, panels, target, panel_bytes, panel, lanes, itemsize):  # type: ignore[no-untyped-def]
+    """Pack ``rows`` rows of a sum into ``panels`` column panels, ``panel_bytes`` apart; what is outside is zero.
+
+    ``panel`` is the number of elements of a row of the register tile. Whole rows are read, however wide, because
+    that is how memory is fast.
+    """
+    begin, end = terms.start[product], terms.start[product + 1]
+    target_row = panel * itemsize
+    whole, high = 0, rows
+    if terms.column_bytes == itemsize:
+        whole = panels
+        for term in range(begin, end):
+            high = min(high, terms.high[term] - row)
+            whole = min(whole, (terms.wide[term] - column) // panel)
+        high = max(high, 0)
+        whole = max(whole, 0) if high > 0 else 0
+    if whole > 0:
+        sum_panels(
+            one, target, target_row, panel_bytes, row * terms.row_bytes + column * itemsize, terms.row_bytes, high,
+            whole, terms.at_address + 8 * begin, terms.scale_address + itemsize * begin, end - begin,
+        )  # fmt: skip
+        if high < rows:
+            for each in range(whole):
+                _pack_edge(
+                    terms, product, row + high, rows - high, column + each * panel, panel,
+                    target + each * panel_bytes + high * target_row, target_row, lanes, itemsize,
+                )  # fmt: skip
+    for each in range(whole, panels):
+        pack_rows(
+            one, terms, product, row, rows, column + each * panel, panel, target + each * panel_bytes, target_row,
+            panel, lanes, itemsize,
+        )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
-def add_tile(terms, product, row, rows, column, columns, tile, lanes, itemsize):  # type: ignore[no-untyped-def]
-    """Add a finished tile of ``rows`` x ``columns`` to every block that this product contributes to."""
+def spread_tiles(terms, product, row, rows, column, panels, tiles, panel_bytes, panel, lanes, itemsize):  # type: ignore[no-untyped-def]
+    """Add up to a tile's ``rows`` of finished tiles that lie side by side to every block that they contribute to.
+
+    ``tiles`` is the address of the first of ``panels`` tiles, ``panel_bytes`` apart, of ``panel`` columns each.
+    """
     for term in range(terms.start[product], terms.start[product + 1]):
         high = min(rows, terms.high[term] - row)
-        wide = min(columns, terms.wide[term] - column)
+        wide = min(panels * panel, terms.wide[term] - column)
+        if high <= 0 or wide <= 0:
+            continue
         scale, add = terms.scale[term], not terms.first[term]
         target = terms.at[term] + row * terms.row_bytes + column * itemsize
-        if high > 0 and wide == columns:
-            add_rows(target, terms.row_bytes, tile, high, scale, add)
-            continue
-        for i in range(high):
-            to, source = target + i * terms.row_bytes, tile + i * columns * itemsize
-            for j in range(0, wide, lanes):
+        whole = wide // panel
+        if whole > 0:
+            spread_panels(target, terms.row_bytes, tiles, panel_bytes, high, whole, scale, add)
+        rest = wide - whole * panel
+        for i in range(high if rest > 0 else 0):
+            to = target + i * terms.row_bytes + whole * panel * itemsize
+            source = tiles + whole * panel_bytes + i * panel * itemsize
+            for j in range(0, rest, lanes):
                 if add:
-                    add_part(to + j * itemsize, source + j * itemsize, scale, wide - j)
+                    add_part(to + j * itemsize, source + j * itemsize, scale, rest - j)
                 else:
-                    set_part(to + j * itemsize, source + j * itemsize, scale, wide - j)
-
-
-@njit(cache=True, nogil=True)
-def fetch_tile(terms, product, row, rows, column, columns, itemsize):  # type: ignore[no-untyped-def]
-    """Ask for the lines that :func:`add_tile` will write."""
-    for term in range(terms.start[product], terms.start[product + 1]):
-        target = terms.at[term] + row * terms.row_bytes + column * itemsize
-        length = min(columns, terms.wide[term] - column) * itemsize
-        if length > 0:
-            for i in range(min(rows, terms.high[term] - row)):
-                begin = target + i * terms.row_bytes
-                for place in range(begin - begin % 64, begin + length, 64):
-                    fetch_line(place)
+                    set_part(to + j * itemsize, source + j * itemsize, scale, rest - j)
 
 
 @njit(cache=True, nogil=True)

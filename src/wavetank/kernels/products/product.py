@@ -21,17 +21,21 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, nearest_of
+from wavetank.kernels.given import array_of, is_tensor
 from wavetank.kernels.machine import require_memory, usable_cores
 from wavetank.kernels.products import combined, decision, fused, libraries, profile
 from wavetank.kernels.products.decision import METHODS, Candidate, ProductPlan
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, Scheme
+
+if TYPE_CHECKING:
+    from wavetank.kernels.products.gpu import GpuPlan, PreparedTensor
 
 # Below this many operations no scheme pays, and asking for a plan would be felt: the product takes under 0.5 ms.
 _SMALL_FLOPS = 2.0 * 384**3
@@ -94,7 +98,7 @@ def _planned(
 ) -> ProductPlan:
     measured = profile.cached(kind, threads)
     found = decision.candidates_of(m, k, n, measured, names, schemes)
-    return ProductPlan(m, k, n, kind, threads, decision.choose(found), found)
+    return ProductPlan(m, k, n, kind, threads, decision.choose(found, names[0], measured.spread), found)
 
 
 def plan_of(
@@ -130,9 +134,11 @@ def matmul(
     threads: int | None = None,
     scheme: str | Scheme | None = None,
     levels: int = 1,
-    plan: ProductPlan | None = None,
+    plan: ProductPlan | GpuPlan | None = None,
 ) -> Any:
     """Return the matrix product ``a @ b``, computed in the way that is predicted to be fastest.
+
+    Tensors on a GPU are multiplied there, by :func:`wavetank.kernels.products.gpu.matmul`, also float16 and bfloat16.
 
     Parameters
     ----------
@@ -173,6 +179,14 @@ def matmul(
             wanted = _threads(threads)
             if libraries.holds_to("numpy", wanted):
                 return np.matmul(a, b)
+    if getattr(a, "is_cuda", False):
+        from wavetank.kernels.products import gpu
+
+        if threads is not None:
+            raise BadValueError("A product on a GPU takes no threads.", given=threads, allowed="None", where="threads")
+        return gpu.matmul(a, b, out=out, scheme=scheme, levels=levels, plan=plan)
+    if plan is not None and not isinstance(plan, ProductPlan):
+        raise BadValueError("The plan is not for the processor.", given=type(plan).__name__, allowed="ProductPlan")
     left, as_tensor = _matrix(a, "a")
     prepared = b if isinstance(b, PreparedMatrix) else None
     right = None if isinstance(b, PreparedMatrix) else _matrix(b, "b")[0]
@@ -275,7 +289,7 @@ class PreparedMatrix:
 
 def prepare(
     b: Any, *, scheme: str | Scheme = "strassen", levels: int = 1, threads: int | None = None
-) -> PreparedMatrix:
+) -> PreparedMatrix | PreparedTensor:
     """Form and pack the sums of a right operand that many products share, such as a layer's weights.
 
     Parameters
@@ -289,8 +303,13 @@ def prepare(
     Returns
     -------
     PreparedMatrix
-        To be given to :func:`matmul` in the place of ``b``; products with it use our own kernel and this scheme.
+        To be given to :func:`matmul` in the place of ``b``; products with it use our own kernel and this scheme.  Of a
+        tensor on a GPU a :class:`~wavetank.kernels.products.gpu.PreparedTensor`.
     """
+    if getattr(b, "is_cuda", False):
+        from wavetank.kernels.products import gpu
+
+        return gpu.prepare(b, scheme=scheme, levels=levels)
     matrix = _with_neighbours(_matrix(b, "b")[0])
     _kind(matrix.dtype)
     chosen = _scheme(scheme, levels)
@@ -371,27 +390,9 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def _matrix(value: Any, name: str) -> tuple[NDArray[Any], bool]:
-    tensor = _is_tensor(value)
-    if tensor:
-        if value.device.type != "cpu":
-            raise BadValueError("The tensor is not in main memory.", given=str(value.device), allowed="cpu", where=name)
-        if str(value.dtype) not in ("torch.float32", "torch.float64"):
-            raise BadValueError(
-                "The product is for float32 and float64.", given=str(value.dtype), allowed="float32, float64",
-                where=name, hint="convert with .float()",
-            )  # fmt: skip
-        value = value.detach()
-        array = (value.resolve_conj().resolve_neg()).numpy()
-    elif isinstance(value, np.ndarray):
-        array = np.asarray(value)
-    else:
-        raise BadValueError("A matrix is a numpy array or a torch tensor.", given=type(value).__name__, where=name)
+    tensor = is_tensor(value)
+    array = array_of(value, name)
     if array.ndim != 2:
         raise BadValueError(
             "A matrix has two dimensions.", given=f"shape {array.shape}", allowed="(rows, columns)", where=name,
@@ -419,6 +420,11 @@ def _result(
     if out is None:
         require_memory(shape[0] * shape[1] * dtype.itemsize, f"A result of {shape[0]} x {shape[1]}")
         return np.empty(shape, dtype), None
+    if not (isinstance(out, np.ndarray) or is_tensor(out)):
+        raise BadValueError(
+            "The result is written into an array or a tensor.", given=type(out).__name__, where="out",
+            hint="leave it out, and take what is returned",
+        )  # fmt: skip
     target, _ = _matrix(out, "out")
     if target.shape != shape or target.dtype != dtype:
         raise BadValueError(

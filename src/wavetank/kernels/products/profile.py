@@ -13,28 +13,43 @@ thin.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wavetank.kernels.machine import cache_folder, cpu_model, usable_cores
 from wavetank.kernels.products import libraries
 from wavetank.kernels.products.combined import combined_product
 from wavetank.kernels.products.fused import fused_product
-from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN
+from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN, repeated
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
+OURS = ("own", "block")
+"""Ways that every profile has, beside libraries."""
 GRID = (16, 128, 768, 2304)
 """Sides on which plain products are timed."""
-# Sums are timed where they do not stay in a cache, as a multiple of the largest side of the grid.
+# Sums are timed where they do not stay in a cache; less on a smaller grid.
 _TERM_SIDE = 3456
+_ROUNDS = 5
+# Products inside a scheme are timed several in a call, about so many operations together.
+_REPEATED_FLOPS = 1e10
+# A shorter call is repeated within a round.
+_SHORTEST_S = 5e-4
+# Threads of a library spin on for about 20 ms after a product; large products of others are timed after that.
+_REST_S = 0.03
+# Rounds that differ by more are measured again, as long as the profile as a whole takes no longer than the budget.
+_CALM, _BUDGET_S = 0.04, 35.0
+# Products from this size on are those for which schemes come into question: their spread counts.
+_LARGE_FLOPS = 2.0 * 2304 * 2304 * 768
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +63,17 @@ class ProductProfile:
     grid : tuple of int
         Sides; rates are nested lists over rows, inner dimension and columns.
     rates : mapping
-        Way ("own", "numpy", "torch") to floating-point operations per second on the grid.
+        Way to floating-point operations per second on the grid: libraries by name, "own" for our product, "block" for
+        one of the products inside a scheme, which does not pay for the call.
     term_s : float
         Seconds an element of a further block in a sum costs the fused product.
     pass_s : float
         Seconds an element of a block costs the separate passes around a library's product.
+    spread : float
+        By what share ratios of times differed between rounds, at worst among large products: a lead below it is
+        none.
+    conditions : mapping
+        What the figures hold for, as of :func:`conditions_of`.
     """
 
     dtype: str
@@ -61,6 +82,8 @@ class ProductProfile:
     rates: Mapping[str, Any] = field(repr=False)
     term_s: float
     pass_s: float
+    spread: float = 0.0
+    conditions: Mapping[str, str] = field(default_factory=dict, repr=False)
     version: int = PROFILE_VERSION
 
     def product_s(self, way: str, m: int, k: int, n: int) -> float:
@@ -78,24 +101,85 @@ class ProductProfile:
         return (least if min(m, k, n) < self.grid[0] else flops) / math.exp(float(rates))
 
 
-def _least_s(call: Callable[[], object], at_least_s: float = 0.04, repeats: int = 3) -> float:
-    """Return the least time of a few calls; short ones are repeated for a while."""
-    call()
-    best, spent, done = math.inf, 0.0, 0
-    while done < repeats or (spent < at_least_s and done < 50):
+def _rounds(calls: Mapping[str, Callable[[], object]], rest_s: float) -> dict[str, NDArray[np.float64]]:
+    """Return the seconds of each call, round by round; in a round all are called in turn, short ones many times."""
+    repeats = {}
+    for name, call in calls.items():
+        call()
         start = time.perf_counter()
         call()
-        took = time.perf_counter() - start
-        best, spent, done = min(best, took), spent + took, done + 1
-        if spent > 0.5:
-            break
-    return best
+        repeats[name] = int(np.clip(_SHORTEST_S / max(time.perf_counter() - start, 1e-9), 1, 200))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            if rest_s > 0:
+                time.sleep(rest_s)
+            start = time.perf_counter()
+            for _ in range(repeats[name]):
+                call()
+            times[name].append((time.perf_counter() - start) / repeats[name])
+    return {name: np.array(taken) for name, taken in times.items()}
+
+
+def _times(m: int, k: int, n: int) -> int:
+    """Return how many products of these sides are timed in one call: more where they are short."""
+    return int(np.clip(_REPEATED_FLOPS / (2.0 * m * k * n), 2, 8))
+
+
+def spread_of(times: Mapping[str, NDArray[np.float64]]) -> float:
+    """Return by what share ratios of times differ between rounds, the two outermost rounds left aside.
+
+    Parameters
+    ----------
+    times : mapping
+        Seconds of each call, round by round. Calls of a round follow each other, so that their ratio does not feel a
+        machine that is slower as a whole; with a single call the times themselves are compared.
+    """
+    first, *others = times.values()
+    ratios = [each / first for each in others] or [first]
+    return max(float(np.ptp(np.sort(each)[1:-1]) / np.median(each)) for each in ratios)
+
+
+class _Clock:
+    """Measures until the machine was calm, as far as the time allowed for the whole profile goes."""
+
+    def __init__(self, threads: int) -> None:
+        self._rest_s = _REST_S if threads > 1 else 0.0
+        self._end = time.perf_counter() + _BUDGET_S
+        self.spread = 0.0
+
+    def times(
+        self, calls: Mapping[str, Callable[[], object]], counts: bool, aside: Iterable[str] = ()
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the calmest of up to three measurements.
+
+        ``counts`` says whether its spread is the profile's; ways named in ``aside`` are timed, but may be unsteady.
+        """
+
+        def spread_in(times: Mapping[str, NDArray[np.float64]]) -> float:
+            return spread_of({name: taken for name, taken in times.items() if name not in aside})
+
+        rest_s = self._rest_s if counts else 0.0
+        best = _rounds(calls, rest_s)
+        spread = spread_in(best)
+        for _ in range(2):
+            if spread <= _CALM or time.perf_counter() > self._end:
+                break
+            again = _rounds(calls, rest_s)
+            if spread_in(again) < spread:
+                best, spread = again, spread_in(again)
+        if counts:
+            self.spread = max(self.spread, spread)
+        return best
 
 
 def measure(
     dtype: str, threads: int, ways: tuple[str, ...] | None = None, grid: tuple[int, ...] = GRID
 ) -> ProductProfile:
-    """Time plain products and sums; some ten seconds a type.
+    """Time plain products and sums: 15 to 45 seconds a type on one core, less on more.
+
+    All ways are timed in turn, round by round, so that a busy machine slows them alike; a measurement whose rounds
+    disagree is made again.
 
     Parameters
     ----------
@@ -113,13 +197,15 @@ def measure(
     rng = np.random.default_rng(0)
     a, b = (rng.random((largest, largest), dtype=kind.type) - kind.type(0.5) for _ in range(2))
     out = np.empty_like(a)
+    clock = _Clock(threads)
 
     def call(way: str, m: int, k: int, n: int) -> Callable[[], object]:
         # Contiguous pieces of the same size as the shape: strides are those of real operands.
         left, right = a.reshape(-1)[: m * k].reshape(m, k), b.reshape(-1)[: k * n].reshape(k, n)
         target = out.reshape(-1)[: m * n].reshape(m, n)
-        if way == "own":
-            return lambda: fused_product(left, right, target, CLASSICAL, threads)
+        if way in ("own", "block"):
+            scheme = CLASSICAL if way == "own" else repeated(_times(m, k, n))
+            return lambda: fused_product(left, right, target, scheme, threads)
 
         def multiply() -> None:
             with libraries.held_to(way, threads):
@@ -127,24 +213,19 @@ def measure(
 
         return multiply
 
-    names = ("own", *ways)
+    names = (*ways, *OURS)
     rates = {way: np.zeros((len(grid),) * 3).tolist() for way in names}
     for i, m in enumerate(grid):
         for j, k in enumerate(grid):
             for p, n in enumerate(grid):
+                counts = 2.0 * m * k * n >= _LARGE_FLOPS
+                times = clock.times({way: call(way, m, k, n) for way in names}, counts, aside=ways[1:])
                 for way in names:
-                    rates[way][i][j][p] = 2.0 * m * k * n / _least_s(call(way, m, k, n))
+                    products = _times(m, k, n) if way == "block" else 1
+                    rates[way][i][j][p] = 2.0 * m * k * n * products / float(np.median(times[way]))
     side = _TERM_SIDE * largest // max(GRID)
     x, y, z = (np.resize(array, (side, side)) for array in (a, b, out))
     library = ways[0] if ways else "own"
-    over, elements = 0.0, 0.0
-    for scheme in (STRASSEN.power(2), STRASSEN.power(3)):
-        block = -(-side // scheme.m)
-        took = _least_s(lambda scheme=scheme: fused_product(x, y, z, scheme, threads), 0.3)  # type: ignore[misc]
-        over += took - scheme.rank * _least_s(call("own", block, block, block))
-        # The results' blocks are read and written, so each counts twice; one block of each kind is part of any product.
-        left, right, result = scheme.terms
-        elements += (left + right + 2 * result - 4 * scheme.rank) * block * block
 
     def inner(p: Any, q: Any, o: Any) -> None:
         if library == "own":
@@ -153,26 +234,47 @@ def measure(
             with libraries.held_to(library, threads):
                 libraries.multiply(library, p, q, o)
 
-    block = -(-side // 2)
-    took = _least_s(lambda: combined_product(x, y, z, STRASSEN, inner, threads), 0.3)
-    passes = took - STRASSEN.rank * _least_s(call(library, block, block, block))
+    # What a scheme costs beyond its products, one after the other in the same round.
+    twice = STRASSEN.power(2)
+    quarter, half = -(-side // twice.m), -(-side // STRASSEN.m)
+    share = twice.rank / _times(quarter, quarter, quarter)
+    fused = clock.times(
+        {"products": call("block", quarter, quarter, quarter),
+         "scheme": lambda: fused_product(x, y, z, twice, threads)}, counts=True,
+    )  # fmt: skip
+    passes = clock.times(
+        {"product": call(library, half, half, half),
+         "scheme": lambda: combined_product(x, y, z, STRASSEN, inner, threads)}, counts=True,
+    )  # fmt: skip
+    # The results' blocks are read and written, so each counts twice; one block of each kind is part of any product.
+    left, right, result = twice.terms
+    terms = (left + right + 2 * result - 4 * twice.rank) * quarter * quarter
     left, right, result = STRASSEN.terms
-    moved = (left + right + 2 * result + 3 * STRASSEN.rank) * block * block
-    # Noise can make a difference negative; a tenth of a nanosecond is less than any memory takes.
+    moved = (left + right + 2 * result + 3 * STRASSEN.rank) * half * half
+    # Noise can make a difference negative; a hundredth of a nanosecond is less than any memory takes.
     least = 1e-11
     return ProductProfile(
-        dtype=dtype, threads=threads, grid=grid, rates=rates, term_s=max(over / elements, least),
-        pass_s=max(passes / moved, least),
+        dtype=dtype, threads=threads, grid=grid, rates=rates,
+        term_s=max(float(np.median(fused["scheme"] - share * fused["products"])) / terms, least),
+        pass_s=max(float(np.median(passes["scheme"] - STRASSEN.rank * passes["product"])) / moved, least),
+        spread=clock.spread, conditions=conditions_of(ways),
     )  # fmt: skip
+
+
+def conditions_of(ways: tuple[str, ...]) -> dict[str, str]:
+    """Return what a profile of these libraries holds for: processor, cores, versions, and the BLAS kernels in use."""
+    return {"cpu": cpu_model(), "cores": str(usable_cores())} | libraries.conditions(ways)
 
 
 _KEPT: dict[tuple[str, ...], ProductProfile] = {}
 
 
 def cached(dtype: str, threads: int, folder: Path | None = None) -> ProductProfile:
-    """Return the profile measured earlier on this processor under the same libraries, or measure and keep it.
+    """Return the profile measured earlier under the same conditions, or measure and keep it.
 
-    A file that is damaged or of another version, and a folder that cannot be written, only cost a new measurement.
+    Conditions are the processor, its cores, the libraries and their versions, the kernels that the BLAS uses, and
+    variables that make it use others.  A file that is damaged, of another version or of other conditions, and a folder
+    that cannot be written, only cost a new measurement.
 
     Parameters
     ----------
@@ -182,14 +284,14 @@ def cached(dtype: str, threads: int, folder: Path | None = None) -> ProductProfi
         Where profiles are kept; the user's cache folder by default.
     """
     ways = libraries.available()
-    kernels = libraries.blas_kernels()
-    parts = ["products", cpu_model(), str(usable_cores()), dtype, str(threads), *ways, kernels]
-    name = "".join(letter if letter.isalnum() else "-" for letter in "-".join(parts).lower())
-    path = (folder or cache_folder()) / f"{name}.json"
+    conditions = conditions_of(ways)
+    # The name keeps profiles of different conditions apart; what is in the file decides.
+    digest = hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
+    path = (folder or cache_folder()) / f"products-{dtype}-{threads}-{digest}.json"
     key = (str(path),)
     if key in _KEPT:
         return _KEPT[key]
-    profile = _read(path, ways)
+    profile = _read(path, ways, conditions)
     if profile is None:
         profile = measure(dtype, threads, ways)
         _write(path, profile)
@@ -197,16 +299,17 @@ def cached(dtype: str, threads: int, folder: Path | None = None) -> ProductProfi
     return profile
 
 
-def _read(path: Path, ways: tuple[str, ...]) -> ProductProfile | None:
+def _read(path: Path, ways: tuple[str, ...], conditions: Mapping[str, str]) -> ProductProfile | None:
     try:
         kept = json.loads(path.read_text())
-        if kept["version"] != PROFILE_VERSION:
+        if kept["version"] != PROFILE_VERSION or kept["conditions"] != conditions:
             return None
         profile = ProductProfile(**{**kept, "grid": tuple(kept["grid"])})
         shape = (len(profile.grid),) * 3
-        rates = [np.asarray(profile.rates[way], dtype=float) for way in ("own", *ways)]
+        rates = [np.asarray(profile.rates[way], dtype=float) for way in (*OURS, *ways)]
         sound = all(table.shape == shape and bool((table > 0).all()) for table in rates)
-        return profile if sound and profile.term_s > 0 and profile.pass_s > 0 else None
+        sound = sound and profile.term_s > 0 and profile.pass_s > 0 and profile.spread >= 0
+        return profile if sound else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

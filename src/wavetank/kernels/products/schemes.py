@@ -169,6 +169,20 @@ class _Composed(Scheme):
         return
 
 
+class _Repeated(Scheme):
+    """Not a scheme: one product several times over, which no equation allows."""
+
+    def _verify(self) -> None:
+        return
+
+
+@functools.cache
+def repeated(times: int) -> Scheme:
+    """Return what adds up the classical product ``times`` times: for measuring what a product inside a scheme costs."""
+    ones = np.ones((times, 1), np.int64)
+    return _Repeated(f"classical, {times} times", 1, 1, 1, ones, ones, ones)
+
+
 def _place(block: int, columns: int) -> str:
     return f"({block // columns + 1},{block % columns + 1})"
 

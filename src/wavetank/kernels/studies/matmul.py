@@ -54,6 +54,8 @@ class MatmulStudy(TimingStudy):
         "numpy-own-kernels", "torch-matmul", "separate-winograd", "alpha-tensor",
     )  # fmt: skip
     cases_by = "shape"
+    # Threads of a BLAS spin on for about 20 ms after a product, on a core that the next contender needs.
+    rest_s = 0.03
     metrics = (
         TimingStudy.timing_metrics[0],
         TimingStudy.timing_metrics[1],

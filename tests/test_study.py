@@ -129,7 +129,7 @@ def test_contenders_are_interleaved_after_a_warm_up_and_take_turns_to_be_first()
     run(("a", "b", "c"))
     warm_up, rounds = Logged.calls[:3], Logged.calls[3:12]
     assert warm_up == ["a", "b", "c"]
-    assert rounds == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
+    assert rounds == ["a", "b", "c", "c", "b", "a", "b", "c", "a"]
 
 
 def test_a_round_takes_the_place_of_the_seed() -> None:

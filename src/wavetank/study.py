@@ -211,6 +211,8 @@ class TimingStudy(Study):
     in_process: ClassVar[bool] = True
     cases_by: ClassVar[str] = "case"
     default_seeds: ClassVar[int] = 1
+    rest_s: ClassVar[float] = 0.0
+    """Seconds between two contenders: threads of a BLAS keep a core busy for a while after their last call."""
     timing_metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("time_ratio", "", "lower", "measured", "time of the contender / time of the baseline in the same round"),
         Metric("time_s", "s", "lower", "measured", "wall time of one call, inputs and outputs in memory"),
@@ -334,6 +336,7 @@ class TimingStudy(Study):
             product.flops_per_s()
             for number in range(self.rounds):
                 for name in _rotated(list(calls), number):
+                    time.sleep(self.rest_s)
                     times[number][name][case.name] = _timed(calls[name])
                 copies[number][case.name] = copy.seconds()
                 peak = product.flops_per_s()
@@ -426,9 +429,11 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _rotated(names: list[str], by: int) -> list[str]:
-    # Each round starts with another contender, so that none is always first after the copy.
-    by %= len(names)
-    return names[by:] + names[:by]
+    # Every second round goes backwards, and every pair of rounds starts with another contender: none is always first
+    # after the copy, and none always finds in the caches what the same other one has left there.
+    start = by // 2 % len(names)
+    order = names[start:] + names[:start]
+    return order[::-1] if by % 2 else order
 
 
 def settings_of(study: Study) -> dict[str, Any]:

@@ -237,7 +237,7 @@ def test_tensors_are_held_to_the_same_types_as_arrays():
         torch.ones(5, dtype=torch.complex64),
     ):  # fmt: skip
         for product in (plan.multiply, plan.__matmul__):
-            with pytest.raises(BadValueError, match="cannot hold|cannot be seen"):
+            with pytest.raises(BadValueError, match=r"cannot hold|cannot be seen"):
                 product(x)
     assert (plan @ torch.nn.Parameter(torch.ones(5))).tolist() == [5, 5, 5]
 

@@ -12,6 +12,7 @@ from wavetank.errors import BadValueError, UnknownNameError
 from wavetank.kernels.solvers.balance import (
     LAWS,
     Load,
+    MeasuredSplit,
     PowerSplit,
     RuntimeSplit,
     StaticSplit,
@@ -112,6 +113,27 @@ def test_joules_are_watts_times_seconds() -> None:
     joules = PowerSplit(host_watts=100.0, accelerator_watts=200.0).joules(load(5, 10, 11.0, 55.0))
     # 55 blocks: 5 s on the host, 1 s on the accelerator, 5/6 s on both.
     assert joules == pytest.approx({"accelerator": 230.0, "host": 400.0, "both": 250.0})
+
+
+def test_the_hosts_time_counts_more_only_where_work_is_shared() -> None:
+    seen = load(5, 10, 11.0, 55.0)
+    joules = PowerSplit(host_watts=100.0, accelerator_watts=200.0, host_time_factor=1.2).joules(seen)
+    # 6 s on the host where it shares, so 6/7 s on both.
+    assert joules == pytest.approx({"accelerator": 230.0, "host": 400.0, "both": 300.0 * 6 / 7})
+
+
+def test_whole_rows_are_work_by_their_number() -> None:
+    seen = load(5, 10, 2.0, 10.0, triangle=False)
+    joules = PowerSplit(host_watts=100.0, accelerator_watts=200.0).joules(seen)
+    assert joules == pytest.approx({"accelerator": 230.0, "host": 400.0, "both": 250.0})
+
+
+def test_both_measuring_laws_balance_alike() -> None:
+    seen = load(50, 100, 1.0, 3.0)
+    cheap_together = PowerSplit(host_watts=1.0, accelerator_watts=1.0, idle_watts=50.0, host_only_factor=50.0)
+    assert cheap_together.border(seen) == RuntimeSplit().border(seen) == cheap_together.balanced(seen)
+    assert issubclass(PowerSplit, MeasuredSplit)
+    assert issubclass(RuntimeSplit, MeasuredSplit)
 
 
 def test_moving_rows_costs_joules() -> None:

@@ -35,12 +35,12 @@ class Wandering:
         return next(self.borders)
 
 
-def factored(a: np.ndarray, block: int, law: Any, share: float | None, devices: Any = None) -> tuple[Any, Any, Any]:
+def factored(a: np.ndarray, block: int, law: Any, share: float, devices: Any = None) -> tuple[Any, Any, Any]:
     """Return the factor that the solving device holds, the trace and the link."""
     size = len(a)
     n = blocks_of(size, block)
     with opened(devices or (CpuWorker(), CpuWorker())) as pair:
-        trace = cholesky.factor(pair, a, size, block, n, law, share)
+        trace = cholesky.factor(pair, a, size, block, n, law, first_border(share, n))
         solver = pair.host if trace.borders[0][1] == n else pair.accelerator
         lower = np.zeros((n * block, n * block))
         for j in range(n):
@@ -115,11 +115,6 @@ def test_a_device_alone_asks_no_law() -> None:
         assert link.moved_bytes == {}
 
 
-def test_the_first_border_is_found_by_trying_the_devices() -> None:
-    _, trace, _ = factored(positive(300), 16, StaticSplit(), None, (CpuWorker(repeats=20), CpuWorker()))
-    assert 1 <= trace.borders[0][1] <= 14
-
-
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("row", [0, 9, 30, 45])
 def test_the_pivot_that_is_not_positive_is_named(share: float, row: int) -> None:
@@ -151,6 +146,28 @@ def test_with_a_slow_host_the_runtime_law_takes_rows_from_it() -> None:
     _, trace, _ = factored(positive(640), 32, RuntimeSplit(share=0.1, every=1, ignore_rows=0), 0.1, devices)
     assert trace.borders[0][1] == 18
     assert min(border for _, border in trace.borders[1:4]) < 14
+
+
+def test_the_accelerator_has_the_next_column_before_the_host_ends_this_one() -> None:
+    order: list[tuple[str, int]] = []
+    n, block = 10, 4
+    with opened((CpuWorker(), CpuWorker())) as pair:
+        host_factors, host_updates = pair.host.factor_diagonal, pair.host.update
+
+        def factors(k: int) -> tuple[int, float]:
+            order.append(("factor", k))
+            return host_factors(k)
+
+        def updates(k: int, first: int, last: int, low: int, high: int) -> None:
+            order.append(("rest" if first == k + 2 else "next", k))
+            host_updates(k, first, last, low, high)
+
+        pair.host.factor_diagonal, pair.host.update = factors, updates
+        cholesky.factor(pair, positive(40), 40, block, n, StaticSplit(share=0.5), 5)
+    expected = [("factor", 0)]
+    for k in range(4):
+        expected += [("next", k), ("factor", k + 1)] + [("rest", k)] * (k < 3)
+    assert order == expected
 
 
 def test_operations_are_a_third_of_the_cube_and_two_squares() -> None:

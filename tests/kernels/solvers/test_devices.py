@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from typing import Any
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
+from wavetank.kernels.solvers import cholesky
+from wavetank.kernels.solvers.balance import RuntimeSplit
 from wavetank.kernels.solvers.devices import CpuWorker, Link, LinkModel, TorchDevice, default_devices, opened
 from wavetank.kernels.solvers.triangle import BlockTriangle
 
@@ -136,8 +142,6 @@ def test_the_link_counts_every_byte(kind: str) -> None:
 def test_a_modelled_link_takes_its_time() -> None:
     model = LinkModel(bytes_per_s=1e6, latency_s=0.001)
     assert model.seconds(1000) == pytest.approx(0.002)
-    import time
-
     start = time.perf_counter()
     Link(model=model).copy(np.zeros(1250), np.ones(1250), "rows")
     assert time.perf_counter() - start >= 0.011
@@ -161,6 +165,160 @@ def test_a_failure_of_either_device_reaches_the_caller() -> None:
             with pytest.raises(ZeroDivisionError):
                 pair.at_once(*calls)
             assert pair.at_once(lambda: 1, lambda: 2)[1][0] == 2
+
+
+def test_calls_for_later_are_done_in_order_and_counted() -> None:
+    done: list[int] = []
+    with opened((CpuWorker(), CpuWorker())) as pair:
+        for number in range(5):
+            pair.later("odd" if number % 2 else "even", lambda number=number: done.append(number))
+        assert len(pair.ended(3)) >= 3
+        pair.ended(pair.given)
+        assert done == [0, 1, 2, 3, 4]
+        assert set(pair.behind_s) == {"odd", "even"}
+        assert pair.ended(pair.given) == []
+
+
+def test_a_failure_of_a_later_call_is_raised_when_its_end_is_asked_for() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("there")
+
+    with opened((CpuWorker(), CpuWorker())) as pair:
+        pair.later("first", fail)
+        pair.later("second", lambda: None)
+        with pytest.raises(ZeroDivisionError):
+            pair.ended(pair.given)
+        assert pair.ended(pair.given) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not keep threads on cores")
+def test_each_device_has_cores_of_its_own_while_it_works() -> None:
+    before = os.sched_getaffinity(0)
+    with opened((CpuWorker(), CpuWorker())) as pair:
+        (own, _), (other, _) = pair.at_once(lambda: os.sched_getaffinity(0), lambda: os.sched_getaffinity(0))
+        if len(before) >= 2:
+            assert len(own) == len(other) == 1
+            assert not own & other
+            assert own | other <= before
+    assert os.sched_getaffinity(0) == before
+    with opened((CpuWorker(threads=len(before)), CpuWorker())) as pair:
+        assert os.sched_getaffinity(0) == before
+
+
+class _Event:
+    """An event of a GPU that is always a call behind."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at_s = 0.0
+        self.waited = False
+
+    def record(self, stream: str) -> None:
+        self.asked.append(f"record on {stream}")
+        self.at_s = time.perf_counter()
+
+    def query(self) -> bool:
+        return self.waited
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+    def elapsed_time(self, other: _Event) -> float:
+        assert other.waited, "a time was asked for before the end"
+        return (other.at_s - self.at_s) * 1e3
+
+
+class _Gpu:
+    """What of torch.cuda the device uses, for tensors of the CPU."""
+
+    Event = _Event
+
+    def __init__(self, asked: list[str]) -> None:
+        self.asked = asked
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[None]:
+        self.asked.append(f"enter {name}")
+        yield
+        self.asked.append(f"leave {name}")
+
+    def current_stream(self, device: Any) -> Any:
+        return _Stream(self.asked)
+
+    def synchronize(self, device: Any) -> None:
+        self.asked.append("synchronize")
+
+
+class _Stream:
+    def __init__(self, asked: list[str]) -> None:
+        self.asked = asked
+
+    def __str__(self) -> str:
+        return "computing"
+
+    def wait_stream(self, other: str) -> None:
+        self.asked.append(f"computing waits for {other}")
+
+
+def as_gpu(device: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a torch device of the CPU take the paths of a GPU; return what it asks of it, in order."""
+    torch = pytest.importorskip("torch")
+    asked: list[str] = []
+    monkeypatch.setattr(_Event, "asked", asked)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())
+    device._cuda, device._incoming = _Gpu(asked), "incoming"
+    return asked
+
+
+def test_a_gpu_takes_columns_in_beside_its_work_and_computes_with_them_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    with opened((CpuWorker(), TorchDevice(device="cpu"))) as pair:
+        device = pair.accelerator
+        device.allocate(2, 2, 0)
+        asked = as_gpu(device, monkeypatch)
+        start = device.mark()
+        pair.link.copy(device.column(0, 0, 2), np.arange(8.0).reshape(4, 2), "column", device.receive)
+        end = device.mark()
+        assert asked == [
+            "record on computing", "enter incoming", "leave incoming", "computing waits for incoming",
+            "record on computing",
+        ]  # fmt: skip
+        assert np.array_equal(as_numpy(device.column(0, 0, 2)), np.arange(8.0).reshape(4, 2))
+        assert not device.has_passed(end)
+        assert device.seconds_between(start, end) >= 0.0
+        assert device.has_passed(end)
+        assert pair.link.moved_bytes == {"column": 64}
+
+
+def test_calls_that_a_gpu_has_not_ended_are_waited_for_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    with opened((CpuWorker(), TorchDevice(device="cpu"))) as pair:
+        as_gpu(pair.accelerator, monkeypatch)
+        for _ in range(3):
+            pair.later("work", lambda: None)
+        assert len(pair.ended(1)) == 1
+        # The thread may have made the other calls; the GPU has not told that it has done them.
+        assert pair.ended(1) == []
+        assert len(pair.ended(3)) == 2
+
+
+def test_a_factorisation_takes_the_paths_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    a = positive(80)
+    with opened((CpuWorker(), TorchDevice(device="cpu"))) as pair:
+        as_gpu(pair.accelerator, monkeypatch)
+        law = RuntimeSplit(every=1, ignore_rows=0)
+        trace = cholesky.factor(pair, a, 80, 8, 10, law, 6)
+        lower = np.zeros((80, 80))
+        for j in range(10):
+            lower[j * 8 :, j * 8 : (j + 1) * 8] = as_numpy(pair.accelerator.column(j, j, 10))
+    lower = np.tril(lower)
+    assert np.allclose(lower @ lower.T, a, rtol=1e-12)
+    assert min(trace.busy_s) > 0
 
 
 def test_blas_pools_are_back_to_what_they_were() -> None:

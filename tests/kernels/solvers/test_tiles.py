@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wavetank.kernels.solvers import cholesky, tiles
-from wavetank.kernels.solvers.balance import StaticSplit
+from wavetank.kernels.solvers.balance import StaticSplit, first_border
 from wavetank.kernels.solvers.devices import CpuWorker, opened
 from wavetank.kernels.solvers.triangle import column_starts, triangle_blocks
 
@@ -80,7 +80,7 @@ def test_the_factor_is_the_same_to_the_bit_however_rows_are_shared_out() -> None
     factors = []
     for share, threads in ((1.0, 1), (0.7, 1), (0.3, 1), (0.5, 2)):
         with opened((CpuWorker(threads=threads), CpuWorker(threads=threads))) as pair:
-            cholesky.factor(pair, a, 200, 32, 7, StaticSplit(share=share), share)
+            cholesky.factor(pair, a, 200, 32, 7, StaticSplit(share=share), first_border(share, 7))
             columns = [np.tril(pair.accelerator.column(k, k, 7)) for k in range(7)]
             factors.append(np.concatenate([column.ravel() for column in columns]))
     for other in factors[1:]:

@@ -147,3 +147,42 @@ def test_too_large_a_triangle_is_refused_before_it_is_allocated() -> None:
         BlockTriangle.empty(10_000_000, 128)
     with pytest.raises(BadValueError):
         BlockTriangle.empty(0, 128)
+
+
+@pytest.mark.parametrize("block", [7, 16, 24])
+def test_entries_that_differ_from_their_mirror_images_by_rounding_or_sign_of_zero_are_taken(block: int) -> None:
+    a = symmetric(48)
+    a[40, 3] = 0.0
+    a[3, 40] = -0.0
+    a[30, 2] = a[2, 30] * (1 + 1e-15)
+    triangle = BlockTriangle.pack(a, block)
+    assert np.array_equal(np.tril(triangle.unpack()), np.tril(a))
+
+
+@pytest.mark.parametrize("block", [7, 16, 24])
+@pytest.mark.parametrize("place", [(40, 3), (3, 40), (17, 17), (47, 0)])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_found_in_either_triangle(block: int, place: tuple[int, int], value: float) -> None:
+    a = symmetric(48)
+    a[place] = value
+    with pytest.raises(BadValueError, match="not finite") as caught:
+        BlockTriangle.pack(a, block)
+    assert caught.value.where == f"a[{place[0]}, {place[1]}]"
+    a[place[::-1]] = value
+    with pytest.raises(BadValueError, match="not finite"):
+        BlockTriangle.pack(a, block)
+
+
+@pytest.mark.parametrize("block", [7, 16, 24])
+def test_an_entry_without_its_mirror_image_is_named(block: int) -> None:
+    a = symmetric(48)
+    a[9, 33] += 1e-6
+    with pytest.raises(BadValueError, match="not symmetric") as caught:
+        BlockTriangle.pack(a, block)
+    assert caught.value.where == "a[33, 9]"
+
+
+def test_a_matrix_that_may_only_be_read_is_packed() -> None:
+    a = symmetric(32)
+    a.flags.writeable = False
+    assert np.array_equal(BlockTriangle.pack(a, 16).unpack(), a)

@@ -12,7 +12,9 @@ Differs from the source:
 1. The laws are asked after the first and second step, too, so that a wrong start costs little.
 2. The host's time is multiplied by 1, not 1.2; 1.2 can be asked for.
 3. The host's rows of a triangle are rounded to the nearest number, not down.
-4. The power law compares joules for the work left, and counts what moving rows costs at the mixed run's watts.
+4. The power law is told watts; the source reads them from meters while it runs.
+5. It counts what moving rows costs for each of the three ways.  What the columns cost that cross the link is part of
+   the accelerator's time here, and a term of its own in the source.
 """
 
 from __future__ import annotations
@@ -137,8 +139,8 @@ class StaticSplit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuntimeSplit:
-    """Each device gets work in proportion to the blocks a second it has just done.
+class MeasuredSplit:
+    """What the laws have in common that decide from what they are told: when they are asked, and where the balance is.
 
     Parameters
     ----------
@@ -147,7 +149,7 @@ class RuntimeSplit:
     every : int
         Steps between two decisions, after the first two steps; 10 in the source.
     host_time_factor : float
-        The host's time is multiplied by it; 1.2 in the source.
+        The host's time is multiplied by it where work is shared; 1.2 in the source.
     ignore_rows : int
         A change of as many rows or fewer is not worth moving them; 1 in the source.
     """
@@ -161,16 +163,29 @@ class RuntimeSplit:
         """Return True for the steps 1 and 2 and every ``every``-th."""
         return step > 0 and (step <= 2 or step % self.every == 0)
 
-    def border(self, load: Load) -> int:
-        """Return the border at which both are expected to end together."""
-        if not _both_worked(load):
-            return load.border
+    def balanced(self, load: Load) -> int:
+        """Return the border at which both are expected to end together, or the one that is, if it is near enough."""
         border = _balanced(load, accelerator_share(load, self.host_time_factor))
         return load.border if abs(border - load.border) <= self.ignore_rows else border
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerSplit:
+class RuntimeSplit(MeasuredSplit):
+    """Each device gets work in proportion to the blocks a second it has just done.
+
+    Parameters
+    ----------
+    share, every, host_time_factor, ignore_rows
+        As in :class:`MeasuredSplit`.
+    """
+
+    def border(self, load: Load) -> int:
+        """Return the border at which both are expected to end together."""
+        return self.balanced(load) if _both_worked(load) else load.border
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerSplit(MeasuredSplit):
     """The cheapest in joules of three: the accelerator alone, the host alone, both in balance.
 
     Parameters
@@ -180,36 +195,28 @@ class PowerSplit:
     idle_watts : float
         Of the host while the accelerator works alone; 30 in the source.
     host_only_factor : float
-        The host's watts are multiplied by it when it works alone; 0.8 in the source.
+        The host's joules are multiplied by it when it works alone; 0.8 in the source.
     share, every, host_time_factor, ignore_rows
-        As in :class:`RuntimeSplit`.
+        As in :class:`MeasuredSplit`.
     """
 
     host_watts: float = 150.0
     accelerator_watts: float = 300.0
     idle_watts: float = 30.0
     host_only_factor: float = 0.8
-    share: float = 0.5
-    every: int = 10
-    host_time_factor: float = 1.0
-    ignore_rows: int = 1
-
-    def due(self, step: int) -> bool:
-        """Return True for the steps 1 and 2 and every ``every``-th."""
-        return step > 0 and (step <= 2 or step % self.every == 0)
 
     def joules(self, load: Load) -> dict[str, float]:
         """Return the joules of one pass over the rows left: ``accelerator``, ``host`` and ``both``."""
         rows = load.blocks - load.first
-        work = rows * (rows + 1) / 2
-        host_s = self.host_time_factor * load.host_s / load.host_blocks * work
+        work = rows * (rows + 1) / 2 if load.triangle else rows
+        host_s = load.host_s / load.host_blocks * work
         accelerator_s = load.accelerator_s / load.accelerator_blocks * work
-        both_s = host_s * accelerator_s / (host_s + accelerator_s) if host_s + accelerator_s > 0 else 0.0
+        slowed_s = self.host_time_factor * host_s
+        both_s = slowed_s * accelerator_s / (slowed_s + accelerator_s) if slowed_s + accelerator_s > 0 else 0.0
         mixed = _balanced(load, accelerator_share(load, self.host_time_factor))
-        steps = self.every
 
         def moving_s(border: int) -> float:
-            return load.copy_s_per_row * abs(border - load.border) / steps
+            return load.copy_s_per_row * abs(border - load.border) / self.every
 
         both_watts = self.host_watts + self.accelerator_watts
         return {
@@ -225,12 +232,7 @@ class PowerSplit:
             return load.border
         joules = self.joules(load)
         cheapest = min(joules, key=joules.__getitem__)
-        if cheapest == "accelerator":
-            return load.first
-        if cheapest == "host":
-            return load.blocks
-        border = _balanced(load, accelerator_share(load, self.host_time_factor))
-        return load.border if abs(border - load.border) <= self.ignore_rows else border
+        return {"accelerator": load.first, "host": load.blocks, "both": self.balanced(load)}[cheapest]
 
 
 def law_of(

@@ -12,10 +12,10 @@ Differs from the source:
 
 1. What the accelerator is sent of a column it keeps, so it ends with the whole factor and solves alone: no result is
    copied but the solution, and rows change hands without the columns that are done.
-2. The first border comes from a timed block product on each device where no share is given.
-3. Each time a law is asked, what it was told before counts half; the source forgets it.
-4. The host does not wait for the accelerator at every step of a column: the accelerator takes its work from a queue,
-   the host goes on to the next column, and both meet where the border moves.
+2. Each time a law is asked, what it was told before counts half; the source forgets it.
+3. The host does not wait for the accelerator at every step of a column: the accelerator takes its work from a queue,
+   and the host brings the next column up to date, and its diagonal block over, before it ends this one.
+4. Rows change hands between other work; the host waits for those that it gets, and does the others first.
 5. A diagonal block is updated together with the rest of its column.
 """
 
@@ -23,20 +23,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import WavetankError
-from wavetank.kernels.solvers.balance import Load, SplitLaw, first_border, host_rows
+from wavetank.kernels.solvers.balance import Load, SplitLaw
 from wavetank.kernels.solvers.devices import Pair
+from wavetank.kernels.solvers.triangle import triangle_blocks
 
 PHASES = (
     "memory initialisation", "shift of the border", "diagonal factor", "column solve", "column copy",
-    "trailing update", "substitution", "result copy",
+    "trailing update", "waiting", "substitution", "result copy",
 )  # fmt: skip
 
 # Block rows that the accelerator keeps to the end, as in the source.
@@ -85,15 +87,7 @@ class Seen:
         self.accelerator_blocks, self.accelerator_s = self.accelerator_blocks / 2, self.accelerator_s / 2
 
 
-def probed_border(pair: Pair, blocks: int, block: int) -> int:
-    """Return the border that balances the first column's updates, by a timed block product on each device."""
-    (host, _), (accelerator, _) = pair.at_once(
-        lambda: pair.host.block_product_s(block), lambda: pair.accelerator.block_product_s(block)
-    )
-    return 1 + host_rows(host / (host + accelerator), blocks - 1, True) if blocks > 1 else 0
-
-
-def factor(pair: Pair, matrix: Any, size: int, block: int, blocks: int, law: SplitLaw, share: float | None) -> Trace:
+def factor(pair: Pair, matrix: Any, size: int, block: int, blocks: int, law: SplitLaw, border: int) -> Trace:
     """Factor a matrix; the accelerator ends with the whole factor, or the host where it works alone.
 
     Parameters
@@ -103,8 +97,8 @@ def factor(pair: Pair, matrix: Any, size: int, block: int, blocks: int, law: Spl
     size, block, blocks : int
         N, b, n.
     law : SplitLaw
-    share : float or None
-        Of the block rows, for the accelerator; None finds out.
+    border : int
+        First block row of the accelerator in column 0; it works alone at 0, the host at n.
 
     Raises
     ------
@@ -114,17 +108,10 @@ def factor(pair: Pair, matrix: Any, size: int, block: int, blocks: int, law: Spl
     host, accelerator = pair.host, pair.accelerator
     trace = Trace()
     with pair.phase("memory initialisation"):
-        if share is None:
-            border = probed_border(pair, blocks, block)
-        else:
-            border = first_border(share, blocks)
         for device, used in ((host, border > 0), (accelerator, border < blocks)):
             if used:
                 device.allocate(blocks, block, 0)
-        pair.at_once(
-            (lambda: host.load(matrix, 0, border)) if border > 0 else None,
-            (lambda: accelerator.load(matrix, border, blocks)) if border < blocks else None,
-        )
+        _lay_out(pair, matrix, border, blocks)
     trace.borders.append((0, border))
     run = _Factorisation(pair, size, block, blocks, trace)
     try:
@@ -136,24 +123,35 @@ def factor(pair: Pair, matrix: Any, size: int, block: int, blocks: int, law: Spl
                 run.alone(device, k)
     finally:
         # Whatever went wrong, nobody may be left at work on memory that is going away.
-        run.wait(0)
+        run.wait()
     return trace
 
 
-class _Open(NamedTuple):
-    """A column that the accelerator has not ended, or not told."""
+def _lay_out(pair: Pair, matrix: Any, border: int, blocks: int) -> None:
+    """Store the rows of both devices, half of the blocks by either thread: cutting a matrix up is work for a CPU."""
+    host, accelerator = pair.host, pair.accelerator
+    if not 0 < border < blocks:
+        (host if border else accelerator).load(matrix, 0, blocks)
+        return
+    middle = next(row for row in range(blocks + 1) if 2 * triangle_blocks(row) >= triangle_blocks(blocks))
 
-    calls: int
-    host_blocks: float
-    host_s: float
-    accelerator_blocks: float
+    def first() -> None:
+        host.load(matrix, 0, min(border, middle))
+        accelerator.load(matrix, border, max(border, middle))
+
+    def second() -> None:
+        host.load(matrix, min(border, middle), border)
+        accelerator.load(matrix, max(border, middle), blocks)
+
+    pair.at_once(first, second)
 
 
 class _Factorisation:
     """The columns, one after the other.
 
-    The host needs nothing of the accelerator, so it goes on to the next column while the accelerator, which takes its
-    calls from a queue, still works on this one.  It waits where rows change hands and where its columns end.
+    The accelerator takes its calls from a queue.  In column k the host first brings column k + 1 up to date, factors
+    its diagonal block and solves its part of it; only then it does what is left of column k.  So the accelerator has
+    work for a column ahead, and neither a diagonal block nor a border that moves leaves it without.
     """
 
     def __init__(self, pair: Pair, size: int, block: int, blocks: int, trace: Trace) -> None:
@@ -163,8 +161,8 @@ class _Factorisation:
         self._blocks = blocks
         self._trace = trace
         self._seen = Seen()
-        self._open: deque[_Open] = deque()
-        self._parts: deque[float] = deque()
+        # Blocks of the calls that the accelerator has not ended, or not told.
+        self._open: deque[int] = deque()
 
     def alone(self, device: Any, k: int) -> None:
         """Do column k, all of it, on one device."""
@@ -176,45 +174,89 @@ class _Factorisation:
 
     def shared(self, law: SplitLaw, border: int) -> None:
         """Do all columns: those of the host's rows on both devices, the last ones on the accelerator."""
-        for k in range(self._blocks):
-            if k < border and law.due(k):
-                # A law that is asked at every column need not know the last one, and nobody waits for it.
-                self.wait(self._open[-1].calls if self._open and k > 2 else 0)
-                new = self._asked(law, k, border)
-                self._seen.fade()
-                if new != border:
-                    self.wait(0)
-                    with self._pair.phase("shift of the border"):
-                        _shift(self._pair, k, border, new)
-                    border = new
-                    self._trace.borders.append((k, border))
-            if k < border:
-                self._together(k, border)
-            else:
-                self.wait(0)
-                self.alone(self._pair.accelerator, k)
+        k = 0
+        self._begin(0, border)
+        self._solve(0, 1, border, border)
+        while k + 1 < border:
+            new = self._asked(law, k + 1, border) if law.due(k + 1) else border
+            kept, came = min(border, new), 0
+            if new < border:
+                self._update(k, k + 1, border, new, border)
+            if new != border:
+                self._move(k + 1, border, new)
+                came = self._pair.given
+            self._update(k, k + 1, k + 2, k + 1, kept)
+            self._begin(k + 1, new)
+            self._solve(k + 1, k + 2, kept, new)
+            self._update(k, k + 2, kept, k + 2, kept)
+            if new > border:
+                self._wait(came)
+                self._solve(k + 1, border, new, new)
+            k, border = k + 1, new
+        self.wait()
+        for column in range(k + 1, self._blocks):
+            self.alone(self._pair.accelerator, column)
 
-    def _together(self, k: int, border: int) -> None:
-        pair, blocks = self._pair, self._blocks
-        host, accelerator = pair.host, pair.accelerator
-        spent = pair.now("diagonal factor", lambda: self._factor(host, k), host)
-        calls = pair.waiting
-        pair.later("column copy", partial(self._send, k, k, k + 1, "diagonal"))
-        pair.later("column solve", lambda: accelerator.solve_column(k, border, blocks))
-        # Its own columns need nothing of the host's part, which is solved meanwhile.
-        pair.later("trailing update", lambda: accelerator.update(k, border, blocks, border, blocks))
-        if k + 1 < border:
-            spent += pair.now("column solve", lambda: host.solve_column(k, k + 1, border), host)
-            pair.later("column copy", partial(self._send, k, k + 1, border, "column"))
-            pair.later("trailing update", lambda: accelerator.update(k, k + 1, border, border, blocks))
-            spent += pair.now("trailing update", lambda: host.update(k, k + 1, border, k + 1, border), host)
-        calls = pair.waiting - calls
-        upper = (border - k - 1) * (border - k) / 2
-        self._open.append(_Open(calls, upper, spent, (blocks - k - 1) * (blocks - k) / 2 - upper))
+    def _begin(self, k: int, border: int) -> None:
+        """Factor a diagonal block; let the accelerator do what needs no more of the column than that."""
+        blocks, accelerator = self._blocks, self._pair.accelerator
+        self._on_host("diagonal factor", lambda: self._factor(self._pair.host, k))
+        self._later("column copy", partial(self._send, k, k, k + 1, "diagonal"))
+        self._later("column solve", lambda: accelerator.solve_column(k, border, blocks))
+        own = blocks - border
+        self._later(
+            "trailing update", lambda: accelerator.update(k, border, blocks, border, blocks), own * (own + 1) // 2
+        )
+
+    def _solve(self, k: int, low: int, high: int, border: int) -> None:
+        """Solve the host's rows from ``low`` to ``high`` of column k; let the accelerator do what needs them."""
+        if low >= high:
+            return
+        blocks, accelerator = self._blocks, self._pair.accelerator
+        self._on_host("column solve", lambda: self._pair.host.solve_column(k, low, high))
+        self._later("column copy", partial(self._send, k, low, high, "column"))
+        self._later(
+            "trailing update",
+            lambda: accelerator.update(k, low, high, border, blocks),
+            (high - low) * (blocks - border),
+        )
+
+    def _update(self, k: int, first: int, last: int, low: int, high: int) -> None:
+        """Update these columns of the host's rows."""
+        # Row i of a triangle has a block in each column up to its own.
+        updated = sum(min(last, row + 1) - first for row in range(max(low, first), high))
+        if updated > 0:
+            self._on_host("trailing update", lambda: self._pair.host.update(k, first, last, low, high))
+            self._seen.host_blocks += updated
+
+    def _on_host(self, phase: str, call: Callable[[], object]) -> None:
+        spent = self._pair.now(phase, call, self._pair.host)
+        self._seen.host_s += spent
+        self._trace.busy_s[0] += spent
+
+    def _later(self, phase: str, call: Callable[[], object], updated: int = 0) -> None:
+        self._pair.later(phase, call)
+        self._open.append(updated)
 
     def _send(self, k: int, low: int, high: int, purpose: str) -> None:
         pair = self._pair
-        pair.link.copy(pair.accelerator.column(k, low, high), pair.host.column(k, low, high), purpose)
+        accelerator = pair.accelerator
+        pair.link.copy(accelerator.column(k, low, high), pair.host.column(k, low, high), purpose, accelerator.receive)
+
+    def _move(self, k: int, old: int, new: int) -> None:
+        """Hand the block rows between two borders over, from column k on: what is left of it is done."""
+        pair = self._pair
+        giver, taker = (pair.accelerator, pair.host) if new > old else (pair.host, pair.accelerator)
+        low, high = min(old, new), max(old, new)
+        receive = pair.accelerator.receive if taker is pair.accelerator else None
+
+        def move() -> None:
+            for column in range(k, high):
+                top = max(low, column)
+                pair.link.copy(taker.column(column, top, high), giver.column(column, top, high), "rows", receive)
+
+        self._later("shift of the border", move)
+        self._trace.borders.append((k, new))
 
     def _factor(self, device: Any, k: int) -> None:
         bad, pivot = device.factor_diagonal(k)
@@ -228,37 +270,32 @@ class _Factorisation:
                 hint="add a small multiple of the identity, or remove rows that repeat others",
             )
 
-    def wait(self, calls: int) -> None:
-        """Wait until the accelerator has at most so many calls left; take note of the columns that it has ended."""
-        self._parts.extend(self._pair.ended(calls))
-        while self._open and len(self._parts) >= self._open[0].calls:
-            column = self._open.popleft()
-            accelerator_s = sum(self._parts.popleft() for _ in range(column.calls))
-            if column.host_blocks:
-                self._seen.add(column.host_blocks, column.host_s, column.accelerator_blocks, accelerator_s)
-                self._trace.busy_s[0] += column.host_s
-                self._trace.busy_s[1] += accelerator_s
+    def wait(self) -> None:
+        """Wait until the accelerator has ended all its calls."""
+        self._wait(self._pair.given)
+
+    def _wait(self, calls: int) -> None:
+        """Wait until the accelerator has ended its first ``calls`` calls; take note of all that it has ended."""
+        for spent in self._pair.ended(calls):
+            self._seen.accelerator_s += spent
+            self._seen.accelerator_blocks += self._open.popleft()
+            self._trace.busy_s[1] += spent
 
     def _asked(self, law: SplitLaw, k: int, border: int) -> int:
+        """Return the border that the law wants in column k."""
         pair, blocks, block, seen = self._pair, self._blocks, self._block, self._seen
+        # What has ended: nobody waits to be told more.
+        self._wait(0)
         rows = pair.link.moved_bytes.get("rows", 0)
-        spent = pair.phases_s.get("shift of the border", 0.0)
+        spent = pair.behind_s.get("shift of the border", 0.0)
         load = Load(
             blocks=blocks, first=k + 1, border=border, host_blocks=seen.host_blocks, host_s=seen.host_s,
             accelerator_blocks=seen.accelerator_blocks, accelerator_s=seen.accelerator_s,
             least=min(_LEAST_ROWS, blocks - k - 1),
             copy_s_per_row=spent * (blocks - k) * block * block * 8 / rows if rows else 0.0,
         )  # fmt: skip
+        seen.fade()
         return max(k + 1, min(law.border(load), blocks - load.least))
-
-
-def _shift(pair: Pair, k: int, old: int, new: int) -> None:
-    """Hand the block rows between two borders over, from column k on: what is left of it is done."""
-    giver, taker = (pair.accelerator, pair.host) if new > old else (pair.host, pair.accelerator)
-    low, high = min(old, new), max(old, new)
-    for column in range(k, high):
-        top = max(low, column)
-        pair.link.copy(taker.column(column, top, high), giver.column(column, top, high), "rows")
 
 
 def substitute(pair: Pair, b: NDArray[np.float64], blocks: int, block: int, first: int) -> NDArray[np.float64]:

@@ -20,10 +20,12 @@ Differs from the source:
 
 from __future__ import annotations
 
+import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from queue import SimpleQueue
@@ -52,6 +54,8 @@ Vector = NDArray[np.float64]
 
 # Of the free memory of a GPU, as in the source.
 _USABLE_SHARE = 0.9
+# Multiply-adds of a trial: a tenth of a millisecond.
+_TRIAL_PRODUCTS = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +98,20 @@ class Link:
     moved_bytes: dict[str, int] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
 
-    def copy(self, target: Any, source: Any, purpose: str) -> None:
-        """Copy one array into another of the same shape; either may be numpy's or torch's."""
+    def copy(self, target: Any, source: Any, purpose: str, receive: Callable[[Any, Any], None] | None = None) -> None:
+        """Copy one array into another of the same shape; either may be numpy's or torch's.
+
+        Parameters
+        ----------
+        target, source : arrays
+        purpose : str
+        receive : callable, optional
+            Does the copy instead: that of the device that ``target`` belongs to, :meth:`Device.receive`.
+        """
         start = time.perf_counter()
-        if isinstance(target, np.ndarray) and isinstance(source, np.ndarray):
+        if receive is not None:
+            receive(target, source)
+        elif isinstance(target, np.ndarray) and isinstance(source, np.ndarray):
             np.copyto(target, source)
         else:
             import torch
@@ -177,6 +191,25 @@ class Device(Protocol):
 
     def add(self, y: Any, x: Any) -> None:
         """Set ``y += x``."""
+        ...
+
+    def receive(self, target: Any, source: Any) -> None:
+        """Copy an array of the host's memory, which nobody writes any more, into one of the device's own.
+
+        What the device computes meanwhile must not touch ``target``; what it is asked for later waits for the copy.
+        """
+        ...
+
+    def mark(self) -> Any:
+        """Return a mark after everything asked for so far."""
+        ...
+
+    def has_passed(self, mark: Any) -> bool:
+        """Return whether everything before a mark is done."""
+        ...
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        """Wait for the second of two marks; return the seconds between them."""
         ...
 
     def finish(self) -> None:
@@ -392,9 +425,16 @@ class _CpuDevice(_Store):
             device.data[:] = 1.0
             return device
 
-        # In a matrix of three rows, column 0 takes one product from column 1 of row 2.
+        # A single small product would be shorter than the call.
+        turns = max(1, _TRIAL_PRODUCTS // block**3)
+
+        def products(device: _CpuDevice) -> None:
+            # In a matrix of three rows, column 0 takes one product from column 1 of row 2.
+            for _ in range(turns):
+                device.update(0, 1, 2, 2, 3)
+
         calls = [(trial(),) for _ in range(self.threads)]
-        return _least_s(lambda: self._each(lambda device: device.update(0, 1, 2, 2, 3), calls)) / self.threads
+        return _least_s(lambda: self._each(products, calls)) / (self.threads * turns)
 
     def dot(self, x: Vector, y: Vector) -> float:
         return float(_dot(x, y))
@@ -408,16 +448,34 @@ class _CpuDevice(_Store):
     def add(self, y: Vector, x: Vector) -> None:
         np.add(y, x, out=y)
 
+    def receive(self, target: Vector, source: Vector) -> None:
+        np.copyto(target, source)
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def has_passed(self, mark: float) -> bool:
+        return True
+
+    def seconds_between(self, start: float, end: float) -> float:
+        return end - start
+
     def finish(self) -> None:
         """Nothing is left to wait for: calls return when they are done."""
 
 
 class _TorchRows(_Store):
-    """A torch device at work; see :class:`TorchDevice`."""
+    """A torch device at work; see :class:`TorchDevice`.
+
+    A GPU's calls return before they are done, whatever thread makes them, and are done in order.  Columns come in on a
+    stream of their own, beside what the GPU computes; times are those between two events.
+    """
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
         self._device = device
+        self._cuda = torch.cuda if device.type == "cuda" else None
+        self._incoming = self._cuda.Stream(device=device) if self._cuda else None
 
     def _empty(self, entries: int) -> Any:
         return self._torch.empty(entries, dtype=self._torch.float64, device=self._device)
@@ -480,13 +538,17 @@ class _TorchRows(_Store):
             part.copy_(solve(self.column(k, k, k + 1).T, part.reshape(-1, 1), upper=True).reshape(-1))
 
     def block_product_s(self, block: int) -> float:
-        blocks = self._empty(3 * block * block).zero_().reshape(3, block, block)
+        # As in an update: a column of blocks times one of them, and again before anybody asks for the end.
+        rows, turns = 16, 8
+        one = self._empty(block * block).zero_().reshape(block, block)
+        left, target = (self._empty(rows * block * block).zero_().reshape(-1, block) for _ in range(2))
 
-        def product() -> None:
-            blocks[2].addmm_(blocks[0], blocks[1].T, alpha=-1.0)
+        def products() -> None:
+            for _ in range(turns):
+                target.addmm_(left, one.T, alpha=-1.0)
             self.finish()
 
-        return _least_s(product)
+        return _least_s(products) / (rows * turns)
 
     def multiply(self, x: Any, out: Any, low: int, high: int, stop: int, across: int) -> None:
         b = self.block
@@ -518,10 +580,38 @@ class _TorchRows(_Store):
     def add(self, y: Any, x: Any) -> None:
         y.add_(x)
 
+    def receive(self, target: Any, source: Vector) -> None:
+        given = self._torch.from_numpy(source)
+        if self._cuda is None:
+            target.copy_(given)
+            return
+        # torch takes the pinned copy back when the stream has passed it.
+        pinned = given.pin_memory()
+        with self._cuda.stream(self._incoming):
+            target.copy_(pinned, non_blocking=True)
+        self._cuda.current_stream(self._device).wait_stream(self._incoming)
+
+    def mark(self) -> Any:
+        if self._cuda is None:
+            return time.perf_counter()
+        event = self._cuda.Event(enable_timing=True)
+        # The stream is named: a thread's current device need not be this one.
+        event.record(self._cuda.current_stream(self._device))
+        return event
+
+    def has_passed(self, mark: Any) -> bool:
+        return True if self._cuda is None else bool(mark.query())
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        if self._cuda is None:
+            return float(end - start)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000.0
+
     def finish(self) -> None:
         """Wait for the GPU's queue."""
-        if self._device.type == "cuda":
-            self._torch.cuda.synchronize(self._device)
+        if self._cuda is not None:
+            self._cuda.synchronize(self._device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -582,7 +672,9 @@ class TorchDevice:
         torch, device = self._found()
         if device.type != "cuda":
             return float("inf")
-        return _USABLE_SHARE * float(torch.cuda.mem_get_info(device)[0])
+        # What torch holds of earlier tensors and can give out again is not free to the driver.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return _USABLE_SHARE * float(torch.cuda.mem_get_info(device)[0] + kept)
 
     @contextmanager
     def open(self) -> Iterator[Device]:
@@ -660,6 +752,35 @@ def _wait_while(flag: NDArray[np.int64], value: int, turns: int) -> None:
 _TURNS = 1_000_000
 
 
+@contextmanager
+def _kept_on(cores: frozenset[int]) -> Iterator[None]:
+    """Keep this thread, and those that it starts, on some cores; on none means wherever the system puts them."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _own_cores(host: CpuWorker, accelerator: DeviceSpec) -> tuple[frozenset[int], frozenset[int]]:
+    """Return cores for the threads of each device; none where the system cannot say or there are too few.
+
+    Two threads that wait for each other on one core take turns of milliseconds, and a system may leave them there.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return frozenset(), frozenset()
+    cores = sorted(os.sched_getaffinity(0))
+    # A GPU is fed by one thread.
+    threads = accelerator.threads if isinstance(accelerator, CpuWorker) else 1
+    if host.threads + threads > len(cores):
+        return frozenset(), frozenset()
+    return frozenset(cores[: host.threads]), frozenset(cores[host.threads : host.threads + threads])
+
+
 class _Hand:
     """A second thread that does calls in the order in which it was given them.
 
@@ -667,7 +788,8 @@ class _Hand:
     the phases that a solver consists of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cores: frozenset[int]) -> None:
+        self._cores = cores
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._found: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self._given = np.zeros(1, np.int64)
@@ -676,6 +798,10 @@ class _Hand:
         self._thread = Thread(target=self._work, daemon=True, name="accelerator")
 
     def _work(self) -> None:
+        with _kept_on(self._cores):
+            self._do_calls()
+
+    def _do_calls(self) -> None:
         taken = 0
         while True:
             _wait_while(self._given, taken, _TURNS)
@@ -714,9 +840,9 @@ class _Hand:
         self._taken += 1
         return self._found.get()
 
-    def has_done(self) -> bool:
-        """Return whether a call has ended that was not taken yet."""
-        return int(self._done[0]) > self._taken
+    def done(self) -> int:
+        """Return how many calls have ended that were not taken yet."""
+        return int(self._done[0]) - self._taken
 
 
 class Pair:
@@ -724,23 +850,31 @@ class Pair:
 
     Attributes
     ----------
+    specs : tuple of two
+        What the devices were opened from.
     host, accelerator : Device
     link : Link
     phases_s : dict
         Phase to seconds of wall time of the thread that called.
     behind_s : dict
         Phase to seconds of what :meth:`later` gave to the accelerator's thread.
-    waiting : int
-        Calls given to the accelerator's thread of which nobody has seen the end.
+    given : int
+        Calls of :meth:`later` so far.
     """
 
-    def __init__(self, host: Any, accelerator: Any, link: Link, hand: _Hand) -> None:
+    def __init__(
+        self, specs: tuple[DeviceSpec, DeviceSpec], host: Any, accelerator: Any, link: Link, hand: _Hand
+    ) -> None:
+        self.specs = specs
         self.host = host
         self.accelerator = accelerator
         self.link = link
         self.phases_s: dict[str, float] = {}
         self.behind_s: dict[str, float] = {}
-        self.waiting = 0
+        self.given = 0
+        self._seen = 0
+        # Calls that the accelerator's thread has made, but the device may not have ended.
+        self._begun: deque[tuple[Any, BaseException | None]] = deque()
         self._start = time.perf_counter()
         self._hand = hand
 
@@ -786,14 +920,42 @@ class Pair:
     def later(self, phase: str, call: Callable[[], object]) -> None:
         """Let the accelerator's thread do a call, as part of a phase, after those it was given before."""
 
-        def work() -> None:
-            start = time.perf_counter()
+        def work() -> tuple[str, Any, Any]:
+            start = self.accelerator.mark()
             call()
-            self.accelerator.finish()
-            self.behind_s[phase] = self.behind_s.get(phase, 0.0) + time.perf_counter() - start
+            return phase, start, self.accelerator.mark()
 
-        self._hand.give(lambda: _timed(work, self.accelerator))
-        self.waiting += 1
+        self._hand.give(work)
+        self.given += 1
+
+    def copy_s(self, block: int) -> float:
+        """Return the seconds that a block takes from the host to the accelerator, measured, without a modelled link."""
+        link = Link()
+        for device in (self.host, self.accelerator):
+            device.allocate(1, block, 0)
+        target, source = (device.column(0, 0, 1) for device in (self.accelerator, self.host))
+        source[:] = 0.0
+
+        def copy() -> None:
+            link.copy(target, source, "trial", self.accelerator.receive)
+            self.accelerator.finish()
+
+        return _least_s(copy)
+
+    def call_s(self) -> float:
+        """Return the seconds of a call for later that does nothing, from the asking to the end, measured."""
+
+        self.accelerator.allocate(1, 1, 0)
+
+        def call() -> None:
+            self.later("trial", lambda: self.accelerator.update(0, 0, 0, 0, 0))
+            self.ended(self.given)
+
+        taken = _least_s(call)
+        for seconds in (self.phases_s, self.behind_s):
+            for phase in ("trial", "waiting"):
+                seconds.pop(phase, None)
+        return taken
 
     def longest_s(self) -> dict[str, float]:
         """Return for every phase the seconds of whoever was longer at it: the caller's thread or the accelerator's."""
@@ -804,8 +966,8 @@ class Pair:
         """Return the seconds since the devices were opened."""
         return time.perf_counter() - self._start
 
-    def ended(self, waiting: int) -> list[float]:
-        """Wait until at most ``waiting`` calls of :meth:`later` are left to do.
+    def ended(self, calls: int) -> list[float]:
+        """Wait until the first ``calls`` calls of :meth:`later` are done.
 
         Returns
         -------
@@ -817,13 +979,25 @@ class Pair:
         BaseException
             The first that such a call raised.
         """
-        taken, first = [], None
-        while self.waiting > waiting or (self.waiting and self._hand.has_done()):
-            found, error = self._hand.take()
-            self.waiting -= 1
-            first = first or error
-            if error is None:
-                taken.append(found[1])
+        taken: list[float] = []
+        first = None
+        with self.phase("waiting") if self._seen + len(self._begun) + self._hand.done() < calls else nullcontext():
+            while True:
+                if not self._begun and (self._seen < calls or (self._seen < self.given and self._hand.done())):
+                    self._begun.append(self._hand.take())
+                if not self._begun:
+                    break
+                found, error = self._begun[0]
+                if error is None and self._seen >= calls and not self.accelerator.has_passed(found[2]):
+                    break
+                self._begun.popleft()
+                self._seen += 1
+                if error is not None:
+                    first = first or error
+                    continue
+                phase, start, end = found
+                taken.append(self.accelerator.seconds_between(start, end))
+                self.behind_s[phase] = self.behind_s.get(phase, 0.0) + taken[-1]
         if first is not None:
             raise first
         return taken
@@ -831,7 +1005,7 @@ class Pair:
 
 def _least_s(call: Callable[[], object]) -> float:
     taken = []
-    for _ in range(3):
+    for _ in range(5):
         start = time.perf_counter()
         call()
         taken.append(time.perf_counter() - start)
@@ -839,6 +1013,8 @@ def _least_s(call: Callable[[], object]) -> float:
 
 
 def _timed(call: Callable[[], object], device: Any) -> tuple[Any, float]:
+    # What a GPU was asked for before is no part of this call.
+    device.finish()
     start = time.perf_counter()
     found = call()
     device.finish()
@@ -860,5 +1036,8 @@ def opened(devices: tuple[DeviceSpec, DeviceSpec], model: LinkModel | None = Non
         raise BadValueError("The first device must be a CPU worker.", given=repr(host), where="devices")
     with ExitStack() as stack:
         stack.enter_context(_blas_pools().limit(limits=1, user_api="blas"))
-        hand = stack.enter_context(_Hand())
-        yield Pair(stack.enter_context(host.open()), stack.enter_context(accelerator.open()), Link(model=model), hand)
+        own, other = _own_cores(host, accelerator)
+        stack.enter_context(_kept_on(own))
+        hand = stack.enter_context(_Hand(other))
+        opened_host, opened_accelerator = stack.enter_context(host.open()), stack.enter_context(accelerator.open())
+        yield Pair(devices, opened_host, opened_accelerator, Link(model=model), hand)

@@ -12,7 +12,8 @@ Differs from the source:
 1. BLAS, compiled loops and torch instead of SYCL kernels; two workers of unequal speed where there is no GPU.
 2. The accelerator owns the lower rows in conjugate gradients, too, and no block is kept twice.
 3. The accelerator ends with the whole Cholesky factor, so that rows move without the columns that are done.
-4. The first border of a factorisation comes from a timed block product, and the laws are asked after two steps.
+4. The first border of a factorisation comes from a timed block product, and so does the decision whether to share it
+   at all; the laws are asked after two steps.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError, unknown_name
+from wavetank.kernels.given import array_of, is_tensor
 from wavetank.kernels.machine import require_memory
 from wavetank.kernels.solvers import cholesky, conjugate_gradient
-from wavetank.kernels.solvers.balance import LAWS, SplitLaw, law_of
+from wavetank.kernels.solvers.balance import LAWS, SplitLaw, first_border, law_of
 from wavetank.kernels.solvers.cholesky import NotPositiveDefiniteError
 from wavetank.kernels.solvers.devices import (
     CpuWorker,
@@ -38,6 +40,7 @@ from wavetank.kernels.solvers.devices import (
     found_gpu,
     opened,
 )
+from wavetank.kernels.solvers.rates import chosen_border
 from wavetank.kernels.solvers.triangle import BlockTriangle, blocks_of, readable, triangle_blocks
 from wavetank.settings import setting
 
@@ -222,7 +225,9 @@ class HeteroSolver:
                 hint="method='conjugate-gradient' splits the matrix, share=0 leaves the accelerator out",
             )
         with opened(devices, model) as pair:
-            trace = cholesky.factor(pair, matrix, size, block, blocks, law, share)
+            with pair.phase("memory initialisation"):
+                border = chosen_border(pair, size, block, blocks, law) if share is None else first_border(share, blocks)
+            trace = cholesky.factor(pair, matrix, size, block, blocks, law, border)
             x = cholesky.substitute(pair, b, blocks, block, trace.borders[0][1])
             phases, link, elapsed_s = pair.longest_s(), pair.link, pair.elapsed_s()
         return Solution(
@@ -262,7 +267,7 @@ def _flat(solution: Solution) -> Solution:
 
 
 def _right_side(b: Any, size: int) -> NDArray[np.float64]:
-    right = np.asarray(b)
+    right = array_of(b, "b")
     if right.dtype.kind not in "fiub":
         raise BadValueError("The right-hand side must hold real numbers.", given=f"dtype {right.dtype}", where="b")
     if right.ndim not in (1, 2) or right.shape[0] != size or not right.size:
@@ -353,7 +358,8 @@ def solve_spd(
     >>> solve_spd([[4.0, 2.0], [2.0, 3.0]], [2.0, 5.0])
     array([-0.5,  2. ])
     """
-    size = a.size if isinstance(a, BlockTriangle) else np.asarray(a).shape[0] if np.ndim(a) else 0
+    matrix = a if isinstance(a, BlockTriangle) else readable(a)
+    size = matrix.size if isinstance(matrix, BlockTriangle) else len(matrix)
     law: SplitLaw | None = None
     name, share = "runtime", None
     if isinstance(split, str):
@@ -362,9 +368,9 @@ def solve_spd(
         name, share = "static", float(split)
     else:
         law = split
-    limit = 10 * int(size) + 1000
+    limit = 10 * size + 1000
     solver = HeteroSolver(method=method, law=name, share=share, block=block or 0, tolerance=tolerance, iterations=limit)
-    solution = solver.solve(a, b, devices=devices, law=law)
+    solution = solver.solve(matrix, b, devices=devices, law=law)
     if not solution.converged:
         raise NotConvergedError(
             "Conjugate gradients did not converge.",
@@ -372,7 +378,7 @@ def solve_spd(
             allowed=f"{tolerance:g} |b|",
             hint="method='cholesky' does not depend on the condition of the matrix",
         )
-    if type(b).__module__.partition(".")[0] == "torch":
+    if is_tensor(b):
         import torch
 
         return torch.from_numpy(solution.x)

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from wavetank.kernels.products.microkernel import (
     LINE_BYTES,
-    add_rows,
-    fetch_line,
     multiply_tile,
+    spread_panels,
     tile_of,
     transpose_square,
 )
@@ -83,20 +82,21 @@ def _subtract(left: int, rows: int, packed: int, target: int, block: int, diagon
     row_bytes = block * _WORD
     panel_bytes = block * _TILE_COLUMNS * _WORD
     wide = _TILE_COLUMNS * _WORD
+    # While one row of tiles is computed, the next one comes from memory, as much with each tile.
+    ahead = _TILE_ROWS * row_bytes
     for row in range(0, rows, _TILE_ROWS):
         high = min(_TILE_ROWS, rows - row)
         panels = block // _TILE_COLUMNS
         if diagonal and row < block:
             panels = min(panels, (row + high - 1) // _TILE_COLUMNS + 1)
         to = target + row * row_bytes
+        part = ahead // panels
         for panel in range(panels):
-            # These lines are read when the product is done, and come from memory meanwhile.
-            for i in range(high):
-                at = to + i * row_bytes + panel * wide
-                for line in range(0, wide, 64):
-                    fetch_line(at + line)
-            multiply_tile(1.0, block, left + row * row_bytes, row_bytes, packed + panel * panel_bytes, tile, False)
-            add_rows(to + panel * wide, row_bytes, tile, high, 1.0, True)
+            multiply_tile(
+                1.0, block, left + row * row_bytes, row_bytes, packed + panel * panel_bytes, tile,
+                to + ahead + panel * part, part // block, False,
+            )  # fmt: skip
+            spread_panels(to + panel * wide, row_bytes, tile, 0, high, 1, 1.0, True)
 
 
 @njit(cache=True, nogil=True)
@@ -166,10 +166,10 @@ def _solve(
         for column in range(0, block, _TILE_COLUMNS):
             to = at + column * _WORD
             if column:
-                multiply_tile(1.0, column, at, row_bytes, room + column * row_bytes, tile, False)
-                add_rows(to, row_bytes, tile, high, 1.0, True)
-            multiply_tile(1.0, _TILE_COLUMNS, to, row_bytes, inverse_at + column * wide, tile, False)
-            add_rows(to, row_bytes, tile, high, 1.0, False)
+                multiply_tile(1.0, column, at, row_bytes, room + column * row_bytes, tile, to, 0, False)
+                spread_panels(to, row_bytes, tile, 0, high, 1, 1.0, True)
+            multiply_tile(1.0, _TILE_COLUMNS, to, row_bytes, inverse_at + column * wide, tile, to, 0, False)
+            spread_panels(to, row_bytes, tile, 0, high, 1, 1.0, False)
 
 
 def solve_right(c: NDArray[np.float64], lower: NDArray[np.float64], room: NDArray[np.float64]) -> None:

@@ -27,6 +27,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
+from wavetank.kernels.given import array_of
 from wavetank.kernels.machine import require_memory
 
 Vector = NDArray[np.float64]
@@ -70,19 +71,51 @@ def column_starts(blocks: int, first: int = 0) -> Starts:
     return np.ascontiguousarray(kept - tops)
 
 
+# Set in a float64 that is no finite number; the exponent's bits.
+_EXPONENT = 0x7FF << 52
+# Entries of a cache line.
+_LINE = 8
+
+
+@njit(cache=True, nogil=True)
+def _copy_if_symmetric(bits: Starts, top: int, left: int, out: Starts, at: int, block: int) -> bool:
+    """Store a block; return whether its mirror image has the same bits, and all its entries are finite.
+
+    In squares of whole cache lines, without a branch: this reads memory as fast as it comes.
+    """
+    wrong = np.int64(0)
+    for i in range(0, block, _LINE):
+        for j in range(0, block, _LINE):
+            for r in range(_LINE):
+                for c in range(_LINE):
+                    value = bits[top + i + r, left + j + c]
+                    out[at + (i + r) * block + j + c] = value
+                    wrong |= value ^ bits[left + j + c, top + i + r]
+                    wrong |= np.int64((value & _EXPONENT) == _EXPONENT)
+    return bool(wrong == 0)
+
+
 @njit(cache=True, nogil=True)
 def _pack_rows(
-    a: NDArray[np.float64], data: Vector, starts: Starts, block: int, low: int, high: int, tolerance: float
-) -> tuple[int, int, int]:
+    a: NDArray[np.float64], bits: Starts, data: Vector, out: Starts, starts: Starts, block: int, low: int, high: int,
+    tolerance: float,
+) -> tuple[int, int, int]:  # fmt: skip
     """Store block rows low to high of the dense ``a``; return (0, -, -) or (1: not finite, 2: asymmetric, row, column).
 
-    Blocks are visited in pairs (i, j) and (j, i), so that the comparison reads both while they are in cache.
+    ``bits`` and ``out`` are ``a`` and ``data`` as integers.  Blocks are visited in pairs (i, j) and (j, i); a whole
+    one whose entries differ from their mirror images, if only by rounding, is visited again, entry by entry.
     """
     size = a.shape[0]
     blocks = starts.size
     for row in range(low, high):
         for column in range(row + 1):
             base = (starts[column] + row) * block * block
+            if (
+                block % _LINE == 0
+                and (row + 1) * block <= size
+                and _copy_if_symmetric(bits, row * block, column * block, out, base, block)
+            ):
+                continue
             for i in range(block):
                 global_row = row * block + i
                 at = base + i * block
@@ -242,7 +275,7 @@ def readable(a: Any) -> NDArray[np.float64]:
     BadValueError
         When it is no square matrix of real numbers.
     """
-    matrix = np.asarray(a)
+    matrix = array_of(a, "a")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         raise BadValueError(
             "The matrix must be square.", given=f"shape {matrix.shape}", allowed="(N, N) with N of 1 or more", where="a"
@@ -276,7 +309,9 @@ def pack_rows(matrix: NDArray[np.float64], data: Vector, starts: Starts, block: 
     BadValueError
         For an entry that is not finite, or differs from its mirror image by more than rounding.
     """
-    fault, row, column = _pack_rows(matrix, data, starts, block, low, high, SYMMETRY_TOLERANCE)
+    fault, row, column = _pack_rows(
+        matrix, matrix.view(np.int64), data, data.view(np.int64), starts, block, low, high, SYMMETRY_TOLERANCE
+    )
     if fault == 1:
         raise BadValueError(
             "The matrix holds an entry that is not finite.", given=float(matrix[row, column]),

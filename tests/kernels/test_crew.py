@@ -1,5 +1,6 @@
 """Crews return results in the order of the calls, and parts cover everything once."""
 
+import os
 import threading
 from itertools import pairwise
 
@@ -74,3 +75,12 @@ def test_long_arrays_are_divided_among_all_threads():
 
 def test_one_thread_takes_a_huge_array_in_several_parts():
     assert len(parts_of(1 << 33, 1)) == 4
+
+
+def test_idle_threads_sleep_unless_the_user_asked_for_something(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    module.let_idle_threads_sleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    module.let_idle_threads_sleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "active"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -49,3 +50,11 @@ def parts_of(n: int, threads: int) -> list[tuple[int, int]]:
     """Split ``range(n)`` into one part a thread, or fewer where ``n`` is small, or more where it is huge."""
     worth = min(threads, max(1, n // _ITEMS_WORTH_A_THREAD))
     return cuts(n, max(worth, -(-n // _ITEMS_OF_A_PART)))
+
+
+def let_idle_threads_sleep() -> None:
+    """Ask OpenMP libraries that are not loaded yet to let idle threads sleep, unless the user asked for something.
+
+    By default they spin for a while after a call, and whoever is timed next would pay for it.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -1,7 +1,6 @@
 """The libraries and rivals compute what the reference computes."""
 
 import builtins
-import os
 
 import numpy as np
 import pytest
@@ -90,12 +89,3 @@ def test_a_missing_library_is_named_with_what_installs_it(name, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtraError, match=name):
         CONTENDERS[name]().prepare(grid_of((21, 33)), SLANTED, 1, "dirichlet")
-
-
-def test_idle_threads_sleep_unless_the_user_asked_for_something(monkeypatch):
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    peers._let_idle_threads_sleep()
-    assert os.environ["OMP_WAIT_POLICY"] == "passive"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    peers._let_idle_threads_sleep()
-    assert os.environ["OMP_WAIT_POLICY"] == "active"

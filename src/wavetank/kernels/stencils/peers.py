@@ -16,7 +16,6 @@ Differs from the source:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,7 +27,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, missing_extra
-from wavetank.kernels.crew import crew_of, cuts
+from wavetank.kernels.crew import crew_of, cuts, let_idle_threads_sleep
 from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.stencils.pattern import Stencil, check_grid
 from wavetank.kernels.stencils.sweep import aligned_grid
@@ -250,7 +249,7 @@ class TorchConv2d(NumpySlices):
 
     def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
         """Return the sweep."""
-        _let_idle_threads_sleep()
+        let_idle_threads_sleep()
         try:
             import torch
         except ImportError:
@@ -306,7 +305,7 @@ def _devito_cells(field: Any, radius: int) -> Any:
 
 @lru_cache(maxsize=1)
 def _devito_operator(shape: tuple[int, int], dtype: str, pattern: Stencil) -> tuple[Any, Any]:
-    _let_idle_threads_sleep()
+    let_idle_threads_sleep()
     try:
         from devito import Eq, Grid, Operator, TimeFunction, configuration
     except ImportError:
@@ -324,14 +323,6 @@ def _devito_operator(shape: tuple[int, int], dtype: str, pattern: Stencil) -> tu
     )
     operator = Operator(Eq(field.forward, total))
     return field, operator
-
-
-def _let_idle_threads_sleep() -> None:
-    """Ask OpenMP libraries that are not loaded yet to let idle threads sleep, unless the user asked for something.
-
-    By default they spin for a while after a call, and whoever is timed next would pay for it.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def _inner(grid: NDArray[Any], radius: int, dy: int = 0, dx: int = 0) -> NDArray[Any]:

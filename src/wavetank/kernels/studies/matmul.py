@@ -97,9 +97,11 @@ class MatmulStudy(TimingStudy):
     scale: int = setting(1, says="divide every side by this, for a quick look", low=1, high=256)
 
     def check(self) -> None:
-        """Refuse what does not fit into memory."""
+        """Refuse what does not fit into memory; let torch's idle threads sleep, if it is not loaded yet."""
+        from wavetank.kernels.crew import let_idle_threads_sleep
         from wavetank.kernels.machine import require_memory
 
+        let_idle_threads_sleep()
         largest = max(m * k + k * n + m * n for m, k, n in map(self._sides, self.case_names(0)))
         # Operands, the other process's copy, torch's, and a contender's result.
         require_memory(4 * largest * np.dtype(self.dtype).itemsize, "matmul")
@@ -112,6 +114,7 @@ class MatmulStudy(TimingStudy):
             f"numpy-matmul ran in this process, whose OpenBLAS uses the kernels: {blas_kernels() or 'unknown'}. The "
             "variable OPENBLAS_CORETYPE can hold it to older ones; numpy-own-kernels runs without it.",
             "share_of_peak is relative to numpy's product in this process; a scheme needs fewer operations.",
+            "torch's idle OpenMP threads sleep: by default they spin on, and disturb whoever is timed next.",
         )
 
     def _sides(self, name: str) -> tuple[int, int, int]:

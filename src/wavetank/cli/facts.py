@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wavetank.docstrings import plain
 from wavetank.settings import range_in_words
 
 RUNS_IN_WORDS = {
@@ -141,7 +142,7 @@ def documented(kind: type) -> dict[str, str]:
                 elif line.strip():
                     for name in names:
                         found[name] = f"{found[name]} {line.strip()}".strip()
-    return found
+    return {name: plain(text) for name, text in found.items()}
 
 
 def idea_of(kind: type) -> str:
@@ -152,7 +153,7 @@ def idea_of(kind: type) -> str:
     for paragraph in paragraphs:
         if re.match(r"(Source|Sources|Differs|References?)\b", paragraph):
             break
-        idea.append(" ".join(paragraph.split()))
+        idea.append(plain(" ".join(paragraph.split())))
     return "\n\n".join(idea)
 
 
@@ -160,7 +161,7 @@ def question_of(kind: type) -> str:
     """Return the docstring of a study, paragraph by paragraph: its question."""
     text = inspect.cleandoc(kind.__dict__.get("__doc__") or "")
     body = _SECTION.sub("", text).strip()
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in body.split("\n\n"))
+    return "\n\n".join(plain(" ".join(paragraph.split())) for paragraph in body.split("\n\n"))
 
 
 def file_of(kind: type) -> str:

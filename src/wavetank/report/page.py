@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from wavetank import catalog, units
 from wavetank.claims import FAILS, HOLDS, IN_PART, NOT_RUN, UNDECIDED
+from wavetank.docstrings import plain
 from wavetank.records import canonical_at, json_number
 from wavetank.report.scale import labels, scale_for, stated
 from wavetank.report.tables import GLYPHS, main_table
@@ -106,7 +107,7 @@ def _docstring(study: Study) -> tuple[str, list[str]]:
     # A dataclass without a docstring gets its signature for one.
     if not kind.__doc__ or kind.__doc__.startswith(f"{kind.__name__}("):
         return "", []
-    first, _, rest = inspect.cleandoc(kind.__doc__).partition("\n")
+    first, _, rest = plain(inspect.cleandoc(kind.__doc__)).partition("\n")
     # What follows a section heading of numpydoc describes fields, which the page lists by itself.
     before = rest.split("\n---", 1)
     prose = before[0].rpartition("\n\n")[0] if len(before) > 1 else before[0]

@@ -115,7 +115,7 @@ def test_a_trials_error_names_what_is_kept(call: Call, here: Path) -> None:
     folder = Path("runs") / "toy-noise" / folder_of(here).name
     assert (told.code, told.out) == (3, "")
     assert told.err.endswith(
-        "The toy's trace has no rows.\n  where: trial toy-fragile#3\n  next: give it rows\n"
+        "The toy's trace has no rows.\n  where: trial toy-fragile, seed 3\n  next: give it rows\n"
         f"  kept: 3 finished trials in {folder}\n  then: wavetank compare toy-noise --resume {folder} --on here\n"
     )
 

@@ -89,3 +89,23 @@ def test_a_missing_library_is_named_with_what_installs_it(name, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtraError, match=name):
         CONTENDERS[name]().prepare(grid_of((21, 33)), SLANTED, 1, "dirichlet")
+
+
+def least_number():
+    """Return the smallest positive number, computed; 0 where the mode of arithmetic drops subnormal numbers."""
+    return float(np.float64(5e-324) * np.float64(1.0))
+
+
+def test_a_library_that_drops_subnormal_numbers_does_so_only_while_it_is_loaded():
+    torch = pytest.importorskip("torch")
+    with peers.kept_float_mode():
+        if not torch.set_flush_denormal(True):
+            pytest.skip("this processor has no such mode")
+        assert least_number() == 0.0
+    assert least_number() == 5e-324
+
+
+def test_devito_leaves_subnormal_numbers_alone():
+    pytest.importorskip("devito", reason="Devito is not installed")
+    CONTENDERS["devito"]().prepare(grid_of((25, 37)), SLANTED, 1, "dirichlet")()
+    assert least_number() == 5e-324

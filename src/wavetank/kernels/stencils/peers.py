@@ -16,7 +16,9 @@ Differs from the source:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -28,12 +30,15 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, missing_extra
 from wavetank.kernels.crew import crew_of, cuts, let_idle_threads_sleep
+from wavetank.kernels.cuda import require_torch
 from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.stencils.pattern import Stencil, check_grid
 from wavetank.kernels.stencils.sweep import aligned_grid
 
 # Cells of a row layout at a time: 2 MiB of float32.
 _LAYOUT_CELLS = 1 << 19
+# More than C's fenv_t has on any system.
+_FLOAT_MODE_BYTES = 256
 
 
 class Sweeper(Protocol):
@@ -250,10 +255,7 @@ class TorchConv2d(NumpySlices):
     def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
         """Return the sweep."""
         let_idle_threads_sleep()
-        try:
-            import torch
-        except ImportError:
-            raise missing_extra("torch", "torch", needed_for="The contender torch-conv2d") from None
+        torch = require_torch("The contender torch-conv2d")
         radius = pattern.radius
         weights = torch.from_numpy(pattern.matrix().astype(grid.dtype))[None, None]
 
@@ -289,7 +291,8 @@ class Devito:
 
         def call() -> NDArray[Any]:
             if steps:
-                operator.apply(time_m=0, time_M=steps - 1, nthreads=threads)
+                with kept_float_mode():
+                    operator.apply(time_m=0, time_M=steps - 1, nthreads=threads)
             return np.asarray(_devito_cells(field, radius)[steps % 2])
 
         return call
@@ -321,8 +324,23 @@ def _devito_operator(shape: tuple[int, int], dtype: str, pattern: Stencil) -> tu
         weight * field.subs({y: y + dy * y.spacing, x: x + dx * x.spacing})
         for (dy, dx), weight in zip(pattern.offsets, pattern.coefficients, strict=True)
     )
-    operator = Operator(Eq(field.forward, total))
-    return field, operator
+    return field, Operator(Eq(field.forward, total))
+
+
+@contextmanager
+def kept_float_mode() -> Iterator[None]:
+    """Give this thread back its mode of floating-point arithmetic.
+
+    Devito's code, for one, turns subnormal numbers into zeros from then on, in every computation of whoever called it.
+    """
+    # The process has the C library of mathematics loaded.
+    library = ctypes.CDLL(None)
+    mode = ctypes.create_string_buffer(_FLOAT_MODE_BYTES)
+    library.fegetenv(mode)
+    try:
+        yield
+    finally:
+        library.fesetenv(mode)
 
 
 def _inner(grid: NDArray[Any], radius: int, dy: int = 0, dx: int = 0) -> NDArray[Any]:

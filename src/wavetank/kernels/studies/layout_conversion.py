@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,14 +24,13 @@ from wavetank.kernels.layouts.families import (
 )
 from wavetank.kernels.layouts.rivals import PaddedRows
 from wavetank.kernels.layouts.warp_machine import WarpMachine
+from wavetank.kernels.studies.layout_figures import Judged, metrics_of, planning_s, put_figures, scrambled
 from wavetank.rng import stream
 from wavetank.settings import setting
-from wavetank.study import Chart, Measurements, Metric, Study
+from wavetank.study import Chart, Measurements, Study
 
 KINDS = ("transpose", "operand", "result", "mixed", "amd", "sliced", "reshaped", "random")
 ALL = "all"
-_PLANS_TIMED = 5
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Pair(NamedTuple):
@@ -189,10 +187,7 @@ _BUILDERS = {
 
 def executed(machine: WarpMachine, plan: Plan) -> tuple[bool, Counts]:
     """Run a plan on scrambled numbers; return whether every register holds what it should, and what that cost."""
-    bits = 8 * plan.element_bytes
-    numbers = np.arange(1 << plan.source.out_bits, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    tensor = (numbers >> np.uint64(64 - bits)).astype(_UNSIGNED[plan.element_bytes])
-    tensor = tensor.reshape(tuple(plan.source.out_sizes.values()))
+    tensor = scrambled(plan.source, plan.element_bytes)
     found, counts = machine.run(plan, machine.load(tensor, plan.source))
     return bool(np.array_equal(found, machine.load(tensor, plan.target))), counts
 
@@ -216,20 +211,7 @@ class LayoutConversion(Study):
     default_seeds = 3
     # Planning is timed.
     in_process = True
-    metrics = (
-        Metric("wavefronts", "", "lower", "counted", "geometric mean over pairs of max(wavefronts, 1), all warps"),
-        Metric("instructions", "", "lower", "counted",
-               "geometric mean over pairs of max(selects + shuffles + stores + loads, 1), all warps"),
-        Metric("correct_share", "", "higher", "counted", "pairs converted without a wrong element / pairs asked for"),
-        Metric("plan_s", "s", "lower", "measured", "median over pairs of the least of 5 planning times"),
-        Metric("slowest_plan_s", "s", "lower", "measured", "largest over pairs of the least of 5 planning times",
-               table=False),
-        Metric("memory_bytes", "bytes", "lower", "counted", "mean shared memory over pairs", table=False),
-        Metric("gain_mean", "", "higher", "counted",
-               "geometric mean over pairs of wavefronts with padded rows / wavefronts, if any", table=False),
-        Metric("gain_max", "", "higher", "counted",
-               "largest over pairs of wavefronts with padded rows / wavefronts, where there are any", table=False),
-    )  # fmt: skip
+    metrics = metrics_of("pair", "pairs", "converted")
     charts = (
         Chart("bars", "Trips through the crossbar", y="wavefronts", by="kind", log="x",
               says="Fewer is better; a missing bar is a converter that refuses some pair of the kind."),
@@ -258,46 +240,22 @@ class LayoutConversion(Study):
     def measure(self, system: Converter, seed: int) -> Measurements:
         """Plan and execute every pair."""
         found = Measurements()
-        everything: list[tuple[Any, ...]] = []
+        everything: list[Judged] = []
         for kind in self.kinds:
-            rows = [self._judged(system, pair) for pair in pairs_of(kind, self.side, self.random_pairs, seed)]
-            _put(found, kind, rows)
+            rows = [_judged(system, pair) for pair in pairs_of(kind, self.side, self.random_pairs, seed)]
+            put_figures(found, kind, rows)
             everything += rows
-        _put(found, ALL, everything)
+        put_figures(found, ALL, everything)
         return found
 
-    def _judged(self, system: Converter, pair: Pair) -> tuple[bool, Counts | None, float, int]:
-        """Return whether it was right, its counts, the planning time in seconds and the wavefronts of padded rows."""
-        machine = WarpMachine(shared_bytes=1 << 24)
-        _, padded = executed(machine, PaddedRows().plan(*pair))
-        took = math.inf
-        try:
-            for _ in range(_PLANS_TIMED):
-                start = time.perf_counter()
-                plan = system.plan(*pair)
-                took = min(took, time.perf_counter() - start)
-        except UnsupportedPairError:
-            return False, None, math.nan, padded.wavefronts
-        right, counts = executed(machine, plan)
-        return right, counts, took, padded.wavefronts
 
-
-def _put(found: Measurements, kind: str, rows: list[tuple[Any, ...]]) -> None:
-    done = [row for row in rows if row[1] is not None]
-    found.put("correct_share", sum(row[0] for row in rows) / len(rows), kind=kind)
-    if done:
-        found.put("plan_s", float(np.median([row[2] for row in done])), kind=kind)
-        found.put("slowest_plan_s", max(row[2] for row in done), kind=kind)
-    if len(done) == len(rows):
-        gains = [row[3] / row[1].wavefronts for row in rows if row[1].wavefronts]
-        found.put("wavefronts", _mean([max(row[1].wavefronts, 1) for row in rows]), kind=kind)
-        found.put("instructions", _mean([max(row[1].instructions, 1) for row in rows]), kind=kind)
-        found.put("memory_bytes", float(np.mean([row[1].memory_bytes for row in rows])), kind=kind)
-        if gains:
-            found.put("gain_mean", _mean(gains), kind=kind)
-            found.put("gain_max", max(gains), kind=kind)
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(sum(math.log(value) for value in values) / len(values))
+def _judged(system: Converter, pair: Pair) -> Judged:
+    machine = WarpMachine(shared_bytes=1 << 24)
+    padded = executed(machine, PaddedRows().plan(*pair))[1].wavefronts
+    try:
+        plan = system.plan(*pair)
+        took = planning_s(lambda: system.plan(*pair))
+    except UnsupportedPairError:
+        return Judged(False, None, math.nan, padded)
+    right, counts = executed(machine, plan)
+    return Judged(right, counts, took, padded)

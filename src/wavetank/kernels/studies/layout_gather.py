@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,14 +15,13 @@ from wavetank.kernels.layouts.gather import Gatherer
 from wavetank.kernels.layouts.rivals import PaddedRows
 from wavetank.kernels.layouts.shapes import expand_dims
 from wavetank.kernels.layouts.warp_machine import WarpMachine
+from wavetank.kernels.studies.layout_figures import Judged, metrics_of, planning_s, put_figures, scrambled
 from wavetank.rng import stream
 from wavetank.settings import setting
-from wavetank.study import Chart, Measurements, Metric, Study
+from wavetank.study import Chart, Measurements, Study
 
 KINDS = ("thread", "lanes", "warp", "fragment", "across", "random")
 ALL = "all"
-_PLANS_TIMED = 5
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Gather(NamedTuple):
@@ -143,11 +140,7 @@ def executed(system: Gatherer, gather: Gather, seed: int) -> tuple[bool, Counts]
     """
     machine = WarpMachine(shared_bytes=1 << 24)
     plan = system.plan_gather(*gather)
-    sizes = gather.source.out_sizes
-    bits = 8 * gather.element_bytes
-    numbers = np.arange(1 << gather.source.out_bits, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    tensor = (numbers >> np.uint64(64 - bits)).astype(_UNSIGNED[gather.element_bytes])
-    tensor = tensor.reshape(tuple(sizes.values()))
+    sizes, tensor = gather.source.out_sizes, scrambled(gather.source, gather.element_bytes)
     rng = stream(seed, "layout-gather", "index")
     index = rng.integers(0, sizes[gather.axis], tuple(gather.indices.out_sizes.values()))
     found, counts = machine.run_gather(plan, machine.load(tensor, gather.source), machine.load(index, gather.indices))
@@ -170,19 +163,7 @@ class LayoutGather(Study):
     default_seeds = 3
     # Planning is timed.
     in_process = True
-    metrics = (
-        Metric("wavefronts", "", "lower", "counted", "geometric mean over gathers of max(wavefronts, 1), all warps"),
-        Metric("instructions", "", "lower", "counted",
-               "geometric mean over gathers of max(selects + shuffles + stores + loads, 1), all warps"),
-        Metric("correct_share", "", "higher", "counted", "gathers without a wrong element / gathers asked for"),
-        Metric("plan_s", "s", "lower", "measured", "median over gathers of the least of 5 planning times"),
-        Metric("slowest_plan_s", "s", "lower", "measured", "largest over gathers of the least of 5 planning times",
-               table=False),
-        Metric("gain_mean", "", "higher", "counted",
-               "geometric mean over gathers of wavefronts with padded rows / max(wavefronts, 1)", table=False),
-        Metric("gain_max", "", "higher", "counted",
-               "largest over gathers of wavefronts with padded rows / wavefronts, where there are any", table=False),
-    )  # fmt: skip
+    metrics = metrics_of("gather", "gathers", "done")
     charts = (
         Chart("bars", "Trips through the crossbar", y="wavefronts", by="kind", log="x",
               says="Fewer is better; gathers within a thread take none, which counts as one."),
@@ -206,38 +187,16 @@ class LayoutGather(Study):
     def measure(self, system: Gatherer, seed: int) -> Measurements:
         """Plan and execute every gather."""
         found = Measurements()
-        everything: list[tuple[bool, Counts, float, int]] = []
+        everything: list[Judged] = []
         for kind in self.kinds:
             rows = [_judged(system, gather, seed) for gather in gathers_of(kind, self.side, self.random_gathers, seed)]
-            _put(found, kind, rows)
+            put_figures(found, kind, rows)
             everything += rows
-        _put(found, ALL, everything)
+        put_figures(found, ALL, everything)
         return found
 
 
-def _judged(system: Gatherer, gather: Gather, seed: int) -> tuple[bool, Counts, float, int]:
-    """Return whether it was right, its counts, the planning time in seconds and the wavefronts of padded rows."""
-    took = math.inf
-    for _ in range(_PLANS_TIMED):
-        start = time.perf_counter()
-        system.plan_gather(*gather)
-        took = min(took, time.perf_counter() - start)
+def _judged(system: Gatherer, gather: Gather, seed: int) -> Judged:
+    took = planning_s(lambda: system.plan_gather(*gather))
     right, counts = executed(system, gather, seed)
-    return right, counts, took, executed(PaddedRows(), gather, seed)[1].wavefronts
-
-
-def _put(found: Measurements, kind: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    found.put("wavefronts", _mean([max(counts.wavefronts, 1) for _, counts, _, _ in rows]), kind=kind)
-    found.put("instructions", _mean([max(counts.instructions, 1) for _, counts, _, _ in rows]), kind=kind)
-    found.put("correct_share", sum(right for right, *_ in rows) / len(rows), kind=kind)
-    found.put("plan_s", float(np.median([took for _, _, took, _ in rows])), kind=kind)
-    found.put("slowest_plan_s", max(took for _, _, took, _ in rows), kind=kind)
-    found.put("gain_mean", _mean([padded / max(counts.wavefronts, 1) for _, counts, _, padded in rows]), kind=kind)
-    gains = [padded / counts.wavefronts for _, counts, _, padded in rows if counts.wavefronts]
-    if gains:
-        found.put("gain_max", max(gains), kind=kind)
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(sum(math.log(value) for value in values) / len(values))
+    return Judged(right, counts, took, executed(PaddedRows(), gather, seed)[1].wavefronts)

@@ -335,7 +335,7 @@ class TimingStudy(Study):
             copy.seconds()
             product.flops_per_s()
             for number in range(self.rounds):
-                for name in _rotated(list(calls), number):
+                for name in in_turns(list(calls), number):
                     time.sleep(self.rest_s)
                     times[number][name][case.name] = _timed(calls[name])
                 copies[number][case.name] = copy.seconds()
@@ -428,12 +428,20 @@ def _timed(call: Callable[[], object]) -> float:
             gc.enable()
 
 
-def _rotated(names: list[str], by: int) -> list[str]:
-    # Every second round goes backwards, and every pair of rounds starts with another contender: none is always first
-    # after the copy, and none always finds in the caches what the same other one has left there.
-    start = by // 2 % len(names)
-    order = names[start:] + names[:start]
-    return order[::-1] if by % 2 else order
+def in_turns(names: Sequence[str], number: int) -> list[str]:
+    """Return the order in which contenders are timed in a round.
+
+    Every second round goes backwards, and every pair of rounds starts with another contender: none is always first, and
+    none always finds in the caches what the same other one has left there.
+
+    Examples
+    --------
+    >>> [in_turns(["a", "b", "c"], number) for number in range(3)]
+    [['a', 'b', 'c'], ['c', 'b', 'a'], ['b', 'c', 'a']]
+    """
+    start = number // 2 % len(names)
+    order = [*names[start:], *names[:start]]
+    return order[::-1] if number % 2 else order
 
 
 def settings_of(study: Study) -> dict[str, Any]:

@@ -293,7 +293,7 @@ def test_what_does_not_fit_into_the_gpu_is_not_planned(monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed")
     monkeypatch.setattr(gpu_profile, "cached", lambda *of: made())
     for free, method in ((8e10, ("combined", "fused")), (1e8, ("library",))):
-        monkeypatch.setattr(gpu_profile, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(gpu, "free_bytes", lambda device, free=free: free)
         planned = gpu._planned(torch, 8192, 8192, 8192, "float32", torch.device("cpu"), None, False)
         assert planned.method in method
         assert planned.workspace_bytes <= free

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wavetank.errors import BadValueError, nearest_of
 from wavetank.kernels.products import combined, fused
 from wavetank.kernels.products.profile import ProductProfile
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, LARGEST_LEVELS, Scheme
@@ -50,8 +51,46 @@ class Candidate(NamedTuple):
         return f"{self.method} {self.scheme.name}" + (f" on {self.library}" if self.library else "")
 
 
+def check_method(method: str) -> None:
+    """Refuse a way to multiply that does not exist."""
+    if method not in METHODS:
+        raise BadValueError(
+            "There is no such way to multiply.", given=method, allowed=METHODS, nearest=nearest_of(str(method), METHODS)
+        )
+
+
+class Chosen:
+    """What the plans of processors and GPUs have in common: a choice, and what it was chosen from."""
+
+    choice: Candidate
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def method(self) -> str:
+        """Return "library", "fused" or "combined"."""
+        return self.choice.method
+
+    @property
+    def scheme(self) -> Scheme:
+        """Return the scheme, classical for a plain product."""
+        return self.choice.scheme
+
+    @property
+    def multiplications(self) -> int:
+        """Return the number of block products."""
+        return self.scheme.rank
+
+    def told(self, product: str, workspace_bytes: int, error_bound: float) -> str:
+        """Return the choice, what it costs and the fastest candidates, a line each."""
+        rows = "\n".join(f"  {each.label:<32} {each.predicted_s:.4g} s" for each in self.candidates[:8])
+        return (
+            f"{product}: {self.choice.label}\n"
+            f"  workspace {workspace_bytes} bytes, error bound {error_bound:.3g} max|A| max|B|\n{rows}"
+        )
+
+
 @dataclass(frozen=True)
-class ProductPlan:
+class ProductPlan(Chosen):
     """How one product is going to be computed, and what that costs.
 
     Parameters
@@ -72,21 +111,6 @@ class ProductPlan:
     threads: int
     choice: Candidate
     candidates: tuple[Candidate, ...] = field(default=(), repr=False)
-
-    @property
-    def method(self) -> str:
-        """Return "library", "fused" or "combined"."""
-        return self.choice.method
-
-    @property
-    def scheme(self) -> Scheme:
-        """Return the scheme, classical for a plain product."""
-        return self.choice.scheme
-
-    @property
-    def multiplications(self) -> int:
-        """Return the number of block products."""
-        return self.scheme.rank
 
     @property
     def flops(self) -> float:
@@ -121,11 +145,8 @@ class ProductPlan:
         return float((np.abs(scheme.w) * weight[:, None] * deep * gamma).sum(0).max())
 
     def __str__(self) -> str:
-        rows = "\n".join(f"  {each.label:<32} {each.predicted_s:.4g} s" for each in self.candidates[:8])
-        return (
-            f"{self.m} x {self.k} x {self.n} {self.dtype}, {self.threads} thread(s): {self.choice.label}\n"
-            f"  workspace {self.workspace_bytes} bytes, error bound {self.error_bound:.3g} max|A| max|B|\n{rows}"
-        )
+        product = f"{self.m} x {self.k} x {self.n} {self.dtype}, {self.threads} thread(s)"
+        return self.told(product, self.workspace_bytes, self.error_bound)
 
 
 def _block(m: int, k: int, n: int, scheme: Scheme) -> tuple[int, int, int]:

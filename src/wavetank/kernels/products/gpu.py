@@ -31,12 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, MissingExtraError, missing_extra, nearest_of
+from wavetank.kernels.cuda import found_gpu, free_bytes, require_free, require_torch
 from wavetank.kernels.machine import require_memory
 from wavetank.kernels.products import gpu_profile
-from wavetank.kernels.products.decision import METHODS, Candidate
+from wavetank.kernels.products.decision import Candidate, Chosen, check_method, choose
 from wavetank.kernels.products.gpu_profile import GpuProfile
-from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, Scheme
-from wavetank.units import show
+from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, Scheme, scheme_of
 
 if TYPE_CHECKING:
     from wavetank.kernels.products.decision import ProductPlan
@@ -44,12 +44,13 @@ if TYPE_CHECKING:
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 LARGEST_RANK = 512
 """Products of a scheme: passes are unrolled over them when they are compiled."""
+_NEEDED_FOR = "A product on a GPU"
 _LEVELS = 2
 _LEAST_BLOCK = 512
 # Sides of blocks: rows of 16 elements of any type are aligned for the widest loads.
 _ALIGNED = 16
-# What share of the library's time a scheme may take at most: as predicted, and as timed.
-_CLEAR_GAIN, _CONFIRMED = 0.97, 0.98
+# What share of the library's time a scheme may take at most, as timed.
+_CONFIRMED = 0.98
 _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 # Unit roundoff of what is kept, and of what is summed.  Tensor cores cut off where others round: twice the roundoff.
 _KEPT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -122,7 +123,7 @@ def error_bound(m: int, k: int, n: int, dtype: str, method: str, scheme: Scheme,
 
 
 @dataclass(frozen=True)
-class GpuPlan:
+class GpuPlan(Chosen):
     """How one product is going to be computed on a GPU, and what that costs.
 
     Parameters
@@ -150,21 +151,6 @@ class GpuPlan:
     prepared: bool = False
 
     @property
-    def method(self) -> str:
-        """Return "library", "fused" or "combined"."""
-        return self.choice.method
-
-    @property
-    def scheme(self) -> Scheme:
-        """Return the scheme, classical for a plain product."""
-        return self.choice.scheme
-
-    @property
-    def multiplications(self) -> int:
-        """Return the number of block products."""
-        return self.scheme.rank
-
-    @property
     def flops(self) -> float:
         """Return the operations of all block products, edges filled up."""
         if self.method == "library":
@@ -183,11 +169,8 @@ class GpuPlan:
 
     def __str__(self) -> str:
         kind = f"{self.dtype} as TF32" if self.tf32 else self.dtype
-        rows = "\n".join(f"  {each.label:<32} {each.predicted_s:.4g} s" for each in self.candidates[:8])
-        return (
-            f"{self.m} x {self.k} x {self.n} {kind}, GPU: {self.choice.label}\n"
-            f"  workspace {self.workspace_bytes} bytes, error bound {self.error_bound:.3g} max|A| max|B|\n{rows}"
-        )
+        product = f"{self.m} x {self.k} x {self.n} {kind}, GPU"
+        return self.told(product, self.workspace_bytes, self.error_bound)
 
 
 def predict(candidate: Candidate, m: int, k: int, n: int, profile: GpuProfile, prepared: bool = False) -> float:
@@ -242,13 +225,6 @@ def candidates_of(
     return tuple(sorted(timed, key=lambda each: each.predicted_s))
 
 
-def choose(candidates: Iterable[Candidate]) -> Candidate:
-    """Return the candidate with the least predicted time, or the library's product where the gain is not clear."""
-    ordered = sorted(candidates, key=lambda each: each.predicted_s)
-    plain = next(each for each in ordered if each.method == "library")
-    return ordered[0] if ordered[0].predicted_s <= _CLEAR_GAIN * plain.predicted_s else plain
-
-
 def _is_large(m: int, k: int, n: int, scheme: Scheme, levels: int) -> bool:
     """Return whether a scheme of so many levels is worth a thought."""
     blocks = (-(-m // scheme.m**levels), -(-k // scheme.k**levels), -(-n // scheme.n**levels))
@@ -285,7 +261,7 @@ def plan(
     ------
     BadValueError
     """
-    torch = _torch()
+    torch = require_torch(_NEEDED_FOR)
     for name, side in (("m", m), ("k", k), ("n", n)):
         if isinstance(side, bool) or not isinstance(side, int | np.integer) or side < 0:
             raise BadValueError(
@@ -309,10 +285,7 @@ def plan_of(m: int, k: int, n: int, method: str, scheme: Scheme, *, dtype: Any =
     dtype
         As of :func:`plan`.
     """
-    if method not in METHODS:
-        raise BadValueError(
-            "There is no such way to multiply.", given=method, allowed=METHODS, nearest=nearest_of(str(method), METHODS)
-        )
+    check_method(method)
     if method != "library" and scheme.rank > LARGEST_RANK:
         raise BadValueError(
             "The scheme has too many products for a GPU.", given=scheme.rank, allowed=f"at most {LARGEST_RANK}",
@@ -322,7 +295,7 @@ def plan_of(m: int, k: int, n: int, method: str, scheme: Scheme, *, dtype: Any =
     choice = Candidate(
         method, "" if method == "fused" else "torch", CLASSICAL if method == "library" else scheme, math.nan
     )
-    return GpuPlan(m, k, n, kind, _tf32(_torch(), kind), choice, (choice,))
+    return GpuPlan(m, k, n, kind, _tf32(require_torch(_NEEDED_FOR), kind), choice, (choice,))
 
 
 def _planned(
@@ -334,7 +307,7 @@ def _planned(
         choice = Candidate("library", "torch", CLASSICAL, math.nan)
         return GpuPlan(m, k, n, kind, tf32, choice, (choice,), prepared)
     found = _candidates(m, k, n, gpu_profile.cached(device, kind, tf32), schemes, prepared)
-    free = gpu_profile.free_bytes(device)
+    free = free_bytes(device)
     fits = tuple(
         each for each in found if workspace_bytes(m, k, n, kind, each.method, each.scheme, prepared) <= 0.9 * free
     )
@@ -397,9 +370,9 @@ def prepare(b: Any, *, scheme: str | Scheme = "strassen", levels: int = 1) -> Pr
     PreparedTensor
         To be given to :func:`matmul` in the place of ``b``; products with it use this scheme, or the library.
     """
-    torch = _torch()
+    torch = require_torch(_NEEDED_FOR)
     matrix = _tensor(torch, b, "b").resolve_neg()
-    chosen = _scheme(scheme, levels)
+    chosen = scheme_of(scheme, levels)
     if 0 in matrix.shape:
         raise BadValueError(
             "An empty matrix cannot be prepared.", given=tuple(matrix.shape), allowed="at least one row and column"
@@ -408,7 +381,7 @@ def prepare(b: Any, *, scheme: str | Scheme = "strassen", levels: int = 1) -> Pr
         raise BadValueError("The scheme has too many products for a GPU.", given=chosen.rank, where=chosen.name)
     _, deep, wide = sides_of(1, matrix.shape[0], matrix.shape[1], chosen)
     need = chosen.rank * deep * wide * matrix.element_size()
-    _require(torch, matrix.device, need, f"Preparing a matrix of {matrix.shape[0]} x {matrix.shape[1]}")
+    _require(matrix.device, need, f"Preparing a matrix of {matrix.shape[0]} x {matrix.shape[1]}")
     with _on(torch, matrix.device):
         return PreparedTensor(matrix, chosen, _kernels().form_sums(matrix, chosen, "v", (deep, wide)))
 
@@ -452,7 +425,7 @@ def matmul(
     BadValueError
         For shapes, types, devices or plans that do not fit, and when the GPU's memory does not suffice.
     """
-    torch = _torch()
+    torch = require_torch(_NEEDED_FOR)
     if plan is not None and not isinstance(plan, GpuPlan):
         raise BadValueError("The plan is not for a GPU.", given=type(plan).__name__, allowed="GpuPlan",
                             hint="wavetank.kernels.products.gpu.plan(m, k, n, dtype=...)")  # fmt: skip
@@ -497,7 +470,7 @@ def _multiply(torch: Any, chosen: GpuPlan, left: Any, right: Any, result: Any, p
         return
     kernels, scheme = _kernels(), chosen.scheme
     sides = f"{chosen.m} x {chosen.k} x {chosen.n}"
-    _require(torch, left.device, chosen.workspace_bytes, f"The workspace of a product of {sides}")
+    _require(left.device, chosen.workspace_bytes, f"The workspace of a product of {sides}")
     high, deep, wide = sides_of(chosen.m, chosen.k, chosen.n, scheme)
     tile = kernels.tile_for(left.dtype, chosen.tf32, gpu_profile.shared_bytes(left.device))
     flag = torch.zeros(1, dtype=torch.int32, device=left.device)
@@ -560,31 +533,10 @@ def _chosen(
             return _planned(torch, m, k, n, kind, left.device, (prepared.scheme,), prepared=True)
         return plan_of(m, k, n, "combined", prepared.scheme, dtype=kind)
     if scheme is not None:
-        return plan_of(m, k, n, "combined", _scheme(scheme, levels), dtype=kind)
+        return plan_of(m, k, n, "combined", scheme_of(scheme, levels), dtype=kind)
     if left.device.type != "cuda":
         return plan_of(m, k, n, "library", CLASSICAL, dtype=kind)
     return _planned(torch, m, k, n, kind, left.device, None, prepared=False)
-
-
-def _scheme(scheme: str | Scheme, levels: int) -> Scheme:
-    if isinstance(scheme, str):
-        if scheme not in BUILT_IN:
-            raise BadValueError(
-                "There is no such built-in scheme.", given=scheme, allowed=BUILT_IN,
-                nearest=nearest_of(scheme, BUILT_IN), hint="read_scheme(path) reads one from a file",
-            )  # fmt: skip
-        scheme = BUILT_IN[scheme]
-    if not isinstance(scheme, Scheme):
-        raise BadValueError("A scheme is a name or a Scheme.", given=type(scheme).__name__)
-    return scheme.power(levels)
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise missing_extra("torch", "torch", needed_for="A product on a GPU") from None
-    return torch
 
 
 @functools.cache
@@ -609,7 +561,7 @@ def _kernels() -> Any:
 def _device(torch: Any, device: Any) -> Any:
     try:
         found = torch.device(device)
-        if found.type != "cuda" or not torch.cuda.is_available():
+        if found.type != "cuda" or not found_gpu():
             raise BadValueError("The device is no GPU that torch can use.", given=str(device), allowed="cuda, cuda:1")
         return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
     except RuntimeError as error:
@@ -663,7 +615,7 @@ def _result(torch: Any, out: Any, left: Any, right: Any) -> tuple[Any, Any]:
     shape = (int(left.shape[0]), int(right.shape[1]))
     need = shape[0] * shape[1] * left.element_size()
     if out is None:
-        _require(torch, left.device, need, f"A result of {shape[0]} x {shape[1]}")
+        _require(left.device, need, f"A result of {shape[0]} x {shape[1]}")
         return torch.empty(shape, dtype=left.dtype, device=left.device), None
     target = _tensor(torch, out, "out")
     if tuple(target.shape) != shape or target.dtype != left.dtype or target.device != left.device:
@@ -675,7 +627,7 @@ def _result(torch: Any, out: Any, left: Any, right: Any) -> tuple[Any, Any]:
         raise BadValueError("The tensor for the result overlaps an input.", where="out", allowed="memory of its own")
     if target.stride(1) == 1 and target.stride(0) >= shape[1] and not target.is_neg():
         return target, None
-    _require(torch, left.device, need, f"A result of {shape[0]} x {shape[1]}")
+    _require(left.device, need, f"A result of {shape[0]} x {shape[1]}")
     return torch.empty(shape, dtype=left.dtype, device=left.device), target
 
 
@@ -690,16 +642,12 @@ def _overlap(x: Any, y: Any) -> bool:
     return start < end and begin < stop
 
 
-def _require(torch: Any, device: Any, need: int, purpose: str) -> None:
+def _require(device: Any, need: int, purpose: str) -> None:
     """Refuse what does not fit into the GPU's memory, before anything is allocated."""
     hint = "take a smaller product, or free memory first"
     if device.type != "cuda":
         require_memory(need, purpose, hint)
         return
+    # To ask the driver takes longer than a small product.
     if need >= 1 << 24:
-        free = gpu_profile.free_bytes(device)
-        if need > free:
-            raise BadValueError(
-                f"{purpose} needs more memory than the GPU has free.", given=show(float(need), "bytes"),
-                allowed=f"at most {show(free, 'bytes')}", hint=hint,
-            )  # fmt: skip
+        require_free(device, need, purpose, hint=hint)

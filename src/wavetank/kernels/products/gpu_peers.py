@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from wavetank.errors import BadValueError, missing_extra
+from wavetank.kernels.cuda import require_torch
 from wavetank.kernels.products import gpu
-from wavetank.kernels.products.schemes import BUILT_IN, Scheme
+from wavetank.kernels.products.schemes import Scheme, scheme_of
 from wavetank.settings import setting
 
 Call = Callable[[], Any]
@@ -64,13 +64,12 @@ class GpuScheme:
     method: str = setting("combined", says="who multiplies: the library or our kernel", choices=("combined", "fused"))
 
     def __post_init__(self) -> None:
-        if self.scheme not in BUILT_IN:
-            raise BadValueError("There is no such built-in scheme.", given=self.scheme, allowed=BUILT_IN)
+        scheme_of(self.scheme, self.levels)
 
     @property
     def powered(self) -> Scheme:
         """Return the scheme at its levels."""
-        return BUILT_IN[self.scheme].power(self.levels)
+        return scheme_of(self.scheme, self.levels)
 
     def planned(self, m: int, k: int, n: int, dtype: str) -> gpu.GpuPlan:
         """Return the plan for these sides."""
@@ -88,8 +87,5 @@ class TorchMatmulGpu:
 
     def prepare(self, a: Any, b: Any) -> Call:
         """Return the call to time."""
-        try:
-            import torch
-        except ImportError:
-            raise missing_extra("torch", "torch", needed_for="The contender torch-matmul-gpu") from None
+        torch = require_torch("The contender torch-matmul-gpu")
         return lambda: torch.matmul(a, b)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from wavetank.kernels.cuda import free_bytes
 from wavetank.kernels.machine import cache_folder
 from wavetank.kernels.products.schemes import STRASSEN
 
@@ -199,16 +200,6 @@ def shared_bytes(device: Any) -> int:
     if device.type != "cuda":
         return 0
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
-
-
-def free_bytes(device: Any) -> float:
-    """Return the memory of a GPU that torch can still give: what is free, and what it keeps unused."""
-    import torch
-
-    if device.type != "cuda":
-        return math.inf
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return float(torch.cuda.mem_get_info(device)[0] + kept)
 
 
 _KEPT: dict[str, GpuProfile] = {}

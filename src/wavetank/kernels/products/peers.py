@@ -26,13 +26,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import BadValueError, WavetankError, missing_extra
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.kernels.cuda import require_torch
 from wavetank.kernels.products import libraries
 from wavetank.kernels.products.combined import separate_product
 from wavetank.kernels.products.decision import ProductPlan
 from wavetank.kernels.products.fused import fused_product
 from wavetank.kernels.products.product import matmul, plan_of
-from wavetank.kernels.products.schemes import BUILT_IN, Scheme, read_scheme
+from wavetank.kernels.products.schemes import BUILT_IN, Scheme, read_scheme, scheme_of
 from wavetank.settings import setting
 
 Call = Callable[[], Any]
@@ -53,12 +54,11 @@ class FixedScheme:
     levels: int = setting(1, says="how often it is applied", low=0, high=3)
 
     def __post_init__(self) -> None:
-        if self.scheme not in BUILT_IN:
-            raise BadValueError("There is no such built-in scheme.", given=self.scheme, allowed=BUILT_IN)
+        scheme_of(self.scheme, self.levels)
 
     def planned(self, m: int, k: int, n: int, dtype: Any, threads: int) -> ProductPlan:
         """Return the plan for these sides."""
-        return plan_of(m, k, n, "fused", BUILT_IN[self.scheme].power(self.levels), dtype=dtype, threads=threads)
+        return plan_of(m, k, n, "fused", scheme_of(self.scheme, self.levels), dtype=dtype, threads=threads)
 
     def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
         """Return the call to time."""
@@ -86,10 +86,7 @@ class TorchMatmul:
 
     def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
         """Return the call to time."""
-        try:
-            import torch
-        except ImportError:
-            raise missing_extra("torch", "torch", needed_for="The contender torch-matmul") from None
+        torch = require_torch("The contender torch-matmul")
         # A read-only array becomes a tensor only by a copy.
         left, right = (torch.from_numpy(matrix if matrix.flags.writeable else matrix.copy()) for matrix in (a, b))
 

@@ -31,8 +31,8 @@ from wavetank.errors import BadValueError, nearest_of
 from wavetank.kernels.given import array_of, is_tensor
 from wavetank.kernels.machine import require_memory, usable_cores
 from wavetank.kernels.products import combined, decision, fused, libraries, profile
-from wavetank.kernels.products.decision import METHODS, Candidate, ProductPlan
-from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, Scheme
+from wavetank.kernels.products.decision import Candidate, ProductPlan, check_method
+from wavetank.kernels.products.schemes import CLASSICAL, Scheme, scheme_of
 
 if TYPE_CHECKING:
     from wavetank.kernels.products.gpu import GpuPlan, PreparedTensor
@@ -117,10 +117,7 @@ def plan_of(
     dtype, threads, library
         As of :func:`plan`.
     """
-    if method not in METHODS:
-        raise BadValueError(
-            "There is no such way to multiply.", given=method, allowed=METHODS, nearest=nearest_of(str(method), METHODS)
-        )
+    check_method(method)
     name = "" if method == "fused" else _library(library)
     choice = Candidate(method, name, CLASSICAL if method == "library" else scheme, math.nan)
     return ProductPlan(m, k, n, _kind(np.dtype(dtype)), _threads(threads), choice, (choice,))
@@ -312,7 +309,7 @@ def prepare(
         return gpu.prepare(b, scheme=scheme, levels=levels)
     matrix = _with_neighbours(_matrix(b, "b")[0])
     _kind(matrix.dtype)
-    chosen = _scheme(scheme, levels)
+    chosen = scheme_of(scheme, levels)
     need = 2 * matrix.nbytes * chosen.rank // (chosen.k * chosen.n)
     require_memory(need, f"Preparing a matrix of {matrix.shape[0]} x {matrix.shape[1]}")
     if min(matrix.shape) == 0:
@@ -341,25 +338,12 @@ def _chosen(
             raise BadValueError("A prepared matrix brings its own scheme.", given=scheme, allowed="no scheme")
         return plan_of(m, k, n, "fused", prepared.scheme, dtype=kind, threads=threads)
     if scheme is not None:
-        return plan_of(m, k, n, "fused", _scheme(scheme, levels), dtype=kind, threads=threads)
+        return plan_of(m, k, n, "fused", scheme_of(scheme, levels), dtype=kind, threads=threads)
     # A tensor's library first: where nothing else is said, its bits are what the caller expects.
     preferred = "torch" if as_tensor else None
     if 2.0 * m * k * n <= _SMALL_FLOPS:
         return plan_of(m, k, n, "library", CLASSICAL, dtype=kind, threads=threads, library=preferred or "numpy")
     return plan(m, k, n, dtype=kind, threads=threads)
-
-
-def _scheme(scheme: str | Scheme, levels: int) -> Scheme:
-    if isinstance(scheme, str):
-        if scheme not in BUILT_IN:
-            raise BadValueError(
-                "There is no such built-in scheme.", given=scheme, allowed=BUILT_IN, nearest=nearest_of(scheme,
-                BUILT_IN), hint="read_scheme(path) reads one from a file",
-            )  # fmt: skip
-        scheme = BUILT_IN[scheme]
-    if not isinstance(scheme, Scheme):
-        raise BadValueError("A scheme is a name or a Scheme.", given=type(scheme).__name__)
-    return scheme.power(levels)
 
 
 def _threads(threads: int | None) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import BadFileError, BadValueError
+from wavetank.errors import BadFileError, BadValueError, nearest_of
 
 LARGEST_LEVELS = 3
 _LARGEST_FILE_BYTES = 8 * 2**20
@@ -394,3 +394,23 @@ def reference_product(scheme: Scheme, a: NDArray[Any], b: NDArray[Any]) -> NDArr
             result[i] += int(w[i]) * product
     whole = result.reshape(scheme.m, scheme.n, high, wide).transpose(0, 2, 1, 3)
     return whole.reshape(scheme.m * high, scheme.n * wide)[: a.shape[0], : b.shape[1]]
+
+
+def scheme_of(scheme: str | Scheme, levels: int = 1) -> Scheme:
+    """Return a scheme, given by name or itself, applied ``levels`` times.
+
+    Raises
+    ------
+    BadValueError
+        If there is no such built-in scheme, or it has been applied too often.
+    """
+    if isinstance(scheme, str):
+        if scheme not in BUILT_IN:
+            raise BadValueError(
+                "There is no such built-in scheme.", given=scheme, allowed=BUILT_IN,
+                nearest=nearest_of(scheme, BUILT_IN), hint="read_scheme(path) reads one from a file",
+            )  # fmt: skip
+        scheme = BUILT_IN[scheme]
+    if not isinstance(scheme, Scheme):
+        raise BadValueError("A scheme is a name or a Scheme.", given=type(scheme).__name__)
+    return scheme.power(levels)

@@ -37,8 +37,9 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from wavetank.errors import BadValueError, missing_extra
+from wavetank.errors import BadValueError
 from wavetank.kernels.crew import cuts
+from wavetank.kernels.cuda import found_gpu, free_bytes, require_torch
 from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.solvers import blas_calls as blas
 from wavetank.kernels.solvers import tiles
@@ -669,12 +670,7 @@ class TorchDevice:
 
     def usable_bytes(self) -> float:
         """Return 90 % of a GPU's free memory, as the source has it."""
-        torch, device = self._found()
-        if device.type != "cuda":
-            return float("inf")
-        # What torch holds of earlier tensors and can give out again is not free to the driver.
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return _USABLE_SHARE * float(torch.cuda.mem_get_info(device)[0] + kept)
+        return _USABLE_SHARE * free_bytes(self._found()[1])
 
     @contextmanager
     def open(self) -> Iterator[Device]:
@@ -682,10 +678,7 @@ class TorchDevice:
         yield _TorchRows(*self._found())
 
     def _found(self) -> tuple[Any, Any]:
-        try:
-            import torch
-        except ImportError:
-            raise missing_extra("torch", "torch", needed_for=f"The device {self.device!r}") from None
+        torch = require_torch(f"The device {self.device!r}")
         try:
             device = torch.device(self.device)
             torch.empty(1, dtype=torch.float64, device=device)
@@ -701,15 +694,6 @@ class TorchDevice:
 
 
 DeviceSpec = CpuWorker | TorchDevice
-
-
-def found_gpu() -> bool:
-    """Return whether torch is installed and sees a GPU."""
-    try:
-        import torch
-    except ImportError:
-        return False
-    return bool(torch.cuda.is_available())
 
 
 def default_devices() -> tuple[DeviceSpec, DeviceSpec]:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError, unknown_name
+from wavetank.kernels.cuda import found_gpu
 from wavetank.kernels.given import array_of, is_tensor
 from wavetank.kernels.machine import require_memory
 from wavetank.kernels.solvers import cholesky, conjugate_gradient
@@ -37,7 +38,6 @@ from wavetank.kernels.solvers.devices import (
     LinkModel,
     TorchDevice,
     default_devices,
-    found_gpu,
     opened,
 )
 from wavetank.kernels.solvers.rates import chosen_border

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, missing_extra
+from wavetank.kernels.cuda import require_free, require_torch
 from wavetank.kernels.sparse.compressed import CompressedRows, compressed_rows
-from wavetank.units import show
 
 # Of a tile, and threads that share it: 256 steps a warp.
 STEPS, WARPS = 1024, 4
@@ -35,10 +35,7 @@ _ROWS_TOGETHER, _TILES_TOGETHER = 128, 1024
 
 def _libraries(needed_for: str) -> tuple[Any, Any]:
     """Return torch and the kernels."""
-    try:
-        import torch
-    except ImportError:
-        raise missing_extra("torch", "torch", needed_for=needed_for) from None
+    torch = require_torch(needed_for)
     try:
         from wavetank.kernels.sparse import tile_kernels
     except ImportError:
@@ -141,17 +138,10 @@ class TiledMatrix:
         return _libraries("A sparse product on a GPU")[1]
 
     def _require_memory(self) -> None:
-        if self.device.type != "cuda":
-            return
         item = self.dtype.itemsize
         # The matrix; while it is laid out starts, ends and words in 64 bits; tails and a result.
         need = self.nonzeros * (item + 4) + self.shape[0] * (48 + item) + self.tiles * (self._steps + 64)
-        free = int(self._torch.cuda.mem_get_info(self.device)[0])
-        if need > free:
-            raise BadValueError(
-                f"Laying out {self.nonzeros:,} nonzeros needs more memory than the GPU has free.",
-                given=show(float(need), "bytes"), allowed=f"at most {show(float(free), 'bytes')}", where="device",
-            )  # fmt: skip
+        require_free(self.device, need, f"Laying out {self.nonzeros:,} nonzeros", where="device")
 
     def _lay_out(self, given: CompressedRows, values: str) -> None:
         torch, steps, word_steps = self._torch, self._steps, self._kernels.WORD_STEPS

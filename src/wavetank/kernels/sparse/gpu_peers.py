@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import MissingExtraError, WavetankError
+from wavetank.kernels.cuda import require_cuda
 from wavetank.kernels.sparse.compressed import CompressedRows, compressed_rows
-from wavetank.kernels.sparse.peers import require_torch
+from wavetank.kernels.sparse.peers import require_sparse_torch
 from wavetank.settings import setting
 
 # Of the header cusparse.h: indices of 32 and 64 bits, values, host scalars, and the ways to multiply.
@@ -46,14 +47,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def require_cuda(contender: str, device: str) -> Any:
-    """Return torch, if it can use the device."""
-    torch = require_torch(contender)
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise MissingExtraError(
-            f"The contender {contender} needs a CUDA device.", hint="wavetank compare spmv runs on the processor"
-        )
-    return torch
+_HINT = "wavetank compare spmv runs on the processor"
 
 
 @cache
@@ -151,7 +145,7 @@ class Cusparse:
 
     def prepare(self, matrix: Any, x: NDArray[Any], device: str = "cuda") -> Callable[[], Any]:
         """Return the call that queues the product with x on the device."""
-        torch = require_cuda(f"cuSPARSE, {self.layout}", device)
+        torch = require_cuda(f"The contender cuSPARSE, {self.layout},", device, _HINT)
         given = compressed_rows(matrix)
         vector = torch.from_numpy(np.require(x, requirements="W")).to(device)
         described = _Described(given, self.layout, torch, vector)
@@ -198,7 +192,9 @@ class TorchGpu:
 
     def prepare(self, matrix: Any, x: NDArray[Any], device: str = "cuda") -> Callable[[], Any]:
         """Return the call that queues the product with x on the device."""
-        torch = require_cuda(f"torch, {self.layout}", device)
+        contender = f"torch, {self.layout},"
+        require_cuda(f"The contender {contender}", device, _HINT)
+        torch = require_sparse_torch(contender)
         given = compressed_rows(matrix)
         columns = torch.from_numpy(given.columns.astype(np.int64))
         values = torch.from_numpy(given.values.copy())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import missing_extra
+from wavetank.kernels.cuda import require_torch
 from wavetank.kernels.sparse.compressed import compressed_rows
 
 
@@ -43,12 +43,9 @@ class ScipyCoo:
         return lambda: entries @ x
 
 
-def require_torch(contender: str) -> Any:
+def require_sparse_torch(contender: str) -> Any:
     """Return torch, or say which contender needs it."""
-    try:
-        import torch
-    except ImportError:
-        raise missing_extra("torch", "torch", needed_for=f"The contender {contender}") from None
+    torch = require_torch(f"The contender {contender}")
     # Torch announces on every start that its compressed formats may still change.
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
     return torch
@@ -60,7 +57,7 @@ class TorchCsr:
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Callable[[], Any]:
         """Return the product with x as a call without arguments."""
-        torch = require_torch("torch-csr")
+        torch = require_sparse_torch("torch-csr")
         given = compressed_rows(matrix)
         # MKL takes numbers of 32 bits: with 64 torch falls back to a loop of its own, several times slower.
         short = max(given.nonzeros, given.shape[1]) <= np.iinfo(np.int32).max

@@ -14,33 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from wavetank.errors import BadValueError, MissingExtraError, missing_extra
+from wavetank.errors import BadValueError, missing_extra
+from wavetank.kernels.cuda import require_cuda, require_free, require_torch
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
-from wavetank.units import show
 
 # Of a rectangle: a row of a warp's loads is a whole line of the cache, and rows share what they load.
 _ROWS, _COLUMNS, _WARPS = 8, 128, 4
 _NEEDED_FOR = "A stencil on a GPU"
-
-
-def require_torch(device: str) -> Any:
-    """Return torch, if it is installed and can use the device.
-
-    Raises
-    ------
-    MissingExtraError
-        If torch is not installed, or sees no such device.
-    """
-    try:
-        import torch
-    except ImportError:
-        raise missing_extra("torch", "torch", needed_for=_NEEDED_FOR) from None
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise MissingExtraError(
-            f"{_NEEDED_FOR} needs a CUDA device, and torch sees none.",
-            hint="wavetank compare stencil runs on the processor",
-        )
-    return torch
 
 
 def sweep_on_gpu(grid: Any, pattern: Stencil, steps: int = 1, *, boundary: str = "dirichlet") -> Any:
@@ -72,10 +52,12 @@ def sweep_on_gpu(grid: Any, pattern: Stencil, steps: int = 1, *, boundary: str =
         If Triton is not installed.
     """
     steps = check_steps(steps)
-    torch = require_torch("cpu")
+    torch = require_torch(_NEEDED_FOR)
     dtype = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}.get(grid.dtype, grid.dtype)
     check_grid(SimpleNamespace(ndim=grid.ndim, dtype=dtype, shape=tuple(grid.shape)), pattern, boundary)  # type: ignore[arg-type]
-    _require_memory(torch, grid, min(steps, 2) + (not grid.is_contiguous()))
+    copies = min(steps, 2) + (not grid.is_contiguous())
+    purpose = f"Sweeping a grid of {grid.shape[0]:,} x {grid.shape[1]:,} cells"
+    require_free(grid.device, copies * grid.numel() * grid.element_size(), purpose, where="grid")
     source = grid.detach().contiguous()
     if steps == 0:
         return source.clone()
@@ -86,19 +68,6 @@ def sweep_on_gpu(grid: Any, pattern: Stencil, steps: int = 1, *, boundary: str =
         step(source, target)
         source = target
     return source
-
-
-def _require_memory(torch: Any, grid: Any, copies: int) -> None:
-    if grid.device.type != "cuda":
-        return
-    need, free = copies * grid.numel() * grid.element_size(), int(torch.cuda.mem_get_info(grid.device)[0])
-    # What torch keeps for itself it hands out again.
-    free += int(torch.cuda.memory_reserved(grid.device) - torch.cuda.memory_allocated(grid.device))
-    if need > free:
-        raise BadValueError(
-            f"Sweeping a grid of {grid.shape[0]:,} x {grid.shape[1]:,} cells needs more memory than the GPU has free.",
-            given=show(float(need), "bytes"), allowed=f"at most {show(float(free), 'bytes')}", where="grid",
-        )  # fmt: skip
 
 
 def _launcher(torch: Any, like: Any, pattern: Stencil, boundary: str) -> Callable[[Any, Any], None]:
@@ -135,7 +104,7 @@ class GpuSweep:
 
     def prepare(self, grid: Any, pattern: Stencil, steps: int) -> Callable[[], Any]:
         """Return the call that queues ``steps`` sweeps with a fixed rim; its result may be overwritten by the next."""
-        torch = require_torch(str(grid.device))
+        torch = require_cuda(_NEEDED_FOR, str(grid.device))
         pair = (torch.empty_like(grid), torch.empty_like(grid))
         step = self.stepper(torch, grid, pattern)
 
@@ -201,7 +170,7 @@ class GridCopyGpu(GpuSweep):
 
     def prepare(self, grid: Any, pattern: Stencil, steps: int) -> Callable[[], Any]:
         """Return the call that queues the copy."""
-        out = require_torch(str(grid.device)).empty_like(grid)
+        out = require_cuda(_NEEDED_FOR, str(grid.device)).empty_like(grid)
         return lambda: out.copy_(grid)
 
 

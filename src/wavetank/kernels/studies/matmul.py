@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,6 +29,20 @@ SHAPES = {
 }
 LIBRARIES = ("numpy-matmul", "torch-matmul", "numpy-own-kernels")
 OURS = ("falcon-gemm", "fused-plain", "always-strassen", "strassen-2", "strassen-3")
+
+
+def sides_of(name: str) -> tuple[int, int, int]:
+    """Return M, K and N of a shape written MxKxN."""
+    try:
+        m, k, n = map(int, name.split("x"))
+    except ValueError:
+        raise BadValueError("A shape is written MxKxN.", given=name) from None
+    return m, k, n
+
+
+def names_of(shapes: Sequence[tuple[int, int, int]], scale: int) -> tuple[str, ...]:
+    """Return shapes as MxKxN, every side divided by ``scale``, each once."""
+    return tuple(dict.fromkeys("x".join(str(max(1, side // scale)) for side in shape) for shape in shapes))
 
 
 class Operands(NamedTuple):
@@ -102,7 +117,7 @@ class MatmulStudy(TimingStudy):
         from wavetank.kernels.machine import require_memory
 
         let_idle_threads_sleep()
-        largest = max(m * k + k * n + m * n for m, k, n in map(self._sides, self.case_names(0)))
+        largest = max(m * k + k * n + m * n for m, k, n in map(sides_of, self.case_names(0)))
         # Operands, the other process's copy, torch's, and a contender's result.
         require_memory(4 * largest * np.dtype(self.dtype).itemsize, "matmul")
 
@@ -117,21 +132,13 @@ class MatmulStudy(TimingStudy):
             "torch's idle OpenMP threads sleep: by default they spin on, and disturb whoever is timed next.",
         )
 
-    def _sides(self, name: str) -> tuple[int, int, int]:
-        try:
-            m, k, n = map(int, name.split("x"))
-        except ValueError:
-            raise BadValueError("A shape is written MxKxN.", given=name) from None
-        return m, k, n
-
     def case_names(self, seed: int) -> Sequence[str]:
         """Return the shapes as MxKxN."""
-        chosen = (shape for group in self.shapes for shape in SHAPES[group])
-        return tuple(dict.fromkeys("x".join(str(max(1, side // self.scale)) for side in shape) for shape in chosen))
+        return names_of([shape for group in self.shapes for shape in SHAPES[group]], self.scale)
 
     def case(self, name: str, seed: int) -> Case:
         """Return two matrices of entries even in [-0.5, 0.5)."""
-        m, k, n = self._sides(name)
+        m, k, n = sides_of(name)
         rng = stream(seed, "matmul", name)
         kind = np.dtype(self.dtype).type
         a, b = (rng.random(shape, dtype=kind) - kind(0.5) for shape in ((m, k), (k, n)))
@@ -161,7 +168,7 @@ class MatmulStudy(TimingStudy):
                 result = np.asarray(self.contender(object_, case)())
                 found.put("rms_error", _rms_error(case.data, result), shape=name)
                 if hasattr(object_, "planned"):
-                    planned = object_.planned(*self._sides(name), np.dtype(self.dtype), self.threads)
+                    planned = object_.planned(*sides_of(name), np.dtype(self.dtype), self.threads)
                     found.put("workspace_bytes", planned.workspace_bytes, shape=name)
                 records += self.stamp(system, trial.seed * self.rounds, found)
         return records
@@ -172,7 +179,7 @@ class MatmulStudy(TimingStudy):
         for name, by_case in times.items():
             ratios, regrets = [], []
             for case, took in by_case.items():
-                m, k, n = self._sides(case)
+                m, k, n = sides_of(case)
                 found[name].put("effective_gflops", 2e-9 * m * k * n / took, shape=case)
                 for metric, rival in (
                     ("speedup", "numpy-matmul"), ("speedup_torch", "torch-matmul"),
@@ -189,10 +196,10 @@ class MatmulStudy(TimingStudy):
                     regrets.append(took / min(choices))
                     found[name].put("choice_over_oracle", regrets[-1], shape=case)
             if ratios:
-                found[name].put("speedup_best_mean", math.exp(float(np.mean(np.log(ratios)))))
+                found[name].put("speedup_best_mean", statistics.geometric_mean(ratios))
                 found[name].put("speedup_best_least", min(ratios))
             if regrets:
-                found[name].put("choice_over_oracle_mean", math.exp(float(np.mean(np.log(regrets)))))
+                found[name].put("choice_over_oracle_mean", statistics.geometric_mean(regrets))
         return found
 
 

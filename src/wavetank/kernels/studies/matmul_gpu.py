@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from wavetank.errors import BadValueError, MissingExtraError, WavetankError, missing_extra
+from wavetank.errors import WavetankError
+from wavetank.kernels.cuda import DeviceClock, described, require_cuda, require_free, require_torch
 from wavetank.kernels.machine import require_memory
+from wavetank.kernels.studies.matmul import names_of, sides_of
 from wavetank.records import Record
 from wavetank.settings import setting
-from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy
-from wavetank.units import show
+from wavetank.study import Case, Chart, Measurements, Metric, TimingStudy, in_turns
 
 # (K, N) of linear layers as in the paper's models: DeepSeek-R1 has 7,168 hidden and 18,432 inner units, HunyuanVideo
 # 3,072 and four times as many.
@@ -97,50 +98,34 @@ class MatmulGpuStudy(TimingStudy):
 
     def check(self) -> None:
         """Refuse a machine without a GPU, and what does not fit into it."""
-        torch = _torch()
+        torch = require_cuda(
+            "The study matmul-gpu", self.device, "wavetank compare matmul asks the same of the processor"
+        )
         # Operands, the result, sums and products of two levels; float64 of the sampled rows' operand.
-        sides = [self._sides(name) for name in self.case_names(0)]
         size = getattr(torch, self.dtype).itemsize
-        need = max(int(5.1 * (m * k + k * n + m * n) * size) + 8 * k * n for m, k, n in sides)
-        if self.device != "cuda":
+        need = max(
+            int(5.1 * (m * k + k * n + m * n) * size) + 8 * k * n for m, k, n in map(sides_of, self.case_names(0))
+        )
+        if self.device == "cuda":
+            require_free(self.device, need, "The study", where="shapes", hint="--set scale=2 halves every side")
+        else:
             require_memory(need, self.name)
-        elif not torch.cuda.is_available():
-            raise MissingExtraError(
-                "The study matmul-gpu needs a CUDA device, and torch sees none.",
-                hint="wavetank compare matmul asks the same of the processor",
-            )
-        elif need > torch.cuda.mem_get_info()[0]:
-            raise BadValueError(
-                "The shapes need more memory than the GPU has free.", given=show(float(need), "bytes"),
-                allowed=show(float(torch.cuda.mem_get_info()[0]), "bytes"), where="shapes",
-                hint="--set scale=2 halves every side",
-            )  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
-        torch = _torch()
-        found = torch.cuda.get_device_name() if self.device == "cuda" and torch.cuda.is_available() else self.device
         return (
-            f"Device: {found}; torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}.",
+            described(self.device),
             "falcon-gemm-weights had the sums of its right operand formed before, as a layer's weights allow.",
             "share_of_peak is relative to torch's own product; a scheme needs fewer operations.",
         )
 
-    def _sides(self, name: str) -> tuple[int, int, int]:
-        try:
-            m, k, n = map(int, name.split("x"))
-        except ValueError:
-            raise BadValueError("A shape is written MxKxN.", given=name) from None
-        return m, k, n
-
     def case_names(self, seed: int) -> Sequence[str]:
         """Return the shapes as MxKxN."""
-        chosen = (shape for group in self.shapes for shape in SHAPES[group])
-        return tuple(dict.fromkeys("x".join(str(max(1, side // self.scale)) for side in shape) for shape in chosen))
+        return names_of([shape for group in self.shapes for shape in SHAPES[group]], self.scale)
 
     def case(self, name: str, seed: int) -> Case:
         """Return two matrices of entries even in [-0.5, 0.5), rounded to the type."""
-        torch, (m, k, n) = _torch(), self._sides(name)
+        torch, (m, k, n) = require_torch(self.name), sides_of(name)
         source = torch.Generator(self.device).manual_seed(seed)
         a, b = (
             (torch.rand(shape, generator=source, device=self.device) - 0.5).to(getattr(torch, self.dtype))
@@ -156,7 +141,7 @@ class MatmulGpuStudy(TimingStudy):
 
     def verify(self, case: Case, system: str, result: object) -> None:
         """Compare sampled rows with float64; the tolerance allows two levels of a scheme."""
-        torch = _torch()
+        torch = require_torch(self.name)
         # Halves are rounded as sums, products and results; float32 and float64 err by what they sum.
         unit = float(torch.finfo(getattr(torch, self.dtype)).eps)
         unit = max(unit, 2.0**-10) if self.dtype == "float32" and self.tf32 else unit
@@ -174,8 +159,9 @@ class MatmulGpuStudy(TimingStudy):
         return records
 
     def _time(self, case: Case, seed: int, built: Mapping[str, Any]) -> list[Record]:
-        torch, records, calls, repeats = _torch(), [], {}, {}
-        sides = self._sides(case.name)
+        torch, clock = require_torch(self.name), DeviceClock(self.device)
+        records, calls, repeats = [], {}, {}
+        sides = sides_of(case.name)
         for name, system in built.items():
             calls[name] = self.contender(system, case)
             result = calls[name]()
@@ -188,15 +174,14 @@ class MatmulGpuStudy(TimingStudy):
                 found.put("workspace_bytes", planned.workspace_bytes, shape=case.name)
             records += self.stamp(name, seed * self.rounds, found)
             # The first call compiles and, where it plans, times; the second says how long one takes.
-            took = _seconds(torch, self.device, calls[name], 1)
+            took = clock.seconds(calls[name])
             repeats[name] = max(1, min(_MOST_PRODUCTS, math.ceil(_LEAST_S / max(took, 1e-6))))
         side = max(1, _PEAK_SIDE // self.scale)
         square = (torch.rand(side, side, device=self.device) - 0.5).to(case.data.a.dtype)
-        _seconds(torch, self.device, lambda: square @ square, 1)
+        clock.seconds(lambda: square @ square)
         for number in range(self.rounds):
-            peak = 2.0 * side**3 / _seconds(torch, self.device, lambda: square @ square, 1)
-            names = [*calls][number % len(calls) :] + [*calls][: number % len(calls)]
-            times = {name: _seconds(torch, self.device, calls[name], repeats[name]) for name in names}
+            peak = 2.0 * side**3 / clock.seconds(lambda: square @ square)
+            times = {name: clock.seconds(calls[name], repeats[name]) for name in in_turns(list(calls), number)}
             ratios = self.derive({name: {case.name: took} for name, took in times.items()}, {})
             for name, took in times.items():
                 found = ratios[name]
@@ -219,7 +204,7 @@ class MatmulGpuStudy(TimingStudy):
         for name, by_case in times.items():
             ratios, regrets = [], []
             for case, took in by_case.items():
-                found[name].put("effective_tflops", 2e-12 * math.prod(self._sides(case)) / took, shape=case)
+                found[name].put("effective_tflops", 2e-12 * math.prod(sides_of(case)) / took, shape=case)
                 if _BASE in times:
                     ratios.append(times[_BASE][case] / took)
                     found[name].put("speedup", ratios[-1], shape=case)
@@ -229,47 +214,22 @@ class MatmulGpuStudy(TimingStudy):
                     regrets.append(took / best)
                     found[name].put("choice_over_oracle", regrets[-1], shape=case)
             if ratios:
-                found[name].put("speedup_mean", math.exp(float(np.mean(np.log(ratios)))))
+                found[name].put("speedup_mean", statistics.geometric_mean(ratios))
                 found[name].put("speedup_least", min(ratios))
             if regrets:
-                found[name].put("choice_over_oracle_mean", math.exp(float(np.mean(np.log(regrets)))))
+                found[name].put("choice_over_oracle_mean", statistics.geometric_mean(regrets))
         return found
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise missing_extra("torch", "torch", needed_for="The study matmul-gpu") from None
-    return torch
 
 
 @contextlib.contextmanager
 def _precision(wanted: str) -> Iterator[None]:
-    torch = _torch()
+    torch = require_torch("The study matmul-gpu")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(wanted)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _seconds(torch: Any, device: str, call: Callable[[], object], repeats: int) -> float:
-    """Return the seconds of one call: on a GPU by the GPU's events, around so many of them."""
-    if device != "cuda":
-        start = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        return (time.perf_counter() - start) / repeats
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(repeats):
-        call()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) * 1e-3 / repeats
 
 
 def _rms_error(operands: Operands, result: Any) -> float:

@@ -133,7 +133,7 @@ class SpdSolve(TimingStudy):
         return Case(name, Linear(a, position))
 
     def _gpu(self) -> bool:
-        from wavetank.kernels.solvers.devices import found_gpu
+        from wavetank.kernels.cuda import found_gpu
 
         return self.accelerator == "cuda" or (self.accelerator == "auto" and found_gpu())
 

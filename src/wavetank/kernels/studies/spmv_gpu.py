@@ -8,43 +8,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wavetank.errors import MissingExtraError, missing_extra
+from wavetank.kernels.cuda import DeviceClock, described, require_cuda
 from wavetank.kernels.studies.spmv import IRREGULAR, SparseProduct
 from wavetank.records import Record
 from wavetank.settings import setting
-from wavetank.study import Case, Chart, Measurements, Metric
+from wavetank.study import Case, Chart, Measurements, Metric, in_turns
 
 _COO, _CSR = "cusparse-coo", "cusparse-csr"
 _TRIAD_ITEMS = 1 << 25
 _LEAST_PRODUCTS, _MOST_PRODUCTS = 10, 1000
 
 
-class _Clock:
-    """Times what is queued on a device, by the device's own events."""
+class _Clock(DeviceClock):
+    """A device's clock, with the triad that bounds it and graphs of launches."""
 
-    def __init__(self, torch: Any, device: str) -> None:
-        self._torch, self._on_gpu = torch, torch.device(device).type == "cuda"
-        items = _TRIAD_ITEMS if self._on_gpu else 1 << 16
-        self._triad = [torch.full((items,), float(number), dtype=torch.float64, device=device) for number in range(3)]
-
-    def seconds(self, queued: Callable[[], object]) -> float:
-        """Return the seconds that the device takes for what a call queues."""
-        if not self._on_gpu:
-            start = time.perf_counter()
-            queued()
-            return time.perf_counter() - start
-        begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.wait()
-        begin.record()
-        queued()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-    def wait(self) -> None:
-        """Wait for everything that is queued."""
-        if self._on_gpu:
-            self._torch.cuda.synchronize()
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        items = _TRIAD_ITEMS if self.on_gpu else 1 << 16
+        kind = self._torch.float64
+        self._triad = [self._torch.full((items,), float(number), dtype=kind, device=device) for number in range(3)]
 
     def triad_bytes_per_s(self) -> float:
         """Return the bandwidth of ``a = b + s * c`` in float64, read plus written."""
@@ -59,7 +41,7 @@ class _Clock:
             for _ in range(repeats):
                 product()
 
-        if not captured or not self._on_gpu:
+        if not captured or not self.on_gpu:
             return queue
         graph = self._torch.cuda.CUDAGraph()
         with self._torch.cuda.graph(graph):
@@ -116,19 +98,12 @@ class GpuSparseProduct(SparseProduct):
     def check(self) -> None:
         """Refuse what ``spmv`` refuses, and a machine without a GPU."""
         super().check()
-        torch = _torch()
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise MissingExtraError(
-                "The study spmv-gpu needs a CUDA device, and torch sees none.",
-                hint="wavetank compare spmv asks the same of the processor",
-            )
+        require_cuda("The study spmv-gpu", self.device, "wavetank compare spmv asks the same of the processor")
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
-        torch = _torch()
-        found = torch.cuda.get_device_name() if self.device == "cuda" and torch.cuda.is_available() else self.device
         return (
-            f"Device: {found}; torch {torch.__version__}.",
+            described(self.device),
             "The vector stays the same, so that x, and a small matrix, are in the device's cache when a product "
             "begins.",
             "Products of merbit-gpu and cuSPARSE are queued as one graph, so that a small one is not timed on how fast "
@@ -141,7 +116,7 @@ class GpuSparseProduct(SparseProduct):
 
     def run(self, trial: Any, built: Mapping[str, Any]) -> list[Record]:
         """Lay out and time all contenders on the trial's case, or on all cases."""
-        clock, records = _Clock(_torch(), self.device), []
+        clock, records = _Clock(self.device), []
         for case in (self.case(trial.case, trial.seed),) if trial.case else self.cases(trial.seed):
             records += self._time(clock, case, trial.seed, built)
         return records
@@ -164,8 +139,7 @@ class GpuSparseProduct(SparseProduct):
         clock.triad_bytes_per_s()
         for number in range(self.rounds):
             triad = clock.triad_bytes_per_s()
-            names = [*calls][number % len(calls) :] + [*calls][: number % len(calls)]
-            times = {name: clock.seconds(calls[name]) / repeats for name in names}
+            times = {name: clock.seconds(calls[name]) / repeats for name in in_turns(list(calls), number)}
             gains = self.derive({name: {case.name: took} for name, took in times.items()}, {})
             for name, took in times.items():
                 found = gains[name]
@@ -191,11 +165,3 @@ class GpuSparseProduct(SparseProduct):
                     mean = statistics.geometric_mean(gains[case] for case in IRREGULAR)
                     found[name].put(metric, mean, of="irregular")
         return found
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise missing_extra("torch", "torch", needed_for="The study spmv-gpu") from None
-    return torch

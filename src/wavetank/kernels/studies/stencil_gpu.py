@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.kernels.stencils.gpu import require_torch
+from wavetank.kernels.cuda import DeviceClock, described, require_cuda
 from wavetank.kernels.stencils.pattern import Stencil
 from wavetank.kernels.studies.stencil import NAMED, StencilStudy
 from wavetank.records import Record
 from wavetank.settings import setting
-from wavetank.study import Case, Chart, Measurements, Metric
+from wavetank.study import Case, Chart, Measurements, Metric, in_turns
 
 _OWN = "stencil-triton"
 # Of the product that tells the device's rate; a small one where Triton's interpreter stands for a GPU.
@@ -64,21 +63,19 @@ class GpuStencilStudy(StencilStudy):
     def check(self) -> None:
         """Refuse what ``stencil`` refuses, and a machine without a GPU."""
         super().check()
-        require_torch(self.device)
+        require_cuda("The study stencil-gpu", self.device, "wavetank compare stencil asks the same of the processor")
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
-        torch = require_torch(self.device)
-        found = torch.cuda.get_device_name() if self.device == "cuda" else self.device
         return (
-            f"Device: {found}; torch {torch.__version__}.",
+            described(self.device),
             "The grid is on the device already; nothing crosses the link to the processor.",
             "Sums are those of the pattern term by term; no contender takes several steps a pass.",
         )
 
     def contender(self, system: Any, case: Case) -> Callable[[], object]:
         """Return the contender's prepared call, which queues the work."""
-        torch = require_torch(self.device)
+        torch = require_cuda(self.name, self.device)
         grid = torch.from_numpy(case.data.grid.copy()).to(self.device)
         call: Callable[[], object] = system.prepare(grid, case.data.pattern, case.data.steps)
         return call
@@ -105,10 +102,10 @@ class GpuStencilStudy(StencilStudy):
             calls[name] = self.contender(system, case)
             # The first time libraries are loaded and kernels compiled.
             self.verify(case, name, calls[name]())
-        peak = self._product_flops_per_s()
+        clock = DeviceClock(self.device)
+        peak = self._product_flops_per_s(clock)
         for number in range(self.rounds):
-            names = [*calls][number % len(calls) :] + [*calls][: number % len(calls)]
-            times = {name: self._seconds(calls[name]) for name in names}
+            times = {name: clock.seconds(calls[name]) for name in in_turns(list(calls), number)}
             for name, found in self._figures(case, times, peak).items():
                 records += self.stamp(name, seed * self.rounds + number, found)
         return records
@@ -140,31 +137,16 @@ class GpuStencilStudy(StencilStudy):
                 found[name].put("ahead_of_best_peer", min(peers) / took, **at)
         return found
 
-    def _seconds(self, call: Callable[[], object]) -> float:
-        """Return the seconds the device takes for what a call queues."""
-        torch = require_torch(self.device)
-        if self.device != "cuda":
-            start = time.perf_counter()
-            call()
-            return time.perf_counter() - start
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-    def _product_flops_per_s(self) -> float:
-        torch = require_torch(self.device)
-        side = _PRODUCT_SIDE if self.device == "cuda" else _SMALL_PRODUCT_SIDE
+    def _product_flops_per_s(self, clock: DeviceClock) -> float:
+        torch = require_cuda(self.name, self.device)
+        side = _PRODUCT_SIDE if clock.on_gpu else _SMALL_PRODUCT_SIDE
         kind = torch.float32 if self.float_bits == 32 else torch.float64
         a = torch.full((side, side), 0.5, dtype=kind, device=self.device)
         out = torch.empty_like(a)
         allowed = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = False
         try:
-            took = min(self._seconds(lambda: torch.matmul(a, a, out=out)) for _ in range(4))
+            took = min(clock.seconds(lambda: torch.matmul(a, a, out=out)) for _ in range(4))
         finally:
             torch.backends.cuda.matmul.allow_tf32 = allowed
         return 2.0 * side**3 / took

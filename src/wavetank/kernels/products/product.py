@@ -176,6 +176,8 @@ def matmul(
             wanted = _threads(threads)
             if libraries.holds_to("numpy", wanted):
                 return np.matmul(a, b)
+            with libraries.held_to("numpy", wanted):
+                return np.matmul(a, b)
     if getattr(a, "is_cuda", False):
         from wavetank.kernels.products import gpu
 

@@ -9,7 +9,7 @@ import pytest
 from wavetank.errors import WavetankError
 from wavetank.serving import python_routers
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster
-from wavetank.serving.python_routers import compiled
+from wavetank.serving.python_routers import compiled_policy
 from wavetank.serving.routing.balance_route import BalanceRoute
 from wavetank.serving.routing.baselines import FewestKVTokens, FewestRequests, RandomWorker, RoundRobin
 from wavetank.serving.routing.power_of_two import PowerOfTwo
@@ -204,11 +204,11 @@ def test_two_simulations_within_each_other_do_not_mix():
 
 
 def test_a_compiled_router_goes_through_no_shim():
-    with compiled(RoundRobin(), _view(Cluster())) as (function, parameters):
+    with compiled_policy(RoundRobin(), _view(Cluster())) as (function, parameters):
         assert function is RoundRobin.choose
         assert parameters.tolist() == []
         assert python_routers._open == {}
-    with compiled(Chooser(lambda *_: 0), _view(Cluster())) as (function, parameters):
+    with compiled_policy(Chooser(lambda *_: 0), _view(Cluster())) as (function, parameters):
         assert len(python_routers._open) == 1
         assert parameters.tolist()[1:] == [1.5, 2.5]
     assert python_routers._open == {}

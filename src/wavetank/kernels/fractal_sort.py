@@ -32,7 +32,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from wavetank.errors import BadValueError
@@ -51,6 +50,7 @@ from wavetank.kernels.paged_sort import (
     turn,
     wide_scratch_bytes,
 )
+from wavetank.sim.compiled import compiled
 
 STREAMS = 4
 _MOST_TABLES = 8
@@ -76,7 +76,7 @@ _LOW_HALF = np.uint64(0xFFFF)
 _BYTE, _HALF = np.uint64(8), np.uint64(16)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _add_bytes(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray[Any]) -> None:
     """Count the keys of words ``first`` to ``stop`` of each quarter of ``words``, eight in a word."""
     quarter, last = words.size // STREAMS, tables.shape[0] - 1
@@ -94,7 +94,7 @@ def _add_bytes(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray
             a, b, c, d = a >> _BYTE, b >> _BYTE, c >> _BYTE, d >> _BYTE
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _add_halves(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray[Any]) -> None:
     """Count the keys of words ``first`` to ``stop`` of each quarter of ``words``, four in a word."""
     quarter, last = words.size // STREAMS, tables.shape[0] - 1
@@ -112,7 +112,7 @@ def _add_halves(words: NDArray[np.uint64], first: int, stop: int, tables: NDArra
             a, b, c, d = a >> _HALF, b >> _HALF, c >> _HALF, d >> _HALF
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(nogil=True, forceinline=True)
 def _add_in_turns(words: NDArray[np.uint64], first: int, stop: int, tables: NDArray[Any], width: np.uint64) -> None:
     """Count like the two above, keys of ``width`` bits, where each quarter has two of eight tables by turns."""
     quarter, mask = words.size // STREAMS, (np.uint64(1) << width) - np.uint64(1)
@@ -134,7 +134,7 @@ def _add_in_turns(words: NDArray[np.uint64], first: int, stop: int, tables: NDAr
             a, b, c, d = a >> width, b >> width, c >> width, d >> width
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _held(tables: NDArray[Any], size: int) -> int:
     """Return the sum of all counters."""
     total = np.uint64(0)
@@ -144,7 +144,7 @@ def _held(tables: NDArray[Any], size: int) -> int:
     return int(total)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _drain(tables: NDArray[Any], totals: NDArray[np.uint32]) -> None:
     """Add the counters to ``totals`` and clear them."""
     for row in range(tables.shape[0]):
@@ -153,7 +153,7 @@ def _drain(tables: NDArray[Any], totals: NDArray[np.uint32]) -> None:
             tables[row, key] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _count_part(words: NDArray[np.uint64], tables: NDArray[Any], full: int, totals: NDArray[np.uint32]) -> int:
     """Add to ``totals``, shape (256,) or (65536,), how often each key occurs in ``words``.
 
@@ -203,7 +203,7 @@ def _count_part(words: NDArray[np.uint64], tables: NDArray[Any], full: int, tota
     return again
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _count_matches(keys: NDArray[Any], values: NDArray[Any], counts: NDArray[np.int64]) -> bool:
     """Count each of ``values``; stop and return False at the first block that holds another key."""
     for start in range(0, keys.size, _COMPARE_BLOCK):

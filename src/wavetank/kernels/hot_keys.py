@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.kernels.crew import Crew, parts_of
 from wavetank.kernels.key_codec import Codec, encode
 from wavetank.kernels.paged_sort import sample_of, sort_wide
+from wavetank.sim.compiled import compiled
 
 _SLOT_BITS = 10
 _SAMPLE, _RECURS = 4096, 3
@@ -77,7 +77,7 @@ def hot_keys(keys: NDArray[Any], codec: Codec) -> HotKeys | None:
     return HotKeys(slots, taken[order])
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _part(keys: NDArray[Any], slots: NDArray[Any], cold: NDArray[Any], counts: NDArray[np.int64]) -> int:
     """Count the hot keys in ``counts``, shape (4, slots), and write the others to ``cold``; return their number."""
     kept = np.uint64(0)
@@ -101,7 +101,7 @@ def _part(keys: NDArray[Any], slots: NDArray[Any], cold: NDArray[Any], counts: N
     return int(kept)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _place(keys: NDArray[Any], code: np.uint64, codec: Codec) -> int:
     """Return how many of the sorted ``keys`` have a smaller code."""
     low, high = 0, keys.size
@@ -114,7 +114,7 @@ def _place(keys: NDArray[Any], code: np.uint64, codec: Codec) -> int:
     return low
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _weave(
     out: NDArray[Any], cold: NDArray[Any], hot: NDArray[Any], counts: NDArray[np.int64], codec: Codec,
     start: int, stop: int,

@@ -15,8 +15,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import DTypeLike, NDArray
+
+from wavetank.sim.compiled import compiled
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -54,14 +55,14 @@ def identity(codec: Codec) -> Codec:
     return Codec(np.uint64(0), np.uint64(0), np.uint64(0), codec.top, codec.mask)
 
 
-@njit(cache=True)
+@compiled
 def encode(bits: Any, codec: Codec) -> Any:
     """Map the bits of a key (uint64) to its code (uint64)."""
     flipped = bits ^ (((np.uint64(0) - (bits >> codec.top)) & codec.fold) | codec.flip)
     return (flipped - codec.base) & codec.mask
 
 
-@njit(cache=True)
+@compiled
 def decode(code: Any, codec: Codec) -> Any:
     """Map a code (uint64) back to the bits of its key (uint64)."""
     flipped = (code + codec.base) & codec.mask

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of, cuts
+from wavetank.sim.compiled import compiled
 from wavetank.units import show
 
 PROFILE_VERSION = 2
@@ -184,7 +184,7 @@ def require_memory(need_bytes: int, purpose: str, hint: str = "take a smaller ca
         )
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=True)
 def _triad(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], scale: float) -> None:
     for i in range(a.size):
         a[i] = b[i] + scale * c[i]

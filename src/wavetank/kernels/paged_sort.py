@@ -23,12 +23,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.kernels.crew import Crew, parts_of
 from wavetank.kernels.key_codec import Codec, decode, decoded_bits, encode, identity
 from wavetank.kernels.stream_stores import LINE_BYTES, copy_line, fence, store_line
+from wavetank.sim.compiled import compiled
 
 PAGE_BYTES = 1 << 17
 # A page this large is partitioned again: with its scratch it would no longer fit a share of the last-level cache.
@@ -54,7 +54,7 @@ WORD_COPIES = {
 }
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def expand(
     out: NDArray[Any], values: NDArray[Any], ends: NDArray[np.uint64], start: int, stop: int, copies: np.uint64
 ) -> None:
@@ -94,7 +94,7 @@ def expand(
     fence()
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _span(keys: NDArray[Any], codec: Codec) -> tuple[np.uint64, np.uint64]:
     """Return the smallest and the largest code."""
     low = encode(np.uint64(keys[0]), codec)
@@ -106,7 +106,7 @@ def _span(keys: NDArray[Any], codec: Codec) -> tuple[np.uint64, np.uint64]:
     return low, high
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _steps(keys: NDArray[Any], codec: Codec) -> tuple[int, int]:
     """Return how often a code is smaller than the one before, and how often larger."""
     # Sums without branches over neighbouring slices, which the compiler turns into vector compares.
@@ -119,7 +119,7 @@ def _steps(keys: NDArray[Any], codec: Codec) -> tuple[int, int]:
     return falls, rises
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _copy_if_rising(keys: NDArray[Any], first: int, out: NDArray[Any], codec: Codec) -> bool:
     """Copy ``keys[first:]`` to ``out`` while no code is smaller than the one before; False at the first that is."""
     for start in range(first, keys.size, _TREND_BLOCK):
@@ -130,7 +130,7 @@ def _copy_if_rising(keys: NDArray[Any], first: int, out: NDArray[Any], codec: Co
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _copy_if_falling(keys: NDArray[Any], first: int, out: NDArray[Any], codec: Codec) -> bool:
     """Copy ``keys[first:]`` backwards while no code is larger than the one before; False at the first that is."""
     stop = out.size
@@ -145,7 +145,7 @@ def _copy_if_falling(keys: NDArray[Any], first: int, out: NDArray[Any], codec: C
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _turn(keys: NDArray[Any], ids: NDArray[np.int64], out: NDArray[Any], out_ids: NDArray[np.int64]) -> None:
     """Write a part that never rises backwards, and its ids run by run."""
     stop, at = keys.size, 0
@@ -160,7 +160,7 @@ def _turn(keys: NDArray[Any], ids: NDArray[np.int64], out: NDArray[Any], out_ids
         stop = start
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _count(keys: NDArray[Any], codec: Codec, low: np.uint64, shift: np.uint64, counts: NDArray[np.uint32]) -> None:
     """Add to ``counts``, shape (4, pages), the keys of each page; neighbouring keys go to different rows."""
     whole = keys.size - keys.size % 4
@@ -184,14 +184,14 @@ class _Stream(NamedTuple):
     """Bytes of an item."""
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _stream(out: NDArray[Any], lines: NDArray[Any]) -> _Stream:
     item, address = np.uint64(out.itemsize), np.uint64(out.ctypes.data)
     last = np.uint64(LINE_BYTES) // item - _ONE
     return _Stream(address, np.uint64(lines.ctypes.data), (address // item) & last, last, item)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@compiled(nogil=True, forceinline=True)
 def _put(
     value: Any, page: np.uint64, at: np.uint64, starts: NDArray[np.uint64],
     out: NDArray[Any], lines: NDArray[Any], stream: _Stream,
@@ -212,7 +212,7 @@ def _put(
                 out[i] = lines[first + ((np.uint64(i) + stream.phase) & stream.last)]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _put_rest(
     page: np.uint64, stop: np.uint64, start: np.uint64, out: NDArray[Any], lines: NDArray[Any], stream: _Stream
 ) -> None:
@@ -223,7 +223,7 @@ def _put_rest(
         out[i] = lines[first + ((np.uint64(i) + stream.phase) & stream.last)]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _partition(
     keys: NDArray[Any], ids: Any, codec: Codec, low: np.uint64, shift: np.uint64,
     page_of: Any, starts: NDArray[np.uint64],
@@ -257,7 +257,7 @@ def _partition(
     fence()
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _scatter(
     keys: NDArray[Any], ids: Any, codec: Codec, low: np.uint64, shift: np.uint64,
     page_of: Any, starts: NDArray[np.uint64], out: NDArray[Any], out_ids: Any,
@@ -276,7 +276,7 @@ def _scatter(
             out_ids[at] = ids[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _two_passes(
     page: NDArray[Any], ids: Any, low: Any, shift: np.uint64, digit: np.uint64,
     spare: NDArray[Any], spare_ids: Any, counts: NDArray[np.uint32],
@@ -311,7 +311,7 @@ def _two_passes(
             ids[at] = spare_ids[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _insert(page: NDArray[Any], ids: Any, budget: int) -> bool:
     """Sort a nearly sorted page by insertion; give up, with the page still whole, after ``budget`` moves."""
     for i in range(1, page.size):
@@ -335,7 +335,7 @@ def _insert(page: NDArray[Any], ids: Any, budget: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _count_page(page: NDArray[Any], low: Any, values: int, counts: NDArray[np.uint32]) -> None:
     """Sort a page whose keys are ``low`` to ``low + values - 1`` by counting."""
     counts[:values] = 0
@@ -349,7 +349,7 @@ def _count_page(page: NDArray[Any], low: Any, values: int, counts: NDArray[np.ui
             at += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _bit_length(value: np.uint64) -> int:
     length = 0
     while value:
@@ -358,7 +358,7 @@ def _bit_length(value: np.uint64) -> int:
     return length
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _sort_page(page: NDArray[Any], ids: Any, spare: NDArray[Any], spare_ids: Any, counts: NDArray[np.uint32]) -> None:
     """Sort one page of codes stably; ``counts`` has 2^16 entries."""
     if page.size <= _INSERTION:
@@ -388,7 +388,7 @@ def _sort_page(page: NDArray[Any], ids: Any, spare: NDArray[Any], spare_ids: Any
         _two_passes(page, ids, low, np.uint64(from_bit), np.uint64(digit), spare, spare_ids, two)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _sort_pages(out: NDArray[Any], ids: Any, edges: NDArray[np.int64], large: int, codec: Codec) -> None:
     """Sort the pages between ``edges`` that hold fewer than ``large`` codes, and turn codes back into keys."""
     longest = 0
@@ -436,7 +436,7 @@ def copy_if_falling(keys: NDArray[Any], out: NDArray[Any], codec: Codec, crew: C
     return all(crew(_copy_if_falling, calls))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _run_end(keys: NDArray[Any], at: int) -> int:
     """Return where the run of equal keys that ``keys[at - 1]`` belongs to ends."""
     while at < keys.size and keys[at] == keys[at - 1]:

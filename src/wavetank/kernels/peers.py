@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
 from wavetank.errors import BadValueError, missing_extra
+from wavetank.sim.compiled import compiled
 
 
 class _Peer:
@@ -197,7 +197,7 @@ class DuckDBSort(NumpySort):
         return call
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _count_and_expand(keys: Any, size: int) -> Any:
     counts = np.zeros(size, np.int64)
     for key in keys:
@@ -211,7 +211,7 @@ def _count_and_expand(keys: Any, size: int) -> Any:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _radix_passes(keys: Any, digits: int) -> Any:
     source, target = keys.copy(), np.empty_like(keys)
     for digit in range(digits):

@@ -31,11 +31,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 
 from wavetank.errors import BadValueError
 from wavetank.platforms.catalog import Device, Model, as_device, as_model
 from wavetank.platforms.memory import Precision, check_tensor_parallel, kv_share, weight_bytes_per_parameter
+from wavetank.sim.compiled import compiled
 
 STEP_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64, types.float64[::1])
 """Signature of a compiled step time: (R, C, P, S, table) -> picoseconds."""
@@ -122,7 +123,7 @@ def _count(name: str, value: int) -> int:
     return count
 
 
-@njit(STEP_SIGNATURE, cache=True)
+@compiled(STEP_SIGNATURE)
 def _fitted(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
     ps = table[0] + table[1] * R + table[3] * P + table[4] * S
     return max(1, int(ps + 0.5)) + int(table[2]) * C
@@ -304,7 +305,7 @@ FIXED, _DENSE_BYTES, _DENSE_FLOPS, _EXPERT_BYTES, _EXPERT_FLOPS, _LOG_UNTOUCHED 
 HEAD_BYTES, HEAD_FLOPS, PER_PAIR, PER_TOKEN, SLOPE = range(6, 11)
 
 
-@njit(STEP_SIGNATURE, cache=True)
+@compiled(STEP_SIGNATURE)
 def _roofline(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
     tokens = R + P
     rows = R + (1 if P > 0 else 0)

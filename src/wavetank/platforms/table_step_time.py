@@ -57,6 +57,7 @@ from wavetank.platforms.step_time import (
     step_ps,
     within,
 )
+from wavetank.sim.compiled import compiled
 
 _Array = npt.NDArray[np.float64]
 
@@ -118,7 +119,7 @@ def _square(table: _Array, start: int, rows: int, columns: int, x: float, y: flo
     return _between(_between(table[at], table[at + 1], v), _between(table[at + columns], table[at + columns + 1], v), u)
 
 
-@njit(STEP_SIGNATURE, cache=True)
+@compiled(STEP_SIGNATURE)
 def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
     tokens, rows = int(table[0]), int(table[1])
     chunks, prompts = int(table[2]), int(table[3])
@@ -175,7 +176,7 @@ def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
     return max(1, int(ps + 0.5))
 
 
-@njit(STEP_SIGNATURE, cache=True)
+@compiled(STEP_SIGNATURE)
 def _linear_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
     ps = _line(table, 5, int(table[0]), R + P) + table[3] * S
     ps += max(table[1], table[2] * (R + (1 if P > 0 else 0)))

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.settings import setting
+from wavetank.sim.compiled import compiled
 
 if TYPE_CHECKING:
     from wavetank.platforms.step_time import StepTime
@@ -46,7 +47,7 @@ def scaled_ps(ps: int, millionths: int) -> int:
     return int(ps * (millionths / 1e6) + 0.5)
 
 
-@njit(int64(int64, int64), cache=True)
+@compiled(int64(int64, int64))
 def _scaled_ps(ps: int, millionths: int) -> int:
     return scaled_ps(ps, millionths)
 

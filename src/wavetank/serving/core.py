@@ -39,6 +39,7 @@ from wavetank.serving.interfaces import (
     WorkersView,
 )
 from wavetank.sim.borrow import borrowed
+from wavetank.sim.compiled import compiled
 
 NEVER = np.int64(2**62)
 PS = 1e12
@@ -1296,9 +1297,8 @@ _ROUTED = (
 )
 
 
-@njit(
+@compiled(
     int64(*_ROUTED, CHOOSE_TYPE, _FLOATS, _FLOATS, WORKERS_TYPE, _FLOATS, types.int64[::1]),
-    cache=True,
     nogil=True,
 )
 def run_arrivals(
@@ -1436,7 +1436,7 @@ def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, unt
             return nearest
 
 
-@njit(
+@compiled(
     int64(
         *_ROUTED,
         PLACE_TYPE,
@@ -1449,7 +1449,6 @@ def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, unt
         _FLOATS,
         types.int64[::1],
     ),
-    cache=True,
     nogil=True,
 )
 def run_pool(

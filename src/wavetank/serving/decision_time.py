@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
-from numba import njit, types, void
+from numba import types, void
 from numpy.typing import NDArray
 
 from wavetank.rng import stream
@@ -23,18 +23,19 @@ from wavetank.serving.interfaces import (
     PoolView,
     WorkersView,
 )
-from wavetank.serving.python_routers import compiled
+from wavetank.serving.python_routers import compiled_policy
+from wavetank.sim.compiled import compiled
 
 _FLOATS, _INTS = types.float64[::1], types.int64[::1]
 
 
-@njit(void(CHOOSE_TYPE, types.int64, WORKERS_TYPE, ARRIVAL_TYPE, _FLOATS, _FLOATS), cache=True)
+@compiled(void(CHOOSE_TYPE, types.int64, WORKERS_TYPE, ARRIVAL_TYPE, _FLOATS, _FLOATS))
 def _choose_often(choose: Any, times: int, view: WorkersView, arrival: Arrival, state: Any, parameters: Any) -> None:
     for _ in range(times):
         choose(view, arrival, state, parameters)
 
 
-@njit(void(PLACE_TYPE, types.int64, WORKERS_TYPE, POOL_TYPE, ACTIVE_TYPE, _FLOATS, _FLOATS, _INTS), cache=True)
+@compiled(void(PLACE_TYPE, types.int64, WORKERS_TYPE, POOL_TYPE, ACTIVE_TYPE, _FLOATS, _FLOATS, _INTS))
 def _place_often(
     place: Any,
     times: int,
@@ -71,7 +72,7 @@ def decision_s(router: ArrivalRouter | PoolRouter, *, workers: int, waiting: int
         np.zeros(workers), np.zeros(workers, np.int64), np.zeros(workers), np.zeros(workers), np.zeros(workers),
     )  # fmt: skip
     state = np.ascontiguousarray(router.initial_state(workers), np.float64).copy()
-    with compiled(router, view) as (function, parameters):
+    with compiled_policy(router, view) as (function, parameters):
         arguments: tuple[Any, ...]
         if isinstance(router, PoolRouter):
             active = int(running.sum()) if getattr(router, "reads_active", False) else 0

@@ -13,13 +13,14 @@ plain Python functions work as well, slower.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numba import njit, typeof, types
+from numba import typeof, types
 from numpy.typing import NDArray
+
+from wavetank.sim.compiled import compiled
 
 
 class WorkersView(NamedTuple):
@@ -94,18 +95,13 @@ Place = Callable[[WorkersView, PoolView, ActiveView, NDArray[np.float64], NDArra
 
 
 def choose_function(function: Choose) -> Any:
-    """Compile a ``choose`` function for the simulator's inner loop (cached on disk where it stands in a file)."""
-    return njit(CHOOSE_SIGNATURE, cache=_in_a_file(function), nogil=True)(function)
+    """Compile a ``choose`` function for the simulator's inner loop (kept on disk where it stands in a file)."""
+    return compiled(CHOOSE_SIGNATURE, nogil=True)(function)
 
 
 def place_function(function: Place) -> Any:
-    """Compile a ``place`` function for the simulator's inner loop (cached on disk where it stands in a file)."""
-    return njit(PLACE_SIGNATURE, cache=_in_a_file(function), nogil=True)(function)
-
-
-def _in_a_file(function: Callable[..., int]) -> bool:
-    """Say whether a function's module can be found again: typed at a prompt or executed from text it cannot."""
-    return hasattr(sys.modules.get(function.__module__), "__file__")
+    """Compile a ``place`` function for the simulator's inner loop (kept on disk where it stands in a file)."""
+    return compiled(PLACE_SIGNATURE, nogil=True)(function)
 
 
 class Router(Protocol):

@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 
 @contextlib.contextmanager
-def compiled(router: ArrivalRouter | PoolRouter, view: WorkersView) -> Iterator[tuple[Any, NDArray[np.float64]]]:
+def compiled_policy(router: ArrivalRouter | PoolRouter, view: WorkersView) -> Iterator[tuple[Any, NDArray[np.float64]]]:
     """Give the compiled function of a router, and the parameters to call it with.
 
     Parameters

@@ -18,7 +18,7 @@ from wavetank.serving import core
 from wavetank.serving.adapters import codes_of, share_with_a_slot
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.interfaces import ActiveView, ArrivalRouter, PoolRouter, PoolView, WorkersView
-from wavetank.serving.python_routers import compiled
+from wavetank.serving.python_routers import compiled_policy
 
 if TYPE_CHECKING:
     from wavetank.workloads.requests import RequestTrace
@@ -399,7 +399,7 @@ def _run(
     view = _view(cluster)
     state = np.ascontiguousarray(router.initial_state(cluster.workers), np.float64).copy()
     step = cluster.step_time.function
-    with compiled(router, view) as (function, parameters):
+    with compiled_policy(router, view) as (function, parameters):
         if isinstance(router, PoolRouter):
             ended = core.run_pool(
                 tables,

@@ -9,15 +9,17 @@ Source: G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Genera
 from __future__ import annotations
 
 import numpy as np
-from numba import float64, int64, njit, uint64
+from numba import float64, int64, uint64
 from numpy.typing import NDArray
+
+from wavetank.sim.compiled import compiled
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
-@njit(uint64(uint64), cache=True, inline="always")
+@compiled(uint64(uint64), inline="always")
 def mix(bits: int) -> int:
     """Return SplitMix64's finaliser of 64 bits."""
     bits = (bits ^ (bits >> np.uint64(30))) * _FIRST
@@ -25,7 +27,7 @@ def mix(bits: int) -> int:
     return bits ^ (bits >> np.uint64(31))
 
 
-@njit(float64(float64[::1]), cache=True)
+@compiled(float64(float64[::1]))
 def next_uniform(stream: NDArray[np.float64]) -> float:
     """Draw a number from [0, 1).
 
@@ -39,7 +41,7 @@ def next_uniform(stream: NDArray[np.float64]) -> float:
     return np.float64(bits >> np.uint64(11)) * 2.0**-53
 
 
-@njit(int64(float64[::1], int64), cache=True)
+@compiled(int64(float64[::1], int64))
 def next_below(stream: NDArray[np.float64], bound: int) -> int:
     """Draw a whole number from 0 to ``bound - 1``."""
     return np.int64(next_uniform(stream) * bound)

@@ -25,6 +25,7 @@ from wavetank.kernels.crew import crew_of
 from wavetank.kernels.products.microkernel import LINE_BYTES, multiply_tile, tile_of
 from wavetank.kernels.products.packing import pack_panels, pack_rows, spread_tiles, terms_of
 from wavetank.kernels.products.schemes import Scheme
+from wavetank.sim.compiled import compiled
 
 # Between packed panels: without it all panels of a row would compete for the same few places of the caches.
 PANEL_GAP_BYTES = 128
@@ -84,7 +85,7 @@ def chunk_bytes(column, panels, blocking):  # type: ignore[no-untyped-def]
     return column // blocking.depth * panels * panel_bytes(blocking.depth, blocking)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def multiply_fused(one, left, right, result, share, buffers, blocking):  # type: ignore[no-untyped-def]
     """Compute a thread's share of all products and add them to the result.
 
@@ -145,7 +146,7 @@ def multiply_fused(one, left, right, result, share, buffers, blocking):  # type:
                 )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _pack_right(one, right, inner, first_panel, last_panel, panels, target, target_product, blocking):  # type: ignore[no-untyped-def]
     """Pack the column panels of all sums of the right operand, for products with many left ones."""
     itemsize, lanes, tile_columns = blocking.itemsize, blocking.lanes, blocking.tile_columns

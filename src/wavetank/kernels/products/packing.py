@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.kernels.products.microkernel import (
@@ -33,6 +32,7 @@ from wavetank.kernels.products.microkernel import (
     sum_panels,
     transpose_square,
 )
+from wavetank.sim.compiled import compiled
 
 
 class Terms(NamedTuple):
@@ -60,7 +60,7 @@ class Terms(NamedTuple):
     """Distance of neighbours in a row."""
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _pack_edge(terms, product, row, rows, column, columns, target, target_row, lanes, itemsize):  # type: ignore[no-untyped-def]
     """Pack rows of which some lie outside a block, or end within a vector."""
     begin, end = terms.start[product], terms.start[product + 1]
@@ -77,7 +77,7 @@ def _pack_edge(terms, product, row, rows, column, columns, target, target_row, l
                     add_from_part(to + j * itemsize, source + j * itemsize, scale, inside - j)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def pack_rows(one, terms, product, row, rows, column, columns, target, target_row, panel, lanes, itemsize):  # type: ignore[no-untyped-def]
     """Pack ``rows`` rows of a sum, from ``row`` on, ``columns`` elements each from ``column`` on.
 
@@ -136,7 +136,7 @@ def pack_rows(one, terms, product, row, rows, column, columns, target, target_ro
                 )
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def pack_panels(one, terms, product, row, rows, column, panels, target, panel_bytes, panel, lanes, itemsize):  # type: ignore[no-untyped-def]
     """Pack ``rows`` rows of a sum into ``panels`` column panels, ``panel_bytes`` apart; what is outside is zero.
 
@@ -171,7 +171,7 @@ def pack_panels(one, terms, product, row, rows, column, panels, target, panel_by
         )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def spread_tiles(terms, product, row, rows, column, panels, tiles, panel_bytes, panel, lanes, itemsize):  # type: ignore[no-untyped-def]
     """Add up to a tile's ``rows`` of finished tiles that lie side by side to every block that they contribute to.
 
@@ -198,7 +198,7 @@ def spread_tiles(terms, product, row, rows, column, panels, tiles, panel_bytes, 
                     set_part(to + j * itemsize, source + j * itemsize, scale, rest - j)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def spread_rows(terms, product, row, rows, column, columns, source, source_row, lanes, itemsize):  # type: ignore[no-untyped-def]
     """Add ``rows`` whole rows of a product kept in memory to every block that it contributes to."""
     begin, end = terms.start[product], terms.start[product + 1]

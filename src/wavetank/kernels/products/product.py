@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, nearest_of
@@ -33,6 +32,7 @@ from wavetank.kernels.machine import require_memory, usable_cores
 from wavetank.kernels.products import combined, decision, fused, libraries, profile
 from wavetank.kernels.products.decision import Candidate, ProductPlan, check_method
 from wavetank.kernels.products.schemes import CLASSICAL, Scheme, scheme_of
+from wavetank.sim.compiled import compiled
 
 if TYPE_CHECKING:
     from wavetank.kernels.products.gpu import GpuPlan, PreparedTensor
@@ -251,7 +251,7 @@ def _multiply(
             fused.fused_product(left, right, result, CLASSICAL, chosen.threads)
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@compiled(nogil=True, fastmath={"reassoc"})
 def _deviation(rows: NDArray[Any]) -> float:
     """Return 0 for finite rows: anything else times zero is not zero."""
     total = 0.0

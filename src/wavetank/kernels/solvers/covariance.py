@@ -17,16 +17,16 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.machine import require_memory
 from wavetank.kernels.solvers.triangle import BlockTriangle, column_starts
 from wavetank.rng import stream
+from wavetank.sim.compiled import compiled
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=True)
 def _fill_triangle(
     points: NDArray[np.float64],
     data: NDArray[np.float64],

@@ -33,7 +33,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -50,6 +50,7 @@ from wavetank.kernels.solvers.triangle import (
     pack_rows,
     triangle_blocks,
 )
+from wavetank.sim.compiled import compiled
 
 Vector = NDArray[np.float64]
 
@@ -218,7 +219,7 @@ class Device(Protocol):
         ...
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=True)
 def _advance(alpha: float, x: Vector, r: Vector, d: Vector, q: Vector) -> float:
     total = 0.0
     for i in range(x.size):
@@ -229,13 +230,13 @@ def _advance(alpha: float, x: Vector, r: Vector, d: Vector, q: Vector) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=True)
 def _redirect(beta: float, d: Vector, r: Vector) -> None:
     for i in range(d.size):
         d[i] = r[i] + beta * d[i]
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=True)
 def _dot(x: Vector, y: Vector) -> float:
     total = 0.0
     for i in range(x.size):
@@ -724,7 +725,7 @@ def _loaded(context: Any, flag: Any) -> Any:
     return types.int64(flag), generate
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _wait_while(flag: NDArray[np.int64], value: int, turns: int) -> None:
     """Return when ``flag[0]`` is no longer ``value``, or after so many turns."""
     for _ in range(turns):

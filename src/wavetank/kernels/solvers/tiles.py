@@ -18,7 +18,6 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.kernels.products.microkernel import (
@@ -28,6 +27,7 @@ from wavetank.kernels.products.microkernel import (
     tile_of,
     transpose_square,
 )
+from wavetank.sim.compiled import compiled
 
 _WORD = 8
 # What compiled code is made for: this processor's register tile.
@@ -64,7 +64,7 @@ def scratch(block: int) -> NDArray[np.float64]:
     return aligned(block * block + block * _TILE_COLUMNS + _TILE_ROWS * _TILE_COLUMNS)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _pack(source: int, block: int, target: int) -> None:
     """Write the negative of the block at ``source`` as panels: ``block`` rows of a tile's columns, transposed."""
     for panel in range(0, block, _TILE_COLUMNS):
@@ -76,7 +76,7 @@ def _pack(source: int, block: int, target: int) -> None:
                 )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _subtract(left: int, rows: int, packed: int, target: int, block: int, diagonal: bool, tile: int) -> None:
     """Add to ``rows`` rows at ``target`` their product with the packed block; of a diagonal block the lower panels."""
     row_bytes = block * _WORD
@@ -99,7 +99,7 @@ def _subtract(left: int, rows: int, packed: int, target: int, block: int, diagon
             spread_panels(to + panel * wide, row_bytes, tile, 0, high, 1, 1.0, True)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def update(
     data: int, starts: NDArray[np.int64], block: int, k: int, first: int, last: int, low: int, high: int, repeats: int,
     waste: int, room: int,
@@ -135,7 +135,7 @@ def update(
         _subtract(left, rows, room, data + (starts[j] + top) * size, block, top == j, tile)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _invert(lower: NDArray[np.float64], inverse: NDArray[np.float64]) -> None:
     """Write the transposed inverses of the triangles along the diagonal, each as wide as a tile."""
     for panel in range(0, lower.shape[0], _TILE_COLUMNS):
@@ -150,7 +150,7 @@ def _invert(lower: NDArray[np.float64], inverse: NDArray[np.float64]) -> None:
                 inverse[panel + column, row] = value / lower[panel + row, panel + row]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _solve(
     c: int, rows: int, lower: NDArray[np.float64], lower_at: int, room: int, inverse: NDArray[np.float64],
 ) -> None:  # fmt: skip

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.given import array_of
 from wavetank.kernels.machine import require_memory
+from wavetank.sim.compiled import compiled
 
 Vector = NDArray[np.float64]
 Starts = NDArray[np.int64]
@@ -77,7 +77,7 @@ _EXPONENT = 0x7FF << 52
 _LINE = 8
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _copy_if_symmetric(bits: Starts, top: int, left: int, out: Starts, at: int, block: int) -> bool:
     """Store a block; return whether its mirror image has the same bits, and all its entries are finite.
 
@@ -95,7 +95,7 @@ def _copy_if_symmetric(bits: Starts, top: int, left: int, out: Starts, at: int, 
     return bool(wrong == 0)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _pack_rows(
     a: NDArray[np.float64], bits: Starts, data: Vector, out: Starts, starts: Starts, block: int, low: int, high: int,
     tolerance: float,
@@ -147,7 +147,7 @@ def _pack_rows(
     return 0, 0, 0
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _unpack(data: Vector, starts: Starts, block: int, out: NDArray[np.float64]) -> None:
     size = out.shape[0]
     for column in range(starts.size):
@@ -160,7 +160,7 @@ def _unpack(data: Vector, starts: Starts, block: int, out: NDArray[np.float64]) 
                     out[column * block + j, row * block + i] = value
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=True)
 def _both_ways(data: Vector, at: int, block: int, right: Vector, left: Vector, down: Vector, up: Vector) -> None:
     """Add ``A @ right`` to ``down`` and ``A.T @ left`` to ``up``; ``A`` is the block that begins at ``at``.
 
@@ -197,7 +197,7 @@ def _both_ways(data: Vector, at: int, block: int, right: Vector, left: Vector, d
         row += 1
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=True)
 def _downwards(data: Vector, at: int, block: int, right: Vector, down: Vector) -> None:
     for row in range(block):
         a = data[at + row * block : at + (row + 1) * block]
@@ -207,7 +207,7 @@ def _downwards(data: Vector, at: int, block: int, right: Vector, down: Vector) -
         down[row] += total
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@compiled(nogil=True, fastmath=True)
 def _upwards(data: Vector, at: int, block: int, left: Vector, up: Vector) -> None:
     for row in range(block):
         a = data[at + row * block : at + (row + 1) * block]
@@ -216,7 +216,7 @@ def _upwards(data: Vector, at: int, block: int, left: Vector, up: Vector) -> Non
             up[j] += a[j] * factor
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def multiply_rows(
     data: Vector,
     starts: Starts,

@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.kernels.crew import cuts
@@ -27,6 +26,7 @@ from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.sparse.compressed import compressed_rows
 from wavetank.kernels.sparse.merge_path import crossing
 from wavetank.settings import setting
+from wavetank.sim.compiled import compiled
 
 Product = Callable[[], NDArray[Any]]
 # Below these many nonzeros waking another thread through the operating system takes longer than it saves.
@@ -54,7 +54,7 @@ def _together(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> Cal
     return run
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _dot(columns: Any, values: Any, begin: int, end: int, x: Any) -> Any:
     # Four sums, so that an addition need not wait for the one before.
     a = b = c = d = x.dtype.type(0)
@@ -71,7 +71,7 @@ def _dot(columns: Any, values: Any, begin: int, end: int, x: Any) -> Any:
     return (a + b) + (c + d)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _rows(begin: int, end: int, starts: Any, columns: Any, values: Any, x: Any, y: Any) -> None:
     for row in range(begin, end):
         y[row] = _dot(columns, values, np.int64(starts[row]), np.int64(starts[row + 1]), x)
@@ -103,7 +103,7 @@ class RowSplit:
         return product
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _merged(
     worker: int, workers: int, starts: Any, columns: Any, values: Any, x: Any, y: Any, carries: Any, rows: Any
 ) -> None:
@@ -150,7 +150,7 @@ class MergeCsr:
         return product
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _sell_fill(
     starts: Any, columns: Any, values: Any, order: Any, slices: Any, height: int, out_c: Any, out_v: Any
 ) -> None:
@@ -161,7 +161,7 @@ def _sell_fill(
             at += height
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _sell(
     begin: int, end: int, order: Any, slices: Any, lengths: Any, height: int, columns: Any, values: Any, x: Any, y: Any
 ) -> None:
@@ -220,7 +220,7 @@ class SellCSigma:
         return product
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _coordinates(rows: Any, columns: Any, values: Any, x: Any, y: Any) -> None:
     for at in range(rows.size):
         y[rows[at]] += values[at] * x[columns[at]]

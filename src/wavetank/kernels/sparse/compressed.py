@@ -9,10 +9,10 @@ import operator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
+from wavetank.sim.compiled import compiled
 
 VALUE_TYPES = (np.dtype(np.float64), np.dtype(np.float32))
 _MOST_COLUMNS = 1 << 31
@@ -35,7 +35,7 @@ class CompressedRows(NamedTuple):
         return int(self.columns.size)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _first_falling(starts: NDArray[Any]) -> int:
     for i in range(starts.size - 1):
         if starts[i] > starts[i + 1]:
@@ -43,7 +43,7 @@ def _first_falling(starts: NDArray[Any]) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _range(columns: NDArray[Any]) -> tuple[int, int]:
     low, high = columns[0], columns[0]
     for i in range(columns.size):

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.kernels.sparse.merge_path import crossing
+from wavetank.sim.compiled import compiled
 
 WORD = 64
 
@@ -56,7 +56,7 @@ class Descriptors:
         return self.bits.nbytes + self.first_row.nbytes + self.first_nonzero.nbytes
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _fill(row_starts: NDArray[Any], steps: int, first_row: Any, first_nonzero: Any, bits: Any) -> None:
     total = row_starts.size - 1 + np.int64(row_starts[-1])
     for segment in range(bits.shape[0]):

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from wavetank.kernels.sparse.merge_path import row_of
+from wavetank.sim.compiled import compiled
 
 STEPS = 64
 REGISTER_BYTES = 64
@@ -180,7 +181,7 @@ def _loading(
     return types.int64(*arguments), _generator(values, columns, x, False)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def steps_of(segment: int, nonzeros: int, lanes: int) -> int:
     """Return the steps of a segment: ``STEPS``, or fewer for the last one, an even number."""
     left = nonzeros - segment * STEPS * lanes
@@ -188,7 +189,7 @@ def steps_of(segment: int, nonzeros: int, lanes: int) -> int:
     return (steps + _UNROLL - 1) // _UNROLL * _UNROLL
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def count_pieces(starts: NDArray[Any], lanes: int, begin: int, end: int, first_row: Any, pieces: Any) -> None:
     """Find each segment's first row, into ``first_row``, and the pieces that it emits, into ``pieces``."""
     nonzeros, rows = np.int64(starts[-1]), starts.size - 1
@@ -220,7 +221,7 @@ def count_pieces(starts: NDArray[Any], lanes: int, begin: int, end: int, first_r
         row = at - 1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def column_ranges(columns: NDArray[Any], lanes: int, begin: int, end: int, lowest: Any) -> int:
     """Find each segment's lowest column, into ``lowest``, and return the widest range of columns of one."""
     widest = 0
@@ -235,7 +236,7 @@ def column_ranges(columns: NDArray[Any], lanes: int, begin: int, end: int, lowes
     return widest
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _mark_ends(
     starts: Any, low: int, high: int, steps: int, lanes: int, first_row: int, masks: Any, first_mask: int
 ) -> None:  # fmt: skip
@@ -255,7 +256,7 @@ def _mark_ends(
             masks[first_mask + stop - 1 - first] |= 1 << lane
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def lay_out(
     starts: NDArray[Any], given_columns: NDArray[Any], given_values: NDArray[Any], ranks: Any, lanes: int, begin: int,
     end: int, first_row: Any, first_piece: Any, lowest: Any, values: Any, columns: Any, masks: Any, offsets: Any,
@@ -312,7 +313,7 @@ def lay_out(
                 lane += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def multiply_segments(
     nonzeros: int, begin: int, end: int, first_row: Any, first_piece: Any, lowest: Any, values: Any, columns: Any,
     masks: Any, offsets: Any, x: NDArray[Any], gather: bool, y: NDArray[Any], carries: NDArray[Any],
@@ -349,7 +350,7 @@ def multiply_segments(
             y[base] += carry
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def add_carries(begin: int, end: int, first_row: Any, carries: NDArray[Any], y: NDArray[Any]) -> None:
     """Add what segments ``begin`` to ``end - 1`` have of the row that was open before them, in their order."""
     row = first_row[begin]
@@ -359,7 +360,7 @@ def add_carries(begin: int, end: int, first_row: Any, carries: NDArray[Any], y: 
         y[row] += carries[segment]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def take(x: NDArray[Any], order: Any, scale: Any, out: NDArray[Any], begin: int, end: int) -> None:
     """Write ``scale * x[order]`` for a range of positions; ``order`` may be None for x as it lies."""
     if order is None:
@@ -370,7 +371,7 @@ def take(x: NDArray[Any], order: Any, scale: Any, out: NDArray[Any], begin: int,
             out[i] = scale * x[order[i]]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def spread(compact: NDArray[Any], rows: NDArray[Any], y: NDArray[Any]) -> None:
     """Write the rows that hold something into ``y``, zero elsewhere."""
     y[:] = 0

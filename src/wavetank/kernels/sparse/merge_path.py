@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from wavetank.sim.compiled import compiled
 
-@njit(cache=True, nogil=True)
+
+@compiled(nogil=True)
 def crossing(row_starts: NDArray[Any], diagonal: int) -> tuple[int, int]:
     """Return where the path crosses a diagonal: (rows finished, nonzeros consumed), whose sum is ``diagonal``.
 
@@ -39,7 +40,7 @@ def crossing(row_starts: NDArray[Any], diagonal: int) -> tuple[int, int]:
     return low, diagonal - low
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def row_of(row_starts: NDArray[Any], nonzero: int, low: int, high: int) -> int:
     """Return the row between ``low`` and ``high`` that holds a nonzero, by binary search."""
     while low < high:

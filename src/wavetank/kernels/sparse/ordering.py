@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from wavetank.sim.compiled import compiled
 
 _LINE_BYTES = 64
 _NEAR_LINES, _FAR_LINES = 512, 8192
@@ -40,7 +41,7 @@ class Order(NamedTuple):
     """The place of each given column, of use for those with nonzeros, shape (columns,); None as above."""
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def misses(columns: NDArray[Any], ranks: Any, items_a_line: int) -> tuple[float, float]:
     """Return the shares of ``columns`` that miss a near and a far model cache, both direct-mapped, once warm."""
     near, far = np.full(_NEAR_LINES, -1, np.int64), np.full(_FAR_LINES, -1, np.int64)
@@ -61,7 +62,7 @@ def misses(columns: NDArray[Any], ranks: Any, items_a_line: int) -> tuple[float,
     return near_misses / max(counted, 1), far_misses / max(counted, 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _count(columns: NDArray[Any], counts: NDArray[Any]) -> None:
     for i in range(columns.size):
         counts[columns[i]] += 1

@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from wavetank.kernels.sparse.lanes import add_carries, multiply_segments, take
+from wavetank.sim.compiled import compiled
 
 # Words of the board: what changes within a product, the product, the matrix (which never changes), and for every thread
 # a cache line with the claims of its range and whether it is here.
@@ -100,7 +101,7 @@ def _pointer(context: Any, address: Any, like: Any) -> Any:
     return pointer(types.int64, like), generate
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _do(board: Any, part: int, columns: Any, values: Any, moved: NDArray[Any]) -> None:
     """Do one part of what the board describes."""
     parts, width, segments = board[_PARTS], board[_WIDTH], board[_SEGMENTS]
@@ -132,7 +133,7 @@ def _do(board: Any, part: int, columns: Any, values: Any, moved: NDArray[Any]) -
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _work(board: Any, worker: int, columns: Any, values: Any, moved: NDArray[Any]) -> int:
     """Claim and do parts until none is left, those of the own range first; return how many this thread did."""
     did, threads, parts = 0, board[_THREADS], board[_PARTS]
@@ -152,7 +153,7 @@ def _work(board: Any, worker: int, columns: Any, values: Any, moved: NDArray[Any
     return did
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _share(board: Any, kind: int, columns: Any, values: Any, moved: NDArray[Any]) -> int:
     """Offer one kind of work, share in it, and return the parts that the caller did when all are done.
 
@@ -179,7 +180,7 @@ def _share(board: Any, kind: int, columns: Any, values: Any, moved: NDArray[Any]
     return did
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def lead(
     board: Any, kind: int, x: NDArray[Any], y: NDArray[Any], columns: Any, values: Any, moved: NDArray[Any]
 ) -> int:
@@ -216,7 +217,7 @@ def lead(
     return did
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def follow(board: Any, worker: int, patience: int, columns: Any, values: Any, moved: NDArray[Any]) -> int:
     """Share in what is offered until nothing was for ``patience`` looks; return the parts done."""
     idle, did = 0, 0

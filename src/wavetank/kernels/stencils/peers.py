@@ -24,7 +24,6 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
@@ -34,6 +33,7 @@ from wavetank.kernels.cuda import require_torch
 from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.stencils.pattern import Stencil, check_grid
 from wavetank.kernels.stencils.sweep import aligned_grid
+from wavetank.sim.compiled import compiled
 
 # Cells of a row layout at a time: 2 MiB of float32.
 _LAYOUT_CELLS = 1 << 19
@@ -139,7 +139,7 @@ class ScipyCorrelate(NumpySlices):
         return sweep
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@compiled(nogil=True, fastmath={"contract"})
 def _rows_by_terms(
     old: NDArray[Any], new: NDArray[Any], offsets: NDArray[np.int64], weights: NDArray[Any], top: int, bottom: int
 ) -> None:

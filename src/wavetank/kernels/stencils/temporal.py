@@ -22,12 +22,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.kernels.crew import cuts
 from wavetank.kernels.stencils.row_blocks import STEP_BYTES, block, move_bytes
 from wavetank.kernels.stream_stores import LINE_BYTES, copy_line, fence
+from wavetank.sim.compiled import compiled
 
 DIRICHLET, PERIODIC, REFLECT = 0, 1, 2
 # Room on either side of a buffered row for what whole vectors read and write beyond its ends.
@@ -43,7 +43,7 @@ class Tile(NamedTuple):
     right: int
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _stream_row(target: int, source: int, count: int) -> None:
     """Copy a row's bytes past the caches; what does not fill a line is stored plainly."""
     head = min((LINE_BYTES - target % LINE_BYTES) % LINE_BYTES, count)
@@ -55,7 +55,7 @@ def _stream_row(target: int, source: int, count: int) -> None:
     move_bytes(target + at, source + at, count - at)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _wrapped_row(buffer: NDArray[Any], at: int, row: NDArray[Any], low: int, high: int, boundary: int) -> None:
     """Copy columns ``low`` to ``high`` of a row to ``buffer[at:]``, going on beyond its ends as the boundary says."""
     width = row.size
@@ -104,7 +104,7 @@ def pass_kernel(key: str, rows: int, radius: int) -> Callable[..., None]:
         bytes and starts at a multiple of 64.
     """
 
-    @njit(cache=True, nogil=True)
+    @compiled(nogil=True)
     def run(
         source: NDArray[Any],
         target: NDArray[Any],

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.stencils.row_blocks import move_bytes
+from wavetank.sim.compiled import compiled
 
 TILE = 32
 FACE = 16
@@ -145,7 +145,7 @@ def faces_of(squares: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(halves).reshape(*lead, 4, FACE, FACE)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(nogil=True, inline="always")
 def _rounded(bits: np.uint32) -> np.uint16:
     rounded = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     quiet = np.uint32(bits | np.uint32(0x400000))
@@ -153,14 +153,14 @@ def _rounded(bits: np.uint32) -> np.uint16:
     return np.uint16((quiet if nan else rounded) >> np.uint32(16))
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def round_row(row: NDArray[np.uint32], line: NDArray[np.uint16]) -> None:
     """Round the float32 bits of a row to bfloat16, into a line of the same length."""
     for j in range(row.size):
         line[j] = _rounded(row[j])
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def pack_shifted(
     bits: NDArray[np.uint32],
     offsets: NDArray[np.int64],
@@ -213,7 +213,7 @@ def pack_shifted(
                     source += 2 * _FACE_ROW_BYTES
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def pack_rows_of_neighbours(
     bits: NDArray[np.uint32], offsets: NDArray[np.int64], first: int, last: int, tiles: NDArray[np.uint16]
 ) -> None:
@@ -250,7 +250,7 @@ def pack_rows_of_neighbours(
                         target[i, at] = _rounded(bits[y, x]) if inside else np.uint16(0)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def unpack_tiles(tiles: NDArray[np.uint16], radius: int, first: int, last: int, bits: NDArray[np.uint32]) -> None:
     """Write the cells of tile rows ``first`` to ``last`` into a grid as float32, but for its rim.
 
@@ -279,7 +279,7 @@ def unpack_tiles(tiles: NDArray[np.uint16], radius: int, first: int, last: int, 
                     bits[row, start + j] = np.uint32(source[j]) << np.uint32(16)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def unpack_first_columns(
     tiles: NDArray[np.uint16], radius: int, first: int, last: int, bits: NDArray[np.uint32]
 ) -> None:

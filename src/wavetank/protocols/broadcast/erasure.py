@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.broadcast.accounting import digest_of
+from wavetank.sim.compiled import compiled
 
 MOST_FRAGMENTS = 2**16
 _POLYNOMIAL = 0x1100B
@@ -113,7 +113,7 @@ def _interpolated(
     return out
 
 
-@numba.njit(cache=True)
+@compiled
 def _interpolate(
     points: NDArray[np.int64],
     rows: NDArray[np.uint16],

@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import WavetankError
@@ -48,6 +47,7 @@ from wavetank.protocols.consistency.objects import (
     frozen,
 )
 from wavetank.protocols.history import Operation
+from wavetank.sim.compiled import compiled
 from wavetank.sim.streams import mix
 
 _HOLDS, _FAILS, _PAUSE, _FULL, _UNKNOWN_TRANSITION = range(5)
@@ -87,7 +87,7 @@ class Linearization:
     says: str = ""
 
 
-@njit(cache=True)
+@compiled
 def _step(
     operation: int,
     first: int,
@@ -130,7 +130,7 @@ def _step(
     return (1 if kind == MAY_SWAP else 0), first, second
 
 
-@njit(cache=True)
+@compiled
 def _begins(
     one: int, two: int, length: int, read: int, lengths: NDArray[np.int64], chains: NDArray[np.int64],
     prefixes: NDArray[np.uint64],
@@ -143,7 +143,7 @@ def _begins(
     return prefixes[at, 0] == one and prefixes[at, 1] == two
 
 
-@njit(cache=True)
+@compiled
 def _hopeless(
     chosen: int,
     one: int,
@@ -201,7 +201,7 @@ def _hopeless(
         entry = following[entry]
 
 
-@njit(cache=True)
+@compiled
 def _search(
     entry_operation: NDArray[np.int64],
     following: NDArray[np.int64],

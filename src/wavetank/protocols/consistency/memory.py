@@ -9,11 +9,12 @@ Source: P. Wolper, D. Leroy, "Reliable Hashing without Collision Detection", CAV
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from wavetank.sim.compiled import compiled
 
-@njit(cache=True)
+
+@compiled
 def remember(memory: NDArray[np.uint64], one: int, two: int) -> bool:
     """Put a fingerprint into the memory; False when it was there.
 
@@ -35,7 +36,7 @@ def remember(memory: NDArray[np.uint64], one: int, two: int) -> bool:
         at = (at + np.uint64(1)) & mask
 
 
-@njit(cache=True)
+@compiled
 def knows(memory: NDArray[np.uint64], one: int, two: int) -> bool:
     """Return whether a fingerprint is in the memory."""
     mask = np.uint64(memory.shape[0] - 1)
@@ -47,7 +48,7 @@ def knows(memory: NDArray[np.uint64], one: int, two: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@compiled
 def memory_of(fingerprints: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a memory of some fingerprints.
 
@@ -64,7 +65,7 @@ def memory_of(fingerprints: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return memory
 
 
-@njit(cache=True)
+@compiled
 def larger(memory: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a memory of twice the size with the same content."""
     grown = np.zeros((2 * memory.shape[0], 2), np.uint64)

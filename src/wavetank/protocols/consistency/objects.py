@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, nearest_of
 from wavetank.protocols.consistency.memory import knows, memory_of
 from wavetank.protocols.history import History, Operation
+from wavetank.sim.compiled import compiled
 from wavetank.sim.streams import mix
 
 # Kinds of encoded operations.
@@ -126,7 +126,7 @@ class Table:
         self.next[state, member] = self._numbers[found]
 
 
-@njit(cache=True)
+@compiled
 def _absorb(first: int, second: int, codes: NDArray[np.uint64], begin: int, end: int) -> tuple[int, int]:
     """Return the fingerprint of a sequence with more items at its end."""
     for at in range(begin, end):
@@ -135,7 +135,7 @@ def _absorb(first: int, second: int, codes: NDArray[np.uint64], begin: int, end:
     return first, second
 
 
-@njit(cache=True)
+@compiled
 def _prefixes(codes: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
     """Return the fingerprints of all prefixes, the empty one first."""
     found = np.empty((length + 1, 2), np.uint64)

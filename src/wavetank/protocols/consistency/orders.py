@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from wavetank.sim.compiled import compiled
 
 Edge = tuple[int, int]
 _MOST_NODES = 20_000
@@ -73,7 +74,7 @@ class Solution:
     says: str = ""
 
 
-@njit(cache=True)
+@compiled
 def _sorted_by_rank(nodes: int, starts: NDArray[np.int64], heads: NDArray[np.int64], place: NDArray[np.int64],
                     at_place: NDArray[np.int64]) -> NDArray[np.int64]:  # fmt: skip
     """Return a topological order, always the allowed node of least place next; shorter if there is a cycle."""
@@ -113,7 +114,7 @@ def _sorted_by_rank(nodes: int, starts: NDArray[np.int64], heads: NDArray[np.int
     return order[:done]
 
 
-@njit(cache=True)
+@compiled
 def _push(heap: NDArray[np.int64], size: int, value: int) -> int:
     size += 1
     at = size
@@ -124,7 +125,7 @@ def _push(heap: NDArray[np.int64], size: int, value: int) -> int:
     return size
 
 
-@njit(cache=True)
+@compiled
 def _closure(order: NDArray[np.int64], starts: NDArray[np.int64], heads: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return which nodes come after which: a bit matrix, from a topological order."""
     nodes = order.shape[0]
@@ -142,12 +143,12 @@ def _closure(order: NDArray[np.int64], starts: NDArray[np.int64], heads: NDArray
     return after
 
 
-@njit(cache=True)
+@compiled
 def _follows(after: NDArray[np.uint64], one: int, two: int) -> bool:
     return (after[one, two >> 6] >> np.uint64(two & 63)) & np.uint64(1) == np.uint64(1)
 
 
-@njit(cache=True)
+@compiled
 def _forced(after: NDArray[np.uint64], alternatives: NDArray[np.int64], implications: NDArray[np.int64],
             found: NDArray[np.int64]) -> tuple[int, bool]:  # fmt: skip
     """Write forced edges into ``found``; return how many, and whether an alternative is still open."""
@@ -175,7 +176,7 @@ def _forced(after: NDArray[np.uint64], alternatives: NDArray[np.int64], implicat
     return count, is_open
 
 
-@njit(cache=True)
+@compiled
 def _first_unmet(position: NDArray[np.int64], alternatives: NDArray[np.int64]) -> int:
     for at in range(alternatives.shape[0]):
         a, b, c, d = alternatives[at]
@@ -184,7 +185,7 @@ def _first_unmet(position: NDArray[np.int64], alternatives: NDArray[np.int64]) -
     return -1
 
 
-@njit(cache=True)
+@compiled
 def _add(after: NDArray[np.uint64], one: int, two: int) -> bool:
     """Add an edge and all that follows; False if it closes a circle."""
     if one == two or _follows(after, two, one):
@@ -200,7 +201,7 @@ def _add(after: NDArray[np.uint64], one: int, two: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def _propagate(after: NDArray[np.uint64], alternatives: NDArray[np.int64], implications: NDArray[np.int64],
                weights: NDArray[np.float64]) -> bool:  # fmt: skip
     """Add every forced edge; False, and a heavier weight for the culprit, if that cannot be."""
@@ -230,7 +231,7 @@ def _propagate(after: NDArray[np.uint64], alternatives: NDArray[np.int64], impli
     return True
 
 
-@njit(cache=True)
+@compiled
 def _in_order(after: NDArray[np.uint64], at_place: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return each node's position in the order that takes, of all allowed next nodes, the one of least place."""
     nodes = after.shape[0]
@@ -252,7 +253,7 @@ def _in_order(after: NDArray[np.uint64], at_place: NDArray[np.int64]) -> NDArray
     return position
 
 
-@njit(cache=True)
+@compiled
 def _heaviest(after: NDArray[np.uint64], alternatives: NDArray[np.int64], weights: NDArray[np.float64],
               position: NDArray[np.int64], guess: bool) -> int:  # fmt: skip
     """Return the open alternative to branch on, -1 if none is: of those that the guess breaks the heaviest."""
@@ -268,7 +269,7 @@ def _heaviest(after: NDArray[np.uint64], alternatives: NDArray[np.int64], weight
     return best
 
 
-@njit(cache=True)
+@compiled
 def _branch(levels: NDArray[np.uint64], untried: NDArray[np.int64], depth: int, alternatives: NDArray[np.int64],
             implications: NDArray[np.int64], weights: NDArray[np.float64], at_place: NDArray[np.int64],
             position: NDArray[np.int64], place: NDArray[np.int64], most: int) -> tuple[int, int]:  # fmt: skip

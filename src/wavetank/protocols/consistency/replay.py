@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import WavetankError
 from wavetank.protocols.consistency.memory import larger, remember
+from wavetank.sim.compiled import compiled
 from wavetank.sim.streams import mix
 
 # What a step does to its register: it needs a value, needs any other value, or puts a value.
@@ -94,7 +94,7 @@ class Found:
     says: str = ""
 
 
-@njit(cache=True)
+@compiled
 def _fits(node: int, starts: NDArray[np.int64], rows: NDArray[np.int64], held: NDArray[np.int64]) -> bool:
     """Return whether the registers answer what the node was told."""
     begin, end = starts[node], starts[node + 1]
@@ -113,7 +113,7 @@ def _fits(node: int, starts: NDArray[np.int64], rows: NDArray[np.int64], held: N
     return True
 
 
-@njit(cache=True)
+@compiled
 def _count(node: int, by: int, starts: NDArray[np.int64], rows: NDArray[np.int64], optional: NDArray[np.bool_],
            counts: NDArray[np.int64]) -> None:  # fmt: skip
     """Add a node to, or take it from, how often each value is still needed, used up and put."""
@@ -128,7 +128,7 @@ def _count(node: int, by: int, starts: NDArray[np.int64], rows: NDArray[np.int64
                 counts[rows[at, 2], 1] += by
 
 
-@njit(cache=True)
+@compiled
 def _fingerprint(held: NDArray[np.int64], salt: int) -> int:
     found = np.uint64(salt)
     for key in range(held.shape[0]):
@@ -136,7 +136,7 @@ def _fingerprint(held: NDArray[np.int64], salt: int) -> int:
     return found  # type: ignore[return-value]
 
 
-@njit(cache=True)
+@compiled
 def _search(
     starts: NDArray[np.int64],
     rows: NDArray[np.int64],

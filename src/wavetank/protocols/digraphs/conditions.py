@@ -20,11 +20,12 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 import numpy as np
-from numba import int64, njit
+from numba import int64
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.network import Topology
+from wavetank.sim.compiled import compiled
 
 LARGEST = 20
 CONDITIONS = ("signed", "reach-1", "reach-2", "reach-3")
@@ -55,7 +56,7 @@ def subsets(size: int, most: int) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64)
 
 
-@njit(int64(int64), cache=True)
+@compiled(int64(int64))
 def bit_count(bits: int) -> int:
     """Count the nodes of a set."""
     count = 0
@@ -65,7 +66,7 @@ def bit_count(bits: int) -> int:
     return count
 
 
-@njit(int64(int64[::1], int64, int64), cache=True)
+@compiled(int64(int64[::1], int64, int64))
 def reach(inward: NDArray[np.int64], node: int, removed: int) -> int:
     """Return the nodes that have a path to ``node`` once ``removed`` is gone; itself is among them."""
     found = np.int64(1) << node
@@ -83,7 +84,7 @@ def reach(inward: NDArray[np.int64], node: int, removed: int) -> int:
     return int(found)
 
 
-@njit(int64(int64[::1], int64, int64[::1]), cache=True)
+@compiled(int64(int64[::1], int64, int64[::1]))
 def sources(inward: NDArray[np.int64], removed: int, out: NDArray[np.int64]) -> int:
     """Write the source components of the graph without ``removed`` to ``out``; return how many there are."""
     size = inward.size
@@ -122,7 +123,7 @@ def sources(inward: NDArray[np.int64], removed: int, out: NDArray[np.int64]) -> 
     return count
 
 
-@njit(int64(int64[::1], int64, int64[::1]), cache=True)
+@compiled(int64(int64[::1], int64, int64[::1]))
 def signed_witness(inward: NDArray[np.int64], faults: int, sets: NDArray[np.int64]) -> int:
     """Return a fault set that breaks the signed condition, or -1."""
     out = np.empty(inward.size, dtype=np.int64)
@@ -133,7 +134,7 @@ def signed_witness(inward: NDArray[np.int64], faults: int, sets: NDArray[np.int6
     return -1
 
 
-@njit(int64(int64[::1], int64[::1]), cache=True)
+@compiled(int64(int64[::1], int64[::1]))
 def reach_1_witness(inward: NDArray[np.int64], sets: NDArray[np.int64]) -> int:
     """Return a fault set that leaves two sources, or -1."""
     out = np.empty(inward.size, dtype=np.int64)
@@ -143,7 +144,7 @@ def reach_1_witness(inward: NDArray[np.int64], sets: NDArray[np.int64]) -> int:
     return -1
 
 
-@njit(int64(int64[::1], int64, int64[::1]), cache=True)
+@compiled(int64(int64[::1], int64, int64[::1]))
 def _disjoint(inward: NDArray[np.int64], common: int, sets: NDArray[np.int64]) -> int:
     """Return whether two sources are disjoint, each left by ``common`` and a set of its own."""
     out = np.empty(inward.size, dtype=np.int64)
@@ -164,7 +165,7 @@ def _disjoint(inward: NDArray[np.int64], common: int, sets: NDArray[np.int64]) -
     return 0
 
 
-@njit(int64(int64[::1], int64[::1]), cache=True)
+@compiled(int64(int64[::1], int64[::1]))
 def reach_3_witness(inward: NDArray[np.int64], sets: NDArray[np.int64]) -> int:
     """Return a fault set that, with slow nodes of two observers' own, leaves disjoint sources; -1 for none."""
     for common in sets:
@@ -264,7 +265,7 @@ def _entering(inward: Sequence[int], target: int, origins: int) -> int:
     return found.bit_count()
 
 
-@njit(cache=True)
+@compiled
 def _count_all(size: int, faults: int, sets: NDArray[np.int64]) -> NDArray[np.int64]:
     edges = size * (size - 1)
     totals = np.zeros(4, dtype=np.int64)

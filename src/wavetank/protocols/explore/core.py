@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import int64, njit, uint64
+from numba import int64, uint64
 from numpy.typing import NDArray
 
+from wavetank.sim.compiled import compiled
 from wavetank.sim.streams import mix
 
 Int32s = NDArray[np.int32]
@@ -168,20 +169,20 @@ class Shape(NamedTuple):
     deep: int
 
 
-@njit(uint64(int64, int64, int64), cache=True)
+@compiled(uint64(int64, int64, int64))
 def _first(part: int, number: int, rank: int) -> Any:
     """Return one hash of a component of a state: what it is, its number, its place."""
     return mix((np.uint64(part) << np.uint64(60)) + (np.uint64(rank) << _RANK) + np.uint64(number) + _FIRST)
 
 
-@njit(uint64(int64, int64, int64), cache=True)
+@compiled(uint64(int64, int64, int64))
 def _second(part: int, number: int, rank: int) -> Any:
     """Return the other."""
     bits = (np.uint64(part) << np.uint64(60)) + (np.uint64(rank) << _RANK) + np.uint64(number)
     return mix((bits ^ _SECOND) * _FIRST + np.uint64(1))
 
 
-@njit(cache=True)
+@compiled
 def find_key(keys: Int64s, values: Int32s, key: int) -> int:
     """Return the value of a key in an open hash table, -1 when there is none."""
     mask = keys.size - 1
@@ -193,7 +194,7 @@ def find_key(keys: Int64s, values: Int32s, key: int) -> int:
     return -1
 
 
-@njit(cache=True)
+@compiled
 def put_key(keys: Int64s, values: Int32s, key: int, value: int) -> None:
     """Set the value of a key in an open hash table with room."""
     mask = keys.size - 1
@@ -204,14 +205,14 @@ def put_key(keys: Int64s, values: Int32s, key: int, value: int) -> None:
     values[place] = value
 
 
-@njit(cache=True)
+@compiled
 def put_keys(keys: Int64s, values: Int32s, more: Int64s, news: Int32s) -> None:
     """Set many."""
     for at in range(more.size):
         put_key(keys, values, more[at], news[at])
 
 
-@njit(cache=True)
+@compiled
 def rehash(old: UInt64s, old_places: Int32s, keys: UInt64s, places: Int32s) -> None:
     """Move all fingerprints into a larger table."""
     mask = keys.shape[0] - 1
@@ -226,7 +227,7 @@ def rehash(old: UInt64s, old_places: Int32s, keys: UInt64s, places: Int32s) -> N
         places[place] = old_places[at]
 
 
-@njit(cache=True)
+@compiled
 def _fingerprint(row: Int32s, length: int, shape: Shape, tables: Tables, image: int) -> tuple[Any, Any]:
     """Return the fingerprint of a state renamed by one permutation."""
     fixed = shape.nodes + shape.counters + 1
@@ -253,7 +254,7 @@ def _fingerprint(row: Int32s, length: int, shape: Shape, tables: Tables, image: 
     return one, two
 
 
-@njit(cache=True)
+@compiled
 def fingerprint(row: Int32s, length: int, shape: Shape, tables: Tables) -> tuple[Any, Any]:
     """Return the fingerprint of a state: the least of those of all its renamings.
 
@@ -275,7 +276,7 @@ def fingerprint(row: Int32s, length: int, shape: Shape, tables: Tables) -> tuple
     return one, two
 
 
-@njit(cache=True)
+@compiled
 def _insert(row: Int32s, fixed: int, length: int, event: int, shape: Shape, tables: Tables) -> int:
     """Put a message in its place among those of a row; return the new length."""
     if shape.channels == 2:
@@ -296,7 +297,7 @@ def _insert(row: Int32s, fixed: int, length: int, event: int, shape: Shape, tabl
     return length + 1
 
 
-@njit(cache=True)
+@compiled
 def view_key(row: Int32s, shape: Shape, tables: Tables) -> Any:
     """Return the key of what predicates see of a state."""
     key = _first(4, row[shape.nodes + shape.counters], 0)
@@ -305,7 +306,7 @@ def view_key(row: Int32s, shape: Shape, tables: Tables) -> Any:
     return key
 
 
-@njit(cache=True)
+@compiled
 def _judgement(key: Any, store: Store) -> int:
     """Return the verdict on a view, or -1 when it is new."""
     mask = store.judged_keys.size - 1
@@ -317,7 +318,7 @@ def _judgement(key: Any, store: Store) -> int:
     return -1
 
 
-@njit(cache=True)
+@compiled
 def view_keys(shape: Shape, tables: Tables, store: Store) -> UInt64s:
     """Return the keys of the views of all states in ``store.unseen``."""
     found = np.empty(store.counters[UNSEEN], np.uint64)
@@ -327,7 +328,7 @@ def view_keys(shape: Shape, tables: Tables, store: Store) -> UInt64s:
     return found
 
 
-@njit(cache=True)
+@compiled
 def settle(keys: UInt64s, store: Store) -> int:
     """Put the verdicts on the states in ``store.unseen`` into their flags; return the first bad one, or -1."""
     bad = -1
@@ -340,7 +341,7 @@ def settle(keys: UInt64s, store: Store) -> int:
     return bad
 
 
-@njit(cache=True)
+@compiled
 def put_judgements(keys: UInt64s, values: Int32s, more: UInt64s, news: Int32s) -> None:
     """Enter verdicts into the hash table of views."""
     mask = keys.size - 1
@@ -352,7 +353,7 @@ def put_judgements(keys: UInt64s, values: Int32s, more: UInt64s, news: Int32s) -
         values[place] = news[at]
 
 
-@njit(cache=True)
+@compiled
 def _same(row: Int32s, length: int, state: int, store: Store) -> bool:
     start = store.starts[state - store.base[1]] - store.base[0]
     if store.starts[state - store.base[1] + 1] - store.base[0] - start != length:
@@ -360,7 +361,7 @@ def _same(row: Int32s, length: int, state: int, store: Store) -> bool:
     return bool(np.array_equal(store.numbers[start : start + length], row[:length]))
 
 
-@njit(cache=True)
+@compiled
 def enter(
     row: Int32s, length: int, one: Any, two: Any, parent: int, cause: int, shape: Shape, tables: Tables, store: Store
 ) -> tuple[int, bool]:
@@ -402,7 +403,7 @@ def enter(
     return state, True
 
 
-@njit(cache=True)
+@compiled
 def _ask(store: Store, key: int, kind: int) -> None:
     at = store.counters[MISSING]
     if at < store.missing.shape[0]:
@@ -411,7 +412,7 @@ def _ask(store: Store, key: int, kind: int) -> None:
         store.counters[MISSING] = at + 1
 
 
-@njit(cache=True)
+@compiled
 def expand(todo: Int32s, first: int, last: int, shape: Shape, tables: Tables, store: Store, scratch: Int32s) -> int:
     """Expand states and enter what follows from them.
 

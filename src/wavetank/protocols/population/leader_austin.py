@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import boolean, int64, njit, uint64, void
+from numba import boolean, int64, uint64, void
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
@@ -61,6 +61,7 @@ from wavetank.protocols.population.leader_simulation import (
 )
 from wavetank.rng import stream
 from wavetank.settings import setting
+from wavetank.sim.compiled import compiled
 
 # LABEL: the deputy that gave it and its number; a deputy's own posts to give away: from its own on, so many.
 DEPUTY, NUMBER, IS_DEPUTY, POSTS, WAITED = range(2, 7)
@@ -71,7 +72,7 @@ WORDS = 1024
 _SHIFT = 10
 
 
-@njit(void(AGENTS, AGENTS, int64, int64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64[::1]))
 def _start_watching(agents: Agents, memory: Agents, who: int, constants: Words) -> None:
     group = constants[GROUP]
     agents[who, MODE] = WATCHING
@@ -83,7 +84,7 @@ def _start_watching(agents: Agents, memory: Agents, who: int, constants: Words) 
             memory[who, group + group * group + issuer * group + k] = 0
 
 
-@njit(boolean(AGENTS, AGENTS, int64, int64, int64, uint64[::1]), cache=True)
+@compiled(boolean(AGENTS, AGENTS, int64, int64, int64, uint64[::1]))
 def _rewrite(agents: Agents, memory: Agents, issuer: int, holder: int, group: int, draws: Any) -> bool:
     """Let an issuer check and rewrite its messages at a holder; return whether all had its own words."""
     mine = (agents[issuer, RANK] - 1) % group
@@ -98,7 +99,7 @@ def _rewrite(agents: Agents, memory: Agents, issuer: int, holder: int, group: in
     return True
 
 
-@njit(void(AGENTS, AGENTS, int64, int64, int64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64, int64[::1]))
 def _hand_out(agents: Agents, memory: Agents, giver: int, taker: int, constants: Words) -> None:
     """Let a deputy appoint another, or label an agent."""
     if agents[giver, IS_DEPUTY] == 0 or agents[taker, DEPUTY] > 0:

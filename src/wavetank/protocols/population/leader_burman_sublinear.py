@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import boolean, int64, njit, void
+from numba import boolean, int64, void
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
@@ -59,6 +59,7 @@ from wavetank.protocols.population.leader_simulation import (
 )
 from wavetank.rng import stream
 from wavetank.settings import setting
+from wavetank.sim.compiled import compiled
 
 NAME, SIZE, FRIENDS = 2, 3, 4
 COLLECTING = 0
@@ -68,7 +69,7 @@ WORDS = 1 << 16
 MOST_AGENTS = (1024, 256, 64)
 
 
-@njit(int64(AGENTS, AGENTS, int64, int64), cache=True)
+@compiled(int64(AGENTS, AGENTS, int64, int64))
 def _friend(agents: Agents, memory: Agents, who: int, name: int) -> int:
     """Return the row of a name among those that an agent met, -1 where it is none of them."""
     n = agents.shape[0]
@@ -78,7 +79,7 @@ def _friend(agents: Agents, memory: Agents, who: int, name: int) -> int:
     return -1
 
 
-@njit(boolean(AGENTS, AGENTS, int64, int64, int64[::1]), cache=True)
+@compiled(boolean(AGENTS, AGENTS, int64, int64, int64[::1]))
 def _is_contradicted(agents: Agents, memory: Agents, a: int, b: int, constants: Words) -> bool:
     """Return whether what ``a`` was told of the name of ``b`` contradicts what ``b`` remembers."""
     n = agents.shape[0]
@@ -119,7 +120,7 @@ def _is_contradicted(agents: Agents, memory: Agents, a: int, b: int, constants: 
     return False
 
 
-@njit(void(AGENTS, AGENTS, int64, int64, int64, int64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64, int64, int64[::1]))
 def _remember(agents: Agents, memory: Agents, who: int, other: int, word: int, constants: Words) -> None:
     n = agents.shape[0]
     name = agents[other, NAME]
@@ -134,7 +135,7 @@ def _remember(agents: Agents, memory: Agents, who: int, other: int, word: int, c
     memory[who, n + 3 * row + 2] = constants[MEMORY_SPAN]
 
 
-@njit(void(AGENTS, AGENTS, int64, int64), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64))
 def _copy_friends(agents: Agents, memory: Agents, who: int, other: int) -> None:
     """Keep, below the row of ``other``, whom ``other`` met and when."""
     n = agents.shape[0]
@@ -146,7 +147,7 @@ def _copy_friends(agents: Agents, memory: Agents, who: int, other: int) -> None:
         memory[who, start + cell] = memory[other, n + cell] if cell < size else 0
 
 
-@njit(void(AGENTS, AGENTS, int64), cache=True)
+@compiled(void(AGENTS, AGENTS, int64))
 def _age(agents: Agents, memory: Agents, who: int) -> None:
     n = agents.shape[0]
     for row in range(agents[who, FRIENDS]):
@@ -160,7 +161,7 @@ def _age(agents: Agents, memory: Agents, who: int) -> None:
                 memory[who, cell + 2] = max(memory[who, cell + 2] - 1, 0)
 
 
-@njit(boolean(AGENTS, AGENTS, int64, int64), cache=True)
+@compiled(boolean(AGENTS, AGENTS, int64, int64))
 def _merge_rosters(agents: Agents, memory: Agents, a: int, b: int) -> bool:
     """Give both agents all names that either knows; return whether there are more than n, or one misses its own."""
     n = agents.shape[0]

@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import int64, njit, uint64
+from numba import int64, uint64
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
@@ -32,6 +32,7 @@ from wavetank.protocols.population.leader_simulation import (
     set_rank,
 )
 from wavetank.rng import stream, stream_key
+from wavetank.sim.compiled import compiled
 
 # Configurations grow as 4^n: the exact solve is for a handful of agents.
 MOST_AGENTS_SOLVED = 8
@@ -43,14 +44,14 @@ def _meet(agents: Agents, memory: Agents, a: int, b: int, constants: Words, draw
         set_rank(agents, board, b, 1 + agents[b, RANK] % agents.shape[0])
 
 
-@njit(int64(uint64[::1], int64), cache=True)
+@compiled(int64(uint64[::1], int64))
 def _draw_long(draws: Any, bound: int) -> int:
     high = np.float64(draw_below(draws, 1 << 31)) * 2.0**-31
     low = np.float64(draw_below(draws, 1 << 21)) * 2.0**-52
     return min(int((high + low) * bound), bound - 1)
 
 
-@njit(int64(int64[::1], uint64[::1], int64), cache=True)
+@compiled(int64(int64[::1], uint64[::1], int64))
 def _push_until_silent(holders: Words, draws: Any, most_meetings: int) -> int:
     """Push agents on, by the counts of the ranks alone; return the meetings it took, -1 for too many."""
     n = holders.size

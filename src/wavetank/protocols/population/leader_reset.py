@@ -19,7 +19,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import int64, njit, uint64, void
+from numba import int64, uint64, void
 from numpy.typing import NDArray
 
 from wavetank.protocols.population.leader_simulation import (
@@ -32,6 +32,7 @@ from wavetank.protocols.population.leader_simulation import (
     draw_below,
     set_rank,
 )
+from wavetank.sim.compiled import compiled
 
 # Of every protocol that resets: columns of the record, the mode that means a reset, the first cells of the constants.
 MODE = 1
@@ -44,7 +45,7 @@ FULL_COUNTDOWN, FULL_DORMANT, TICKETS = 0, 1, 2
 WAKES_FIRST, WAKES_SECOND = 1, 2
 
 
-@njit(void(AGENTS, int64, int64[::1], uint64[::1], int64[::1], int64), cache=True)
+@compiled(void(AGENTS, int64, int64[::1], uint64[::1], int64[::1], int64))
 def enter_reset(agents: Agents, who: int, constants: Words, draws: Any, board: Words, countdown: int) -> None:
     """Let an agent join a reset: no rank, a fresh ticket."""
     set_rank(agents, board, who, 0)
@@ -55,14 +56,14 @@ def enter_reset(agents: Agents, who: int, constants: Words, draws: Any, board: W
     agents[who, CANDIDATE] = 1
 
 
-@njit(void(AGENTS, int64, int64[::1], uint64[::1], int64[::1]), cache=True)
+@compiled(void(AGENTS, int64, int64[::1], uint64[::1], int64[::1]))
 def trigger(agents: Agents, who: int, constants: Words, draws: Any, board: Words) -> None:
     """Let an agent start a reset on its own evidence."""
     board[TRIGGERS] += 1
     enter_reset(agents, who, constants, draws, board, constants[FULL_COUNTDOWN])
 
 
-@njit(int64(AGENTS, int64, int64, int64[::1], uint64[::1], int64[::1]), cache=True)
+@compiled(int64(AGENTS, int64, int64, int64[::1], uint64[::1], int64[::1]))
 def reset_meeting(agents: Agents, first: int, second: int, constants: Words, draws: Any, board: Words) -> int:
     """Let two agents meet of which one at least takes part in a reset.
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import boolean, int32, int64, njit, types, uint64, void
+from numba import boolean, int32, int64, types, uint64, void
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.rng import stream_key
+from wavetank.sim.compiled import compiled
 from wavetank.sim.streams import mix
 
 # The output is column 0 of every protocol's record; 0 means no rank.
@@ -52,10 +53,10 @@ def meeting(rule: Any) -> Any:
         Changes rows ``first`` and ``second`` of ``agents`` (n, columns) and ``memory`` (n, cells), both int32;
         ``constants`` (int64) are the protocol's parameters, ``draws`` its random stream, ``board`` the loop's.
     """
-    return njit(MEET_SIGNATURE, cache=True)(rule)
+    return compiled(MEET_SIGNATURE)(rule)
 
 
-@njit(int64(uint64[::1], int64), cache=True, inline="always")
+@compiled(int64(uint64[::1], int64), inline="always")
 def draw_below(draws: Any, bound: int) -> int:
     """Draw a whole number from 0 to ``bound - 1`` for a bound below 2**32."""
     draws[1] += np.uint64(1)
@@ -63,7 +64,7 @@ def draw_below(draws: Any, bound: int) -> int:
     return np.int64(((bits >> _HALF) * np.uint64(bound)) >> _HALF)  # type: ignore[return-value]
 
 
-@njit(void(AGENTS, int64[::1], int64, int64), cache=True)
+@compiled(void(AGENTS, int64[::1], int64, int64))
 def set_rank(agents: Agents, board: Words, agent: int, rank: int) -> None:
     """Give an agent a rank (0: none) and keep the count of ranks that one agent holds."""
     old = agents[agent, RANK]
@@ -78,9 +79,8 @@ def set_rank(agents: Agents, board: Words, agent: int, rank: int) -> None:
     board[CHANGED] = 1
 
 
-@njit(
+@compiled(
     boolean(MEET_TYPE, AGENTS, AGENTS, int64[::1], uint64[::1], uint64[::1], int64[::1], int64, int64, boolean),
-    cache=True,
 )
 def run_meetings(
     meet: Any,

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import int64, njit, uint64, void
+from numba import int64, uint64, void
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
@@ -80,6 +80,7 @@ from wavetank.protocols.population.leader_simulation import (
 )
 from wavetank.rng import stream
 from wavetank.settings import setting
+from wavetank.sim.compiled import compiled
 
 # Columns of the record besides rank, mode and the fields of a reset.
 STAGE, BASE, TIMER, NAME, SIZE, BEATS, MISSES, TOKENS = range(2, 10)
@@ -94,7 +95,7 @@ PATIENCE = 15
 RHO, NAMES, NONCES, COLLECT_BEATS, ANNOUNCE_BEATS, CHECK_BEATS, SILENCE, RECRUITS, BY_TOKEN, HUNT = range(3, 13)
 
 
-@njit(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1]))
 def _recruit(agents: Agents, memory: Agents, who: int, constants: Words, draws: Any) -> None:
     name = 1 + draw_below(draws, constants[NAMES])
     agents[who, NAME] = name
@@ -116,7 +117,7 @@ def _recruit(agents: Agents, memory: Agents, who: int, constants: Words, draws: 
     agents[who, SIZE] = last + 1
 
 
-@njit(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1]))
 def _start_collecting(agents: Agents, memory: Agents, who: int, constants: Words, draws: Any) -> None:
     agents[who, SIZE] = 0
     agents[who, NAME] = 0
@@ -133,7 +134,7 @@ def _start_collecting(agents: Agents, memory: Agents, who: int, constants: Words
         _recruit(agents, memory, who, constants, draws)
 
 
-@njit(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1]))
 def _start_checking(agents: Agents, memory: Agents, who: int, constants: Words, draws: Any) -> None:
     slots = memory[who]
     rho = constants[RHO]
@@ -144,7 +145,7 @@ def _start_checking(agents: Agents, memory: Agents, who: int, constants: Words, 
         slots[place] = 1 + draw_below(draws, constants[NONCES])
 
 
-@njit(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1], int64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1], int64[::1]))
 def _wake(agents: Agents, memory: Agents, who: int, constants: Words, draws: Any, board: Words) -> None:
     set_rank(agents, board, who, agents[who, CANDIDATE])
     agents[who, MODE] = COLLECT
@@ -156,7 +157,7 @@ def _wake(agents: Agents, memory: Agents, who: int, constants: Words, draws: Any
     _start_collecting(agents, memory, who, constants, draws)
 
 
-@njit(void(AGENTS, AGENTS, int64, int64, int64[::1], uint64[::1], int64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64, int64[::1], uint64[::1], int64[::1]))
 def _adopt(agents: Agents, memory: Agents, late: int, ahead: int, constants: Words, draws: Any, board: Words) -> None:
     """Let ``late`` go to the stage of ``ahead``."""
     mode = agents[ahead, MODE]
@@ -188,7 +189,7 @@ def _adopt(agents: Agents, memory: Agents, late: int, ahead: int, constants: Wor
         _start_checking(agents, memory, late, constants, draws)
 
 
-@njit(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1], int64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64[::1], uint64[::1], int64[::1]))
 def _beat(agents: Agents, memory: Agents, leader: int, constants: Words, draws: Any, board: Words) -> None:
     """Let the leader, which met an agent of its stage, go on when that happened often enough."""
     agents[leader, BEATS] += 1
@@ -238,7 +239,7 @@ def _beat(agents: Agents, memory: Agents, leader: int, constants: Words, draws: 
     agents[leader, BEATS] = 0
 
 
-@njit(void(AGENTS, AGENTS, int64, int64, int64), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64, int64))
 def _merge_names(agents: Agents, memory: Agents, a: int, b: int, most: int) -> None:
     """Give both agents the smallest ``most`` names that either knows."""
     one, other = memory[a], memory[b]
@@ -279,7 +280,7 @@ def _merge_names(agents: Agents, memory: Agents, a: int, b: int, most: int) -> N
         other[place] = name
 
 
-@njit(void(AGENTS, AGENTS, int64, int64, int64[::1], uint64[::1]), cache=True)
+@compiled(void(AGENTS, AGENTS, int64, int64, int64[::1], uint64[::1]))
 def _pass_tokens(agents: Agents, memory: Agents, giver: int, taker: int, constants: Words, draws: Any) -> None:
     """Halve the giver's tokens; an agent without rank keeps one and becomes a recruit."""
     tokens = agents[giver, TOKENS]

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
@@ -36,6 +35,7 @@ from wavetank.protocols.population.interfaces import (
 )
 from wavetank.protocols.population.sampling import below, failures_before_success
 from wavetank.rng import stream_key
+from wavetank.sim.compiled import compiled
 
 _MOST_TREE_CELLS = 1 << 28
 
@@ -126,14 +126,14 @@ def _finished(
     return PopulationRun(done, last_change, settled if output >= 0 else -1, silent, counts, output)
 
 
-@njit(cache=True)
+@compiled
 def _relation(i: int, j: int) -> int:
     if j > i:
         return JUST_BEFORE if j == i + 1 else FAR_BEFORE
     return JUST_AFTER if j == i - 1 else FAR_AFTER
 
 
-@njit(cache=True)
+@compiled
 def _meet_in_order(
     agents: NDArray[np.int64], first: NDArray[np.int16], second: NDArray[np.int16], outputs: NDArray[np.int8],
     clock: NDArray[np.int64], key: int, counter: NDArray[np.uint64], steps: int,
@@ -162,7 +162,7 @@ def _meet_in_order(
             clock[2] = clock[0]
 
 
-@njit(cache=True)
+@compiled
 def _nothing_enabled(agents: NDArray[np.int64], enabled: NDArray[np.bool_]) -> bool:
     """Return whether no ordered pair of ranks can change, in O(agents x states)."""
     size, n = enabled.shape[1], agents.size
@@ -182,7 +182,7 @@ def _nothing_enabled(agents: NDArray[np.int64], enabled: NDArray[np.bool_]) -> b
     return True
 
 
-@njit(cache=True)
+@compiled
 def _skip_through(
     agents: NDArray[np.int64], first: NDArray[np.int16], second: NDArray[np.int16], enabled: NDArray[np.bool_],
     far: NDArray[np.int64], near: NDArray[np.int64], outputs: NDArray[np.int8], clock: NDArray[np.int64],
@@ -259,7 +259,7 @@ def _skip_through(
             clock[2] = clock[0]
 
 
-@njit(cache=True)
+@compiled
 def _across(below_node: NDArray[np.int32], far: NDArray[np.int64], left: int) -> int:
     """Count the meetings between agents under two sibling nodes that change something."""
     size, found = far.shape[0], 0
@@ -270,7 +270,7 @@ def _across(below_node: NDArray[np.int32], far: NDArray[np.int64], left: int) ->
     return found
 
 
-@njit(cache=True)
+@compiled
 def _set_leaf(sums: NDArray[np.int64], node: int, value: int) -> None:
     change = value - sums[node]
     while node and change:
@@ -278,7 +278,7 @@ def _set_leaf(sums: NDArray[np.int64], node: int, value: int) -> None:
         node //= 2
 
 
-@njit(cache=True)
+@compiled
 def _move(
     below_node: NDArray[np.int32], pairs: NDArray[np.int64], far: NDArray[np.int64], leaf: int, old: int, new: int
 ) -> None:
@@ -301,7 +301,7 @@ def _move(
         pairs[node] += gained
 
 
-@njit(cache=True)
+@compiled
 def _pair_of(
     below_node: NDArray[np.int32], pairs: NDArray[np.int64], far: NDArray[np.int64], leaves: int, ticket: int,
     key: int, counter: NDArray[np.uint64],
@@ -332,7 +332,7 @@ def _pair_of(
     return 0, 1, 0
 
 
-@njit(cache=True)
+@compiled
 def _rank_of(below_node: NDArray[np.int32], leaves: int, node: int, state: int, number: int) -> int:
     """Return the rank of the agent with that number among those in ``state`` under ``node``."""
     while node < leaves:

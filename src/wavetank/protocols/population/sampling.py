@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import int64, njit, uint64
+from numba import int64, uint64
 from numpy.typing import NDArray
 
+from wavetank.sim.compiled import compiled
 from wavetank.sim.streams import mix
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,20 +33,20 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 _WIDE = 24.0
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def next_bits(key: int, stream: NDArray[np.uint64]) -> int:
     """Draw 64 bits and advance the stream's counter."""
     stream[0] += _ONE
     return mix(key + stream[0] * GOLDEN)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def uniform(key: int, stream: NDArray[np.uint64]) -> float:
     """Draw from the open interval (0, 1), in steps of 2**-53 from 2**-54."""
     return (np.float64(next_bits(key, stream) >> _KEPT) + 0.5) * 2.0**-53
 
 
-@njit(int64(uint64, uint64[::1], int64), cache=True)
+@compiled(int64(uint64, uint64[::1], int64))
 def below(key: int, stream: NDArray[np.uint64], bound: int) -> int:
     """Draw a whole number from 0 to ``bound - 1`` without bias; ``bound`` is from 1 to 2**62."""
     wide = np.uint64(bound)
@@ -57,7 +58,7 @@ def below(key: int, stream: NDArray[np.uint64], bound: int) -> int:
             return int(bits % wide)
 
 
-@njit(cache=True)
+@compiled
 def failures_before_success(key: int, stream: NDArray[np.uint64], probability: float) -> float:
     """Draw how many trials fail before the first success, as a float (it may exceed 2**63)."""
     if probability >= 1.0:
@@ -65,7 +66,7 @@ def failures_before_success(key: int, stream: NDArray[np.uint64], probability: f
     return np.floor(np.log(uniform(key, stream)) / np.log1p(-probability))
 
 
-@njit(cache=True)
+@compiled
 def log_factorial(k: int) -> float:
     """Return ln k!, to about 1e-16 of its value."""
     if k < _SMALL:
@@ -76,7 +77,7 @@ def log_factorial(k: int) -> float:
     return (x + 0.5) * np.log(x) - x + _HALF_LOG_TAU + inverse * (1.0 / 12.0 - square * (1.0 / 360.0 - square / 1260.0))
 
 
-@njit(cache=True)
+@compiled
 def hypergeometric(key: int, stream: NDArray[np.uint64], good: int, bad: int, draws: int) -> int:
     """Draw how many good ones are among ``draws`` taken without replacement from ``good + bad``.
 
@@ -117,12 +118,12 @@ def hypergeometric(key: int, stream: NDArray[np.uint64], good: int, bad: int, dr
     return found if rare == good else draws - found
 
 
-@njit(cache=True)
+@compiled
 def _log_weight(k: int, rare: int, common: int, few: int) -> float:
     return -(log_factorial(k) + log_factorial(rare - k) + log_factorial(few - k) + log_factorial(common - few + k))
 
 
-@njit(cache=True)
+@compiled
 def _from_mode(u: float, rare: int, common: int, few: int, mode: int, least: int, most: int) -> int:
     """Invert the distribution, looking at the likeliest values first."""
     norm = (
@@ -154,7 +155,7 @@ def _from_mode(u: float, rare: int, common: int, few: int, mode: int, least: int
     return mode
 
 
-@njit(cache=True)
+@compiled
 def _by_ratio(
     key: int, stream: NDArray[np.uint64], rare: int, common: int, few: int, mode: int, least: int, most: int,
     mean: float, deviation: float,

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
@@ -36,6 +35,7 @@ from wavetank.protocols.population.sampling import (
     uniform,
 )
 from wavetank.rng import stream_key
+from wavetank.sim.compiled import compiled
 from wavetank.sim.streams import mix
 
 _BLOCK = 512
@@ -186,7 +186,7 @@ class PopulationPython:
         return PopulationRun(done, last, -1, silent, found, consensus(protocol.outputs, found))
 
 
-@njit(cache=True)
+@compiled
 def is_silent(enabled: NDArray[np.bool_], counts: NDArray[np.int64]) -> bool:
     """Return whether no two agents can change each other.
 
@@ -220,7 +220,7 @@ def collision_free(n: int) -> NDArray[np.float64]:
     return np.concatenate([[0.0], np.cumsum(steps)])
 
 
-@njit(cache=True)
+@compiled
 def _meet(
     agents: NDArray[Any], table: NDArray[Any], size: int, shift: int, key: int, counter: NDArray[np.uint64], steps: int
 ) -> int:
@@ -265,7 +265,7 @@ def _meet(
     return last
 
 
-@njit(cache=True)
+@compiled
 def _census(agents: NDArray[Any], size: int) -> NDArray[np.int64]:
     """Count the agents in each state; four tables, so that equal neighbours do not wait for each other."""
     tables = np.zeros((4, size), np.int64)
@@ -280,7 +280,7 @@ def _census(agents: NDArray[Any], size: int) -> NDArray[np.int64]:
     return tables.sum(axis=0)
 
 
-@njit(cache=True)
+@compiled
 def _batches(
     counts: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64], enabled: NDArray[np.bool_],
     log_survival: NDArray[np.float64], key: int, counter: NDArray[np.uint64], interactions: int,
@@ -329,7 +329,7 @@ def _batches(
     return done, last, _active_pairs(counts, enabled) == 0.0
 
 
-@njit(cache=True)
+@compiled
 def _active_pairs(counts: NDArray[np.int64], enabled: NDArray[np.bool_]) -> float:
     active = 0.0
     for p in range(counts.size):
@@ -341,7 +341,7 @@ def _active_pairs(counts: NDArray[np.int64], enabled: NDArray[np.bool_]) -> floa
     return active
 
 
-@njit(cache=True)
+@compiled
 def _one_change(
     counts: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64], enabled: NDArray[np.bool_],
     active: float, key: int, counter: NDArray[np.uint64],
@@ -365,7 +365,7 @@ def _one_change(
     counts[second[chosen_p, chosen_q]] += 1
 
 
-@njit(cache=True)
+@compiled
 def _fresh_meetings(
     counts: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64], enabled: NDArray[np.bool_],
     initiators: NDArray[np.int64], responders: NDArray[np.int64], after: NDArray[np.int64],
@@ -402,7 +402,7 @@ def _fresh_meetings(
     return changed
 
 
-@njit(cache=True)
+@compiled
 def _collision(
     counts: NDArray[np.int64], after: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64],
     enabled: NDArray[np.bool_], touched: int, key: int, counter: NDArray[np.uint64],
@@ -419,7 +419,7 @@ def _collision(
     return enabled[p, q]
 
 
-@njit(cache=True)
+@compiled
 def _take(counts: NDArray[np.int64], key: int, counter: NDArray[np.uint64]) -> int:
     """Take one agent out, uniformly; return its state."""
     ticket = below(key, counter, counts.sum())

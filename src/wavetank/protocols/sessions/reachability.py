@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from wavetank.sim.compiled import compiled
 
 
 class Steps:
@@ -34,7 +35,7 @@ class Steps:
         return found
 
 
-@njit(cache=True)
+@compiled
 def _reversed(starts, targets, configurations):  # type: ignore[no-untyped-def]
     """Return the steps sorted by target: where each target's begin, and their sources."""
     into = np.zeros(configurations + 1, np.int64)
@@ -52,7 +53,7 @@ def _reversed(starts, targets, configurations):  # type: ignore[no-untyped-def]
     return into, sources
 
 
-@njit(cache=True)
+@compiled
 def _spread(into, sources, found):  # type: ignore[no-untyped-def]
     waiting = np.empty(found.size, np.int64)
     count = 0

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from wavetank.sim.compiled import compiled
 
 # What a role does with the message at the head of a queue; 0 is not known yet.
 WAITS, TAKES, DROPS, SWITCHES, SENDS = 1, 2, 3, 4, 5
@@ -89,7 +90,7 @@ class Found(NamedTuple):
     counts: NDArray[np.int64]
 
 
-@njit(cache=True)
+@compiled
 def _hash(row):  # type: ignore[no-untyped-def]
     found = np.uint64(0x9E3779B97F4A7C15)
     for value in row:
@@ -98,7 +99,7 @@ def _hash(row):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@compiled
 def place(found, row, parent):  # type: ignore[no-untyped-def]
     """Return the number of a row, a new one when it was not met before."""
     rows, slots, counts = found.rows, found.slots, found.counts
@@ -123,7 +124,7 @@ def place(found, row, parent):  # type: ignore[no-untyped-def]
         at = (at + np.uint64(1)) & mask
 
 
-@njit(cache=True)
+@compiled
 def fill_slots(rows, count, slots):  # type: ignore[no-untyped-def]
     """Enter the first ``count`` rows into an empty hash table."""
     mask = np.uint64(slots.size - 1)
@@ -134,7 +135,7 @@ def fill_slots(rows, count, slots):  # type: ignore[no-untyped-def]
         slots[at] = number
 
 
-@njit(cache=True)
+@compiled
 def _forgettable(row, roles, tables, seen, contested):  # type: ignore[no-untyped-def]
     """Return the lowest turn that nobody can disagree on any more, or -1.
 
@@ -184,7 +185,7 @@ def _forgettable(row, roles, tables, seen, contested):  # type: ignore[no-untype
     return -1
 
 
-@njit(cache=True)
+@compiled
 def _settle(row, roles, tables, seen, contested):  # type: ignore[no-untyped-def]
     """Forget in ``row`` what nobody can disagree on; returns (code, entry, which) where a renaming is missing."""
     while True:
@@ -206,7 +207,7 @@ def _settle(row, roles, tables, seen, contested):  # type: ignore[no-untyped-def
                 row[position] = tables.renamed_message[entry, old]
 
 
-@njit(cache=True)
+@compiled
 def _voided(here, head, receiver, roles, bound, tables):  # type: ignore[no-untyped-def]
     """Return whether another message on its way to the receiver shows that ``head`` is stale."""
     tag = tables.message_tag[head]
@@ -223,7 +224,7 @@ def _voided(here, head, receiver, roles, bound, tables):  # type: ignore[no-unty
     return DONE, 0, 0
 
 
-@njit(cache=True)
+@compiled
 def search(found, tables, roles, bound, tagged, most):  # type: ignore[no-untyped-def]
     """Expand configurations until all are, ``most`` are, space runs out, or a table lacks an entry.
 

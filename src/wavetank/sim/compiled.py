@@ -1,0 +1,414 @@
+"""Compiled functions whose cache on disk is never stale.
+
+numba compiles a function together with every compiled function that it calls, and looks, when it decides whether a
+cached result is still valid, only at the file of the outer one: after a change of ``sim/streams.py`` a simulator that
+draws from it would go on with the old draws.  :func:`compiled` replaces that cache.  A function's results are kept
+under a hash of its module and of all modules of the same packages that this module imports, directly or not, so that
+a change of any source on which the result may depend leads to a new folder.
+
+Further rules of this cache:
+
+1. One process compiles a function, the others wait for it and load the result; nothing is compiled twice at once.
+2. A result is one file with a checksum, replaced as a whole; a damaged file counts as absent.
+3. A result is not kept if a source changed on disk after this process had read it: the code in memory is then older.
+4. Where the folder cannot be written (a read-only home), functions are compiled in each process, with one warning.
+5. Folders that no process has used for ``KEPT_DAYS`` days are removed, and all but the newest ``KEPT_VERSIONS`` of a
+   module.
+
+The folder is ``compiled`` in ``$NUMBA_CACHE_DIR``, if that is set, else in the user's cache folder of Wavetank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import re
+import shutil
+import sys
+import tempfile
+import time
+import types as python_types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite
+import numba
+from numba.core import config
+from numba.core.compiler import CompileResult
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.serialize import dumps
+
+from wavetank.cache_folder import cache_folder
+
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: a function may be compiled by two processes at once
+    fcntl = None  # type: ignore[assignment]
+
+KEPT_DAYS = 30.0
+KEPT_VERSIONS = 8
+FORMAT = b"wavetank-compiled-1\n"
+PROGRESS_FILE = "WAVETANK_COMPILING"
+
+_USED = ".used"
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(?P<source>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|(?:[^\n\\]|\\\r?\n)*)"
+    rb"|import[ \t]+(?P<modules>[^\n]*))",
+    re.MULTILINE,
+)
+_COMMENT = re.compile(rb"#[^\n]*")
+# What a result depends on besides sources and machine; numba adds the processor's name and features itself.
+_VERSIONS = f"{sys.implementation.cache_tag} numba {numba.__version__} llvmlite {llvmlite.__version__}"
+_SETTINGS = (
+    "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "ENABLE_AVX", "DISABLE_INTEL_SVML", "DEBUGINFO_DEFAULT",
+    "CAPTURED_ERRORS", "LLVM_PASS_TIMINGS", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS",
+)  # fmt: skip
+
+_digests: dict[Path, bytes] = {}
+_imported: dict[tuple[Path, Any], frozenset[Path]] = {}
+_keys: dict[Path, str] = {}
+_warned = False
+_pruned: set[str] = set()
+
+
+def compiled(*given: Any, **options: Any) -> Any:
+    """Compile a function with ``numba.njit`` and keep the result on disk until a source it may depend on changes.
+
+    Parameters
+    ----------
+    *given
+        A function (``@compiled``), or nothing or signatures (``@compiled(int64(int64), nogil=True)``); with
+        signatures, the function is compiled at once and for these types only.
+    **options
+        Options of ``numba.njit`` but ``cache``: ``nogil``, ``fastmath``, ``inline``, ``forceinline``, ...
+
+    Returns
+    -------
+    dispatcher or decorator
+        As ``numba.njit`` returns it.
+    """
+    if len(given) == 1 and isinstance(given[0], python_types.FunctionType) and not options:
+        return _with_cache(given[0], [], {})
+    signatures = list(given[0]) if len(given) == 1 and isinstance(given[0], list | tuple) else list(given)
+    return lambda function: _with_cache(function, signatures, options)
+
+
+def _with_cache(function: Callable[..., Any], signatures: list[Any], options: dict[str, Any]) -> Any:
+    dispatcher = numba.njit(**options)(function)
+    if config.DISABLE_JIT:
+        return dispatcher
+    # inspect.getfile unwraps nothing that a plain function lacks; functions typed at a prompt have no file to watch.
+    path = Path(function.__code__.co_filename)
+    if path.is_file():
+        dispatcher._cache = _Cache(function, path.resolve())
+        compile_once = dispatcher.compile
+        lock = dispatcher._cache.lock
+
+        def compile_locked(signature: Any) -> Any:
+            # numba's own lock comes first, as in a function that meets this one while it is compiled.
+            with global_compiler_lock, lock.released_after():
+                return compile_once(signature)
+
+        dispatcher.compile = compile_locked
+    for signature in signatures:
+        dispatcher.compile(signature)
+    if signatures:
+        dispatcher.disable_compile()
+    return dispatcher
+
+
+def sources_of(path: Path) -> frozenset[Path]:
+    """Return a module's file and the files of all modules that it imports, directly or not, from its own packages.
+
+    Its own packages are Wavetank and the one that the module belongs to (for a lone file, its folder); of others only
+    versions are expected to change.  An import counts wherever it stands, in functions and under ``TYPE_CHECKING``,
+    too.
+    """
+    roots = (_Root.of(Path(__file__).resolve()), _Root.of(path))
+    found: set[Path] = set()
+    open_files = [path]
+    while open_files:
+        file = open_files.pop()
+        if file not in found:
+            found.add(file)
+            open_files.extend(_imports_of(file, roots) - found)
+    return frozenset(found)
+
+
+class _Root(NamedTuple):
+    """A folder below which modules are found by name, and the package to look for; None means all."""
+
+    folder: Path
+    package: str | None
+
+    @classmethod
+    def of(cls, path: Path) -> _Root:
+        folder, package = path.parent, None
+        while (folder / "__init__.py").is_file():
+            package, folder = folder.name, folder.parent
+        if package is None and folder.name in ("site-packages", "dist-packages"):
+            package = path.stem
+        return cls(folder, package)
+
+    def base_of(self, module: str) -> Path | None:
+        parts = module.split(".")
+        return self.folder.joinpath(*parts) if self.package in (None, parts[0]) else None
+
+
+def _imports_of(path: Path, roots: tuple[_Root, _Root]) -> frozenset[Path]:
+    key = (path, roots[1])
+    if key in _imported:
+        return _imported[key]
+    text = path.read_bytes()
+    _digests.setdefault(path, hashlib.sha256(text).digest())
+    found: set[Path] = set()
+    for match in _IMPORT.finditer(text):
+        source = (match["source"] or b"").decode()
+        names = _names_in(match["names"] if source else match["modules"])
+        dots = len(source) - len(source.lstrip("."))
+        if dots:
+            folder = path.parents[dots - 1]
+            bases = [folder.joinpath(*source[dots:].split(".")) if source[dots:] else folder]
+        else:
+            bases = [base for root in roots for each in ([source] if source else names) if (base := root.base_of(each))]
+        for base in bases:
+            found.update(_existing(base))
+            if source:
+                for name in names:
+                    found.update(_existing(base / name))
+    _imported[key] = frozenset(found)
+    return _imported[key]
+
+
+def _names_in(listed: bytes) -> list[str]:
+    """Return the names of a list such as ``(a as b, c,  # why``."""
+    plain = _COMMENT.sub(b"", listed).replace(b"\\", b" ").strip(b"() \t\r\n")
+    return [each.split()[0].decode() for each in plain.split(b",") if each.split()]
+
+
+def _existing(base: Path) -> list[Path]:
+    return [file for file in (base.with_name(base.name + ".py"), base / "__init__.py") if file.is_file()]
+
+
+def _key_of(path: Path) -> str:
+    """Return the hash of all sources on which functions of a file may depend, as this process has read them."""
+    if path not in _keys:
+        total = hashlib.sha256()
+        for file in sorted(sources_of(path)):
+            # The path is part of compiled code (in tracebacks), and two checkouts must not share results.
+            total.update(str(file).encode() + b"\0" + _digests[file])
+        settings = {name: getattr(config, name, None) for name in _SETTINGS}
+        total.update(f"{_VERSIONS} {settings}".encode())
+        _keys[path] = total.hexdigest()[:20]
+    return _keys[path]
+
+
+def _unchanged_on_disk(path: Path) -> bool:
+    try:
+        return all(hashlib.sha256(file.read_bytes()).digest() == _digests[file] for file in sources_of(path))
+    except OSError:
+        return False
+
+
+def _base() -> Path:
+    return Path(config.CACHE_DIR) / "wavetank-compiled" if config.CACHE_DIR else cache_folder() / "compiled"
+
+
+class _Lock:
+    """A lock between processes on one file; within a process, numba's lock lets only one thread come here."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._depth = 0
+
+    def take(self) -> None:
+        """Wait until no other process holds the lock, and hold it; without the file, go on."""
+        if self._file is not None or fcntl is None:
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._file = descriptor
+
+    @contextlib.contextmanager
+    def released_after(self) -> Iterator[None]:
+        """Give the lock back at the end of the block, if it was taken within."""
+        # A recursive function is compiled within its own compilation.
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth and self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+
+class _Cache:
+    """What numba asks of a dispatcher's cache, over one folder a version of a module's sources."""
+
+    def __init__(self, function: Callable[..., Any], path: Path) -> None:
+        self._function = function
+        self._path = path
+        self._name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
+        self._folder = _base() / f"{function.__module__.rpartition('.')[2] or 'main'}-{_key_of(path)}"
+        # Two functions of one name in one module differ in the line.
+        self._stem = f"{self._name.rpartition('.')[2][:60]}-{function.__code__.co_firstlineno}"
+        self._enabled = True
+        self._since: float | None = None
+        self.lock = _Lock(self._folder / f"{self._stem}.lock")
+
+    @property
+    def cache_path(self) -> str:
+        return str(self._folder)
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def disable(self) -> None:
+        self._enabled = False
+
+    def flush(self) -> None:
+        """Forget all results of this function."""
+        for file in self._folder.glob(f"{self._stem}-*.bin"):
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Return the kept result for a signature, or None; after None the lock is held until the compilation ends."""
+        context.refresh()
+        if not self._enabled:
+            return None
+        found = self._load(signature, context)
+        if found is None and _ready(self._folder):
+            self.lock.take()
+            # Another process may have compiled it while this one waited.
+            found = self._load(signature, context)
+        if found is None:
+            self._since = time.monotonic()
+            _report(f"begin {self._name}")
+        return found
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Keep a result, unless it holds addresses of this process or its sources have changed on disk."""
+        _report(f"end {self._name} {time.monotonic() - (self._since or time.monotonic()):.2f}")
+        if not self._enabled or any(not each.can_cache for each in result.lifted) or result.library.has_dynamic_globals:
+            return
+        if not _ready(self._folder) or not _unchanged_on_disk(self._path):
+            return
+        key = self._index(signature, result.codegen)
+        content = dumps((key, result._reduce()))
+        file = self._file_of(key)
+        try:
+            descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=file.name, suffix=".part")
+            try:
+                with os.fdopen(descriptor, "wb") as out:
+                    out.write(FORMAT + hashlib.sha256(content).digest() + content)
+                Path(name).replace(file)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            _warn(str(error))
+
+    def _load(self, signature: Any, context: Any) -> Any:
+        key = self._index(signature, context.codegen())
+        try:
+            data = self._file_of(key).read_bytes()
+        except OSError:
+            return None
+        content = data[len(FORMAT) + 32 :]
+        if not data.startswith(FORMAT) or hashlib.sha256(content).digest() != data[len(FORMAT) : len(FORMAT) + 32]:
+            return None
+        # Only this user's own processes write here (_ready looks at owner and mode), as with numba's own cache.
+        kept, payload = pickle.loads(content)
+        return CompileResult._rebuild(context, *payload) if kept == key else None
+
+    def _index(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
+        code = self._function.__code__
+        cells = tuple(cell.cell_contents for cell in self._function.__closure__ or ())
+        # A compiled function that a factory was given may stem from a module that the factory's does not import.
+        owners = sorted(
+            _key_of(Path(cell.py_func.__code__.co_filename).resolve())
+            for cell in cells
+            if hasattr(cell, "py_func") and Path(cell.py_func.__code__.co_filename).is_file()
+        )
+        within = hashlib.sha256(_code_bytes(code) + dumps(cells)).hexdigest()
+        return (signature, codegen.magic_tuple(), within, tuple(owners))
+
+    def _file_of(self, key: tuple[Any, ...]) -> Path:
+        # Names of types are nearly unique; the key itself is compared when the file is read.
+        return self._folder / f"{self._stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.bin"
+
+
+def _code_bytes(code: python_types.CodeType) -> bytes:
+    """Return what two functions of one line must share: instructions and constants, without addresses in memory."""
+    inner = [each for each in code.co_consts if isinstance(each, python_types.CodeType)]
+    plain = [each for each in code.co_consts if not isinstance(each, python_types.CodeType)]
+    return code.co_code + repr(plain).encode() + b"".join(map(_code_bytes, inner))
+
+
+def _ready(folder: Path) -> bool:
+    """Make a folder of the cache, or say that there can be none; old folders are removed when a new one is made."""
+    try:
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _prune(folder)
+        state = folder.stat()
+        if hasattr(os, "getuid") and (state.st_uid != os.getuid() or state.st_mode & 0o022):
+            _warn(f"{folder} belongs to another user or can be written by others")
+            return False
+        if not os.access(folder, os.W_OK | os.X_OK):
+            _warn(f"{folder} cannot be written")
+            return False
+        if folder.name not in _pruned:
+            _pruned.add(folder.name)
+            (folder / _USED).touch()
+    except OSError as error:
+        _warn(str(error))
+        return False
+    return True
+
+
+def _prune(newest: Path) -> None:
+    """Remove folders that no process has used for long, and old versions of the same module."""
+    module = newest.name.rpartition("-")[0]
+    used: list[tuple[float, Path]] = []
+    for folder in newest.parent.iterdir():
+        if folder != newest:
+            with contextlib.suppress(OSError):
+                mark = folder / _USED
+                used.append(((mark if mark.exists() else folder).stat().st_mtime, folder))
+    used.sort(reverse=True)
+    versions = [folder for _, folder in used if folder.name.rpartition("-")[0] == module]
+    limit = time.time() - KEPT_DAYS * 86_400
+    for folder in {folder for last, folder in used if last < limit} | set(versions[KEPT_VERSIONS - 1 :]):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _warn(reason: str) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            f"Compiled code cannot be kept, so each process compiles anew: {reason}. "
+            "Point XDG_CACHE_HOME to a folder that you may write to.",
+            stacklevel=2,
+        )
+
+
+def _report(line: str) -> None:
+    """Append what is being compiled to the file that the process which shows progress has named, if one has."""
+    if name := os.environ.get(PROGRESS_FILE):
+        with contextlib.suppress(OSError), Path(name).open("a") as out:
+            out.write(line + "\n")

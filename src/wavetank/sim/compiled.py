@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 import llvmlite
 import numba
+import numpy
 from numba.core import config
 from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
@@ -62,7 +63,7 @@ _IMPORT = re.compile(
 )
 _COMMENT = re.compile(rb"#[^\n]*")
 # What a result depends on besides sources and machine; numba adds the processor's name and features itself.
-_VERSIONS = f"{sys.implementation.cache_tag} numba {numba.__version__} llvmlite {llvmlite.__version__}"
+_VERSIONS = f"{sys.implementation.cache_tag} numba {numba.__version__} llvmlite {llvmlite.__version__} numpy {numpy.__version__}"
 _SETTINGS = (
     "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "ENABLE_AVX", "DISABLE_INTEL_SVML", "DEBUGINFO_DEFAULT",
     "CAPTURED_ERRORS", "LLVM_PASS_TIMINGS", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS",
@@ -199,8 +200,8 @@ def _key_of(path: Path) -> str:
     if path not in _keys:
         total = hashlib.sha256()
         for file in sorted(sources_of(path)):
-            # The path is part of compiled code (in tracebacks), and two checkouts must not share results.
-            total.update(str(file).encode() + b"\0" + _digests[file])
+            # Paths count from the packages' root: checkouts of equal sources share results.
+            total.update(str(file.relative_to(_Root.of(file).folder)).encode() + b"\0" + _digests[file])
         settings = {name: getattr(config, name, None) for name in _SETTINGS}
         total.update(f"{_VERSIONS} {settings}".encode())
         _keys[path] = total.hexdigest()[:20]

@@ -51,7 +51,7 @@ except ImportError:  # no such locks on this system: a function may be compiled 
     fcntl = None  # type: ignore[assignment]
 
 KEPT_DAYS = 30.0
-KEPT_VERSIONS = 8
+KEPT_VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__version__} {numpy.__version__}"
 FORMAT = b"wavetank-compiled-1\n"
 PROGRESS_FILE = "WAVETANK_COMPILING"
 
@@ -63,7 +63,7 @@ _IMPORT = re.compile(
 )
 _COMMENT = re.compile(rb"#[^\n]*")
 # What a result depends on besides sources and machine; numba adds the processor's name and features itself.
-_VERSIONS = f"{sys.implementation.cache_tag} numba {numba.__version__} llvmlite {llvmlite.__version__} numpy {numpy.__version__}"
+_VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__version__} {numpy.__version__}"
 _SETTINGS = (
     "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "ENABLE_AVX", "DISABLE_INTEL_SVML", "DEBUGINFO_DEFAULT",
     "CAPTURED_ERRORS", "LLVM_PASS_TIMINGS", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS",

@@ -51,7 +51,7 @@ except ImportError:  # no such locks on this system: a function may be compiled 
     fcntl = None  # type: ignore[assignment]
 
 KEPT_DAYS = 30.0
-KEPT_VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__version__} {numpy.__version__}"
+KEPT_VERSIONS = 8
 FORMAT = b"wavetank-compiled-1\n"
 PROGRESS_FILE = "WAVETANK_COMPILING"
 

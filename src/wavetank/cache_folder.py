@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Names the file into which processes write what they compile, for whom shows progress.
+COMPILING_FILE = "WAVETANK_COMPILING"
+
 
 def cache_folder() -> Path:
     """Return the user's cache folder for Wavetank; it need not exist.

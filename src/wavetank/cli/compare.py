@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from wavetank import catalog, comparison, runfolder
+from wavetank.cli.compiling import CompileWatch, saying_once
 from wavetank.cli.exits import DEFECT, INTERRUPTED
 from wavetank.cli.progress import last_line, progress_for, say_table
 from wavetank.cli.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
@@ -79,13 +80,15 @@ def command(
         parameters=parameters,
         settings=settings,
     )
-    if resume is not None:
-        plan, built, folder = _resumed(study, resume, Path(out), planned)
-    elif study is not None:
-        plan, built = planned(study)
-        folder = runfolder.create(Path(out), plan)
-    else:
-        raise _no_study()
+    # A study may run its own code when it checks its settings, and compile it.
+    with CompileWatch(saying_once()):
+        if resume is not None:
+            plan, built, folder = _resumed(study, resume, Path(out), planned)
+        elif study is not None:
+            plan, built = planned(study)
+            folder = runfolder.create(Path(out), plan)
+        else:
+            raise _no_study()
     result = run_told(plan, built, folder, place=place, plain=plain or as_json)
     if result is None:
         return INTERRUPTED

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wavetank import units
+from wavetank.cli.compiling import CompileWatch, saying_once
 from wavetank.cli.terminal import is_terminal, say, say_wrapped
 from wavetank.comparison import Comparison
 from wavetank.execute import FailedTrial
@@ -65,12 +66,14 @@ class Lines:
         self._count = _Count()
         self._shown: list[str] = []
         self._last = 0.0
+        self._watch = CompileWatch(saying_once())
 
     def __enter__(self) -> Lines:
+        self._watch.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        return
+        self._watch.__exit__()
 
     def begin(self, study: Study, plan: Plan, total: int, left: int, done: Sequence[Record]) -> None:
         """Say what is run and where it is kept."""
@@ -142,7 +145,7 @@ class LiveTable:
 
         self._folder = folder
         self._console = Console(stderr=True)
-        # Drawn only when a trial ends: a refreshing thread would disturb a study that measures time.
+        # Drawn only when a trial ends, or a compilation: a refreshing thread would disturb a study that measures time.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._count = _Count()
         self._records: list[Record] = []
@@ -150,13 +153,21 @@ class LiveTable:
         self._drawn = 0.0
         self._study: Study | None = None
         self._plan: Plan | None = None
+        self._names: list[str] = []
+        self._watch = CompileWatch(self._compiling)
 
     def __enter__(self) -> LiveTable:
         self._live.start()
+        self._watch.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._watch.__exit__()
         self._live.stop()
+
+    def _compiling(self, names: list[str]) -> None:
+        self._names = names
+        self._draw(at_once=True)
 
     def begin(self, study: Study, plan: Plan, total: int, left: int, done: Sequence[Record]) -> None:
         """Draw the table with what an interrupted run had finished."""
@@ -187,7 +198,8 @@ class LiveTable:
         from rich.console import Group
         from rich.text import Text
 
-        state = Text(f"{self._count.text()}; Ctrl-C keeps what is finished in {self._folder}", style="dim")
+        compiling = f"; compiling {', '.join(self._names)}, once" if self._names else ""
+        state = Text(f"{self._count.text()}{compiling}; Ctrl-C keeps what is finished in {self._folder}", style="dim")
         if self._study is None or self._plan is None:
             return state
         so_far = Comparison(self._study, self._plan, tuple(self._records), {}, tuple(self._failures), self._folder)

@@ -1300,6 +1300,7 @@ _ROUTED = (
 @compiled(
     int64(*_ROUTED, CHOOSE_TYPE, _FLOATS, _FLOATS, WORKERS_TYPE, _FLOATS, types.int64[::1]),
     nogil=True,
+    at_first_call=True,
 )
 def run_arrivals(
     t: Tables,
@@ -1450,6 +1451,7 @@ def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, unt
         types.int64[::1],
     ),
     nogil=True,
+    at_first_call=True,
 )
 def run_pool(
     t: Tables,

@@ -43,7 +43,7 @@ from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.serialize import dumps
 
-from wavetank.cache_folder import cache_folder
+from wavetank.cache_folder import COMPILING_FILE, cache_folder
 
 try:
     import fcntl
@@ -53,7 +53,6 @@ except ImportError:  # no such locks on this system: a function may be compiled 
 KEPT_DAYS = 30.0
 KEPT_VERSIONS = 8
 FORMAT = b"wavetank-compiled-1\n"
-PROGRESS_FILE = "WAVETANK_COMPILING"
 
 _USED = ".used"
 _IMPORT = re.compile(
@@ -76,7 +75,7 @@ _warned = False
 _pruned: set[str] = set()
 
 
-def compiled(*given: Any, **options: Any) -> Any:
+def compiled(*given: Any, at_first_call: bool = False, **options: Any) -> Any:
     """Compile a function with ``numba.njit`` and keep the result on disk until a source it may depend on changes.
 
     Parameters
@@ -84,6 +83,9 @@ def compiled(*given: Any, **options: Any) -> Any:
     *given
         A function (``@compiled``), or nothing or signatures (``@compiled(int64(int64), nogil=True)``); with
         signatures, the function is compiled at once and for these types only.
+    at_first_call : bool
+        Compile for the signatures when the function is first called instead of at once: for what takes long and is
+        not needed by everybody who imports the module.
     **options
         Options of ``numba.njit`` but ``cache``: ``nogil``, ``fastmath``, ``inline``, ``forceinline``, ...
 
@@ -93,12 +95,12 @@ def compiled(*given: Any, **options: Any) -> Any:
         As ``numba.njit`` returns it.
     """
     if len(given) == 1 and isinstance(given[0], python_types.FunctionType) and not options:
-        return _with_cache(given[0], [], {})
+        return _with_cache(given[0], [], {}, at_first_call)
     signatures = list(given[0]) if len(given) == 1 and isinstance(given[0], list | tuple) else list(given)
-    return lambda function: _with_cache(function, signatures, options)
+    return lambda function: _with_cache(function, signatures, options, at_first_call)
 
 
-def _with_cache(function: Callable[..., Any], signatures: list[Any], options: dict[str, Any]) -> Any:
+def _with_cache(function: Callable[..., Any], signatures: list[Any], options: dict[str, Any], later: bool) -> Any:
     dispatcher = numba.njit(**options)(function)
     if config.DISABLE_JIT:
         return dispatcher
@@ -115,11 +117,33 @@ def _with_cache(function: Callable[..., Any], signatures: list[Any], options: di
                 return compile_once(signature)
 
         dispatcher.compile = compile_locked
+    if signatures and later:
+        return _Later(dispatcher, signatures)
+    _compile_for(dispatcher, signatures)
+    return dispatcher
+
+
+def _compile_for(dispatcher: Any, signatures: list[Any]) -> None:
     for signature in signatures:
         dispatcher.compile(signature)
     if signatures:
         dispatcher.disable_compile()
-    return dispatcher
+
+
+class _Later:
+    """A function that is compiled for its signatures when it is first called."""
+
+    def __init__(self, dispatcher: Any, signatures: list[Any]) -> None:
+        self._dispatcher = dispatcher
+        self._signatures = signatures
+        self.py_func = dispatcher.py_func
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._signatures:
+            with global_compiler_lock:
+                _compile_for(self._dispatcher, self._signatures)
+                self._signatures = []
+        return self._dispatcher(*arguments)
 
 
 def sources_of(path: Path) -> frozenset[Path]:
@@ -324,13 +348,15 @@ class _Cache:
     def _load(self, signature: Any, context: Any) -> Any:
         key = self._index(signature, context.codegen())
         try:
+            if not _private(self._folder):
+                return None
             data = self._file_of(key).read_bytes()
         except OSError:
             return None
         content = data[len(FORMAT) + 32 :]
         if not data.startswith(FORMAT) or hashlib.sha256(content).digest() != data[len(FORMAT) : len(FORMAT) + 32]:
             return None
-        # Only this user's own processes write here (_ready looks at owner and mode), as with numba's own cache.
+        # Only this user's own processes write here (_private), as with numba's own cache.
         kept, payload = pickle.loads(content)
         return CompileResult._rebuild(context, *payload) if kept == key else None
 
@@ -365,8 +391,7 @@ def _ready(folder: Path) -> bool:
             folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.mkdir(mode=0o700, exist_ok=True)
             _prune(folder)
-        state = folder.stat()
-        if hasattr(os, "getuid") and (state.st_uid != os.getuid() or state.st_mode & 0o022):
+        if not _private(folder):
             _warn(f"{folder} belongs to another user or can be written by others")
             return False
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -379,6 +404,12 @@ def _ready(folder: Path) -> bool:
         _warn(str(error))
         return False
     return True
+
+
+def _private(folder: Path) -> bool:
+    """Say whether only this user can have written into a folder."""
+    state = folder.stat()
+    return not hasattr(os, "getuid") or (state.st_uid == os.getuid() and not state.st_mode & 0o022)
 
 
 def _prune(newest: Path) -> None:
@@ -410,6 +441,6 @@ def _warn(reason: str) -> None:
 
 def _report(line: str) -> None:
     """Append what is being compiled to the file that the process which shows progress has named, if one has."""
-    if name := os.environ.get(PROGRESS_FILE):
+    if name := os.environ.get(COMPILING_FILE):
         with contextlib.suppress(OSError), Path(name).open("a") as out:
             out.write(line + "\n")

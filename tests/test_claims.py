@@ -38,6 +38,8 @@ def records(ours: Sequence[float], theirs: Sequence[float] = (), **at: float) ->
         ("lower", 0.5, (0.8, 1.0), UNDECIDED),
         ("lower", 0.5, (1.0, 1.0), UNDECIDED),
         ("lower", 0.5, (1.1, 1.2), FAILS),
+        ("lower", 0.5, (1.0, 1.2), UNDECIDED),
+        ("higher", 2.0, (0.8, 1.0), UNDECIDED),
         ("lower", None, (0.9, 0.99), HOLDS),
         ("lower", None, (1.1, 1.2), FAILS),
         ("higher", 2.0, (2.0, 2.5), HOLDS),
@@ -188,6 +190,7 @@ def test_the_ledger_judges_on_the_run_that_was_kept_last(evidence: Path) -> None
 def test_evidence_under_other_settings_or_parameters_decides_nothing(evidence: Path) -> None:
     keep(evidence, "rough", 0.5, "2026-01-01", settings={"mode": "other"})
     keep(evidence, "tuned", 0.5, "2026-01-02", parameters={"toy-shifted": {"share": 0.1}})
+    keep(evidence, "tuned-rival", 0.5, "2026-01-03", parameters={"toy-plain": {"x": 1}})
     assert ledger(["toy-shifted"])[0].verdict == NOT_RUN
 
 

@@ -461,6 +461,8 @@ def test_a_study_file_repeats_a_run_and_options_change_it(tmp_path: Path) -> Non
     assert changed.settings == {**plan.settings, "mode": "odd"}
     assert changed.parameters == {"toy-shifted": {"share": 0.75, "label": "x"}}
     assert (changed.systems, changed.seeds) == (("toy-shifted",), (5,))
+    assert make_plan(str(path), seeds=[8, 9])[0].seeds == (8, 9)
+    assert make_plan(str(path), seeds=3)[0].seeds == (0, 1, 2)
     narrowed, _ = make_plan(str(path), systems=["toy-plain"])
     assert narrowed.parameters == {}
 

@@ -10,6 +10,7 @@ import pytest
 from wavetank_toys.studies import ToyNoise, ToyTiming
 from wavetank_toys.systems import Plain, Shifted
 
+from wavetank import study as study_module
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.study import (
     Case,
@@ -151,6 +152,38 @@ def test_a_ratio_to_an_absent_baseline_is_no_figure() -> None:
 def test_shares_of_limits_are_given_where_they_mean_something() -> None:
     shares = {(record.metric, record.at["case"]) for record in run(("a",)) if record.metric.startswith("share")}
     assert shares == {("share_of_copy", "one"), ("share_of_peak", "one")}
+
+
+def test_shares_of_limits_are_what_the_limit_would_take_over_what_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here every call takes 4 s, a copy 1 s, and the peak is 1000 operations/s: of 1000 operations that is 1 s."""
+    monkeypatch.setattr(study_module, "_timed", lambda call: (call(), 4.0)[1])
+    monkeypatch.setattr(study_module._Copy, "seconds", lambda self: 1.0)
+    monkeypatch.setattr(study_module._Product, "flops_per_s", lambda self: 1000.0)
+    found = {(record.metric, record.at["case"]): record.value for record in run(("a", "b"))}
+    assert found["share_of_copy", "one"] == 0.25
+    assert found["share_of_peak", "one"] == 0.25
+    assert found["time_ratio", "one"] == 1.0
+
+
+def test_a_ratio_is_the_contenders_time_over_the_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(call: Callable[[], object]) -> float:
+        call()
+        return 2.0 if Logged.calls[-1] == "a" else 3.0
+
+    monkeypatch.setattr(study_module, "_timed", timed)
+    ratios = {record.value for record in run(("a", "b")) if (record.system, record.metric) == ("b", "time_ratio")}
+    assert ratios == {1.5}
+
+
+def test_a_round_that_lacks_a_case_is_not_concluded_beside_one_that_has_all() -> None:
+    study = Derived(rounds=2)
+    one, two = by_case(study, ("a", "b"), 1)
+    later = [record for record in two if record.seed == 3]
+    concluded = study.conclude(one + later)
+    assert {record.seed for record in concluded} == {3}
+    # A contender that has only part of its cases spoils the round for all: ratios would compare unequal work.
+    partial = [record for record in two if record.system == "a"]
+    assert study.conclude(one + partial) == []
 
 
 def test_a_fast_wrong_answer_is_no_contender() -> None:

@@ -6,6 +6,7 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from wavetank.records import Record
 from wavetank.study import Metric
@@ -111,3 +112,41 @@ def test_nobody_leads_without_rivals_intervals_or_a_better_side() -> None:
     assert leaders(rows, NEITHER, {}) == ()
     assert leaders([row("a", 1, 1, 1, seeds=1), row("b", 4, 4, 4, seeds=1)], LOWER, {}) == ()
     assert leaders(rows, LOWER, {"elsewhere": 1}) == ()
+
+
+def test_the_interval_is_the_95_percent_one_of_the_bootstrap_distribution() -> None:
+    """The bootstrap median of 21 ordered values is at most the k-th with the probability of a binomial tail."""
+    below = [binom.sf(10, 21, k / 21) for k in range(1, 22)]
+    low = next(value for value, share in enumerate(below) if share >= 0.025)
+    high = next(value for value, share in enumerate(below) if share >= 0.975)
+    assert interval([float(value) for value in range(21)]) == (10.0, low, high)
+    # A narrower or a wider tail would end at another value.
+    assert next(value for value, share in enumerate(below) if share >= 0.0125) < low
+    assert next(value for value, share in enumerate(below) if share >= 0.05) > low or below[low] >= 0.05
+
+
+def test_an_even_number_of_values_has_the_mean_of_the_middle_two_in_each_resample() -> None:
+    assert interval([float(value) for value in range(6)]) == (2.5, 0.5, 4.5)
+
+
+def test_intervals_that_touch_share_the_lead() -> None:
+    assert leaders([row("a", 1, 2, 4), row("b", 4, 5, 6)], LOWER, {}) == ("a", "b")
+    assert leaders([row("a", 1, 2, 4), row("b", 4, 5, 6)], HIGHER, {}) == ("a", "b")
+
+
+def test_nobody_leads_where_one_of_several_has_a_single_seed() -> None:
+    rows = [row("a", 1, 2, 3), row("b", 4, 5, 6), row("c", 7, 7, 7, seeds=1)]
+    assert leaders(rows, LOWER, {}) == ()
+    assert leaders(rows, HIGHER, {}) == ()
+
+
+def test_the_best_is_the_best_median_not_the_best_end() -> None:
+    rows = [row("a", 0, 5, 6), row("b", 1, 2, 3), row("c", 3.5, 4, 5)]
+    assert leaders(rows, LOWER, {}) == ("a", "b")
+    rows = [row("a", 0, 1, 6), row("b", 3, 4, 5), row("c", 1, 2, 2.5)]
+    assert leaders(rows, HIGHER, {}) == ("a", "b")
+
+
+def test_a_ratio_to_nothing_keeps_its_sign() -> None:
+    records = [record("a", 0, -1.0), record("b", 0, 0.0)]
+    assert paired_ratio(records, "m", "a", "b", {})[0] == -math.inf

@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 
 PEERS  ?= .venv-peers
 
-.PHONY: compare test test-all lint docs budgets peers clean
+.PHONY: compare test test-all lint docs budgets mutants peers clean
 
 $(VENV)/core.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Wavetank needs Python 3.11 or newer")'
@@ -37,6 +37,10 @@ docs: $(VENV)/test.stamp  ## the manual, in docs/_build/html
 
 budgets: $(VENV)/core.stamp  ## start-up and first-answer times of this machine, beside their budgets
 	$(BIN)/python tests/budgets.py
+
+mutants: $(VENV)/test.stamp  ## change the modules that verdicts rest on, one small change at a time: which do tests notice?
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	$(BIN)/python tests/mutants.py
 
 $(PEERS)/peers.stamp: constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS)

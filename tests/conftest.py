@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,11 +20,20 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PLUGIN), os.environ
 for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
     os.environ.pop(name, None)
 
-# The same examples in every run of the pipeline; new ones in every run of a developer.
-hypothesis.settings.register_profile("wavetank", deadline=None, derandomize="CI" in os.environ)
+# New examples in every run, those of the pipeline too; a failure prints the line that repeats it.
+hypothesis.settings.register_profile("wavetank", deadline=None, derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("wavetank")
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the skipped tests lack, and how many lack it."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    if reasons:
+        terminalreporter.write_sep("=", f"skipped: {reasons.total()}")
+        for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+            terminalreporter.write_line(f"{count:4}  {reason.removeprefix('Skipped: ')}")
 
 
 @pytest.fixture

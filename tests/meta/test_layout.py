@@ -148,3 +148,19 @@ def test_names_are_lower_case_words_with_hyphens() -> None:
 def test_no_name_is_both_a_system_and_a_study() -> None:
     found = catalog.built_in()
     assert set(found.systems) & set(found.studies) == set()
+
+
+def test_every_skip_names_what_is_missing() -> None:
+    """A skip without a reason, or with one that names nothing, hides what this machine did not try."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            if name in ("pytest.skip", "pytest.mark.skipif", "pytest.mark.skip", "pytest.importorskip"):
+                given = [*node.args[1 if name == "pytest.mark.skipif" else 0 :]]
+                given += [each.value for each in node.keywords if each.arg == "reason"]
+                if not given or all(isinstance(each, ast.Constant) and len(str(each.value)) < 3 for each in given):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from wavetank.cache_folder import cache_folder
 from wavetank.errors import BadFileError, DataUnavailableError, unknown_name
 
 _TIMEOUT_S = 30.0
@@ -280,10 +281,7 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
 
 
 def _cache() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG rules say that a relative path is to be ignored.
-    base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
-    return base / "wavetank" / "data"
+    return cache_folder() / "data"
 
 
 def _roots() -> list[tuple[str, Path]]:

@@ -252,6 +252,8 @@ class BackendExchange:
             if end > MAX_HEAD_BYTES or (end < 0 and len(data) > MAX_HEAD_BYTES):
                 raise ValueError(f"its head is longer than {MAX_HEAD_BYTES} bytes.")
             if end < 0:
+                if data.count(b"\n") != data.count(b"\r\n"):
+                    raise ValueError("its head holds a bare line end.")
                 self._buffer = data
                 return b""
             head, data = data[: end + 4], data[end + 4 :]

@@ -236,7 +236,7 @@ def test_a_client_that_leaves_at_any_byte_of_its_answer_leaves_nothing_to_the_ne
             size = len(whole("secret-0000"))
             for cut in range(size):
                 name = f"secret-{cut:04}"
-                reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+                _, writer = await asyncio.open_connection("127.0.0.1", router.port)
                 leaving[name] = (cut, writer)
                 body = json.dumps(live.ask(name, stream=stream)).encode()
                 writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (CHAT, len(body), body))

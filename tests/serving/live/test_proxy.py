@@ -512,7 +512,7 @@ class TestFailures:
                             assert answer.status == 502
                 # 30 requests, and a tenth of them and two more sent again.
                 assert sum(len(server.asked) for server in servers) == 35
-                assert metric(router, "retries_denied_total") >= 20
+                assert metric(router, "denied_retries_total") >= 20
 
         live.run(main())
 

@@ -59,7 +59,7 @@ class RouterMetrics:
         self.policy = policy
         self._requests = self._counter("requests", "Requests answered.", "policy", "backend", "status")
         self._retries = self._counter("retries", "Requests sent to another backend.", "backend", "reason")
-        self._denied = self._counter("retries_denied", "Requests not sent again: the retry budget was spent.")
+        self._denied = self._counter("denied_retries", "Requests not sent again: the retry budget was spent.")
         self._cancels = self._counter("client_cancels", "Clients that left before their answer was complete.")
         self._fallbacks = self._counter("policy_fallbacks", "Decisions taken by the fewest-requests rule.", "kind")
         self._broken = self._counter("broken_streams", "Answers that broke off after their first byte.", "backend")

@@ -415,23 +415,25 @@ class Proxy:
             reason = failure.reason if isinstance(failure, BackendError) else f"status-{failure.response.status}"
             if isinstance(failure, _UnavailableError) or reason in _FAILS:
                 self._failed(backend, reason)
-            try:
-                self._may_try_again(failure, reason, len(tried))
-                backend = self._dispatcher.reassign(live, [*tried, *self._without(prompt.model)])
-            except NoBackendError:
+            out = [*tried, *self._without(prompt.model)]
+            if not self._may_try_again(failure, reason, tried, out):
                 return self._given_up(request, backend, failure)
+            backend = self._dispatcher.reassign(live, out)
             self._metrics.retried(tried[-1].name, reason)
 
-    def _may_try_again(self, failure: BackendError | _UnavailableError, reason: str, tries: int) -> None:
-        """Raise NoBackendError unless another backend may be asked."""
+    def _may_try_again(
+        self, failure: BackendError | _UnavailableError, reason: str, tried: list[Backend], out: list[Backend]
+    ) -> bool:
+        """Say whether another backend is asked: there is one, nobody worked in vain, and the budget allows it."""
         if isinstance(failure, BackendError) and not failure.untouched:
-            raise NoBackendError
-        if tries >= self._settings.tries:
-            raise NoBackendError
+            return False
+        if len(tried) >= self._settings.tries or all(target in out for target in self._dispatcher.targets):
+            return False
         # A connection that was refused cost no backend anything.
-        if reason != "connect" and not self._budget.retry(time.monotonic()):
-            self._metrics.retry_denied()
-            raise NoBackendError
+        if reason == "connect" or self._budget.retry(time.monotonic()):
+            return True
+        self._metrics.retry_denied()
+        return False
 
     def _without(self, model: str | None) -> list[Backend]:
         """Return the backends that are known not to serve a model."""

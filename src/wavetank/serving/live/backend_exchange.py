@@ -131,7 +131,7 @@ class BackendExchange:
         self._interim = 0
         self._framing_bytes = 0
         self._message = _Message()
-        self._parser: HttpResponseParser | None = None
+        self._parser = HttpResponseParser(self._message)
         self._pieces: list[bytes] = []
         self._keep = True
         self._end_taken = False
@@ -220,7 +220,6 @@ class BackendExchange:
         if self._state < DONE:
             self._state = FAILED
             self.error = BackendError(reason, text, untouched=reason == "died" and not self.received_bytes)
-            self._parser = None
             self._buffer = b""
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -273,8 +272,8 @@ class BackendExchange:
         if status == 101:
             raise ValueError("it switches to another protocol.")
         message = self._message = _Message()
-        parser = HttpResponseParser(message)
-        parser.feed_data(head)
+        self._parser = HttpResponseParser(message)
+        self._parser.feed_data(head)
         if status < 200:
             self._interim += 1
             if self._interim > MAX_INTERIM:
@@ -297,7 +296,7 @@ class BackendExchange:
         if bodiless or lengths == [b"0"]:
             self._state = DONE
         elif codings:
-            self._state, self._parser = CHUNKED, parser
+            self._state = CHUNKED
         elif lengths:
             self._left = int(lengths[0])
             self._state = LENGTH if self._left else DONE
@@ -332,7 +331,6 @@ class BackendExchange:
 
     def _feed_chunks(self, piece: bytes) -> None:
         message = self._message
-        assert self._parser is not None
         self._parser.feed_data(piece)
         if message.begun > 1:
             # Never seen: it would mean that the end was somewhere else than at an empty line.
@@ -355,5 +353,4 @@ class BackendExchange:
 
     def _done(self, surplus: int) -> None:
         self._state = DONE
-        self._parser = None
         self.surplus = surplus > 0

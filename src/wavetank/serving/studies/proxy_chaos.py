@@ -65,7 +65,7 @@ class ProxyChaos(ProxyPrograms, Study):
               says="Shorter is better: what retries before the first token could not save."),
     )  # fmt: skip
 
-    requests: int = setting(100_000, unit="requests", says="sent in all", low=1, high=100_000_000)
+    requests: int = setting(40_000, unit="requests", says="sent in all", low=1, high=100_000_000)
     clients: int = setting(64, says="connections, each with one request at a time", low=1, high=10_000)
     backends: int = setting(4, says="null backends, a process each", low=1, high=64)
     up_s: float = setting(1.0, unit="s", says="mean life of a backend", low=0.05, high=3600)

@@ -130,8 +130,9 @@ class BackendExchange:
         self._left = 0
         self._interim = 0
         self._framing_bytes = 0
-        self._message = _Message()
-        self._parser = HttpResponseParser(self._message)
+        # Made anew with every head.
+        self._message: _Message
+        self._parser: HttpResponseParser
         self._pieces: list[bytes] = []
         self._keep = True
         self._end_taken = False

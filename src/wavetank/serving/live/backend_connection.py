@@ -24,7 +24,7 @@ from wavetank.serving.live.backend_exchange import BackendError, BackendExchange
 # Bytes that wait for the client before the backend is asked to pause.
 PAUSE_ABOVE_BYTES = 262_144
 # A host that vanished without a word is given up after about half a minute, and what was sent to it after a minute:
-# the long silence of a backend that computes is told from that of one that is gone.
+# the long silence of a backend that computes is not that of one that is gone.
 _ALIVE = (
     ("SO_KEEPALIVE", 1),
     ("TCP_KEEPIDLE", 15),

@@ -517,7 +517,7 @@ class Proxy:
                 raise BackendError("died", "The backend closed the connection in the middle of its answer.")
             told = headers.get("Content-Type", "").startswith("application/json")
             if status == 200 and told and "Content-Encoding" not in headers:
-                # Cut by a length that was too short, or never whole: better told than passed on.
+                # Cut by a length that was too short, or never whole: better an error than passed on.
                 raise BackendError("protocol", "The backend's answer is not the JSON it says it is.")
         self._judged(backend, status)
         name = backend.name
@@ -670,7 +670,7 @@ class _Request(web.BaseRequest):
 
 
 class _Handler(web.RequestHandler):
-    """A client's connection: errors of its framing are told in OpenAI's form, and a client that reads nothing is left.
+    """A client's connection: errors of its framing have OpenAI's form, and a client that reads nothing is left.
 
     A client that takes no byte for ``write_s`` is found by the system, which knows what the other side acknowledged:
     neither buffers nor a backend's batch are held for it for ever.
@@ -694,10 +694,10 @@ class _Handler(web.RequestHandler):
     ) -> web.StreamResponse:
         super().handle_error(request, status, exc, message)
         kind = "invalid_request_error" if status < 500 else "server_error"
-        told = (message or "The request is not valid HTTP.") if status < 500 else "The router failed."
+        says = (message or "The request is not valid HTTP.") if status < 500 else "The router failed."
         response = web.Response(
             status=status,
-            body=error_body(status, told.strip().partition("\n")[0], kind, "invalid_http" if status < 500 else None),
+            body=error_body(status, says.strip().partition("\n")[0], kind, "invalid_http" if status < 500 else None),
             headers={"Content-Type": "application/json", "Server": _SERVER},
         )
         response.force_close()

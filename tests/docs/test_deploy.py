@@ -60,7 +60,7 @@ def test_the_manifests_name_each_other_and_carry_a_configuration_that_the_router
 
 def test_the_configuration_file_is_one_that_the_router_takes():
     found = make_configuration(file=DEPLOY / "router.toml")
-    assert found.policy == "balance-route"
+    assert found.policy == "vllm-default"
     assert len(found.backends) == 2
 
 

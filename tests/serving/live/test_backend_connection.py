@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavetank.serving.live import backend_connection
-from wavetank.serving.live.backend_connection import BackendConnection, BackendError, ConnectionPool
+from wavetank.serving.live import backend_exchange
+from wavetank.serving.live.backend_connection import BackendConnection, ConnectionPool
+from wavetank.serving.live.backend_exchange import BackendError
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 11\r\n\r\nhello world"
 CHUNKED = (
@@ -87,7 +88,7 @@ def test_an_answer_is_the_same_however_its_bytes_are_cut(data: bytes, cuts: list
         if data is CLOSING:
             connection.connection_lost(None)
         assert await whole(connection) == b"hello world"
-        assert (connection.status, connection.complete) == (200, True)
+        assert (connection.exchange.status, connection.exchange.complete) == (200, True)
         assert connection.reusable() == (data is not CLOSING)
         assert wire.written == b"request"
 
@@ -170,10 +171,10 @@ def test_a_bad_chunk_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * (backend_connection.MAX_HEAD_BYTES + 1), "protocol"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * (backend_exchange.MAX_HEAD_BYTES + 1), "protocol"),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
-            + b"y" * (backend_connection.MAX_TRAILER_BYTES + 1),
+            + b"y" * (backend_exchange.MAX_TRAILER_BYTES + 1),
             "protocol",
         ),
         (b"HTTP/1.0 200 OK\r\n\r\n" + b"y" * 200_000, "too_long"),

@@ -9,7 +9,7 @@ pytest.importorskip("aiohttp")
 
 from wavetank.errors import WavetankError
 from wavetank.serving.live.chaos import Chaos, endure
-from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, LOST, RIGHT, Load
+from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, HUNG, LEFT, LOST, RIGHT, Load
 from wavetank.serving.live.processes import ChildProcess
 from wavetank.serving.live.proxies import WavetankRouter, launched
 
@@ -26,15 +26,15 @@ def router(tmp_path):
 def offered(requests, seed=0):
     return Load(
         clients=64, requests=requests, tokens=(1, 32), streamed_share=0.5, delay_s=0.005, gap_s=0.001,
-        timeout_s=20.0, seed=seed,
+        timeout_s=20.0, leaving_share=0.3, slow_share=0.002, seed=seed,
     )  # fmt: skip
 
 
 def check(found, requests):
     load = found.load
     assert len(load.outcome) == requests
-    assert [load.count(outcome) for outcome in (LOST, DOUBLED, CROSSED)] == [0, 0, 0], load.notes
-    assert load.right + load.count(FAILED) + load.count(BROKEN) == requests
+    assert [load.count(outcome) for outcome in (LOST, DOUBLED, CROSSED, HUNG)] == [0, 0, 0, 0], load.notes
+    assert load.right + load.count(FAILED) + load.count(BROKEN) + load.count(LEFT) == requests
     # An error has a status that says so; an answer that broke off had begun well.
     assert (load.status[load.outcome == FAILED] >= 500).all()
     assert (load.status[load.outcome == BROKEN] == 200).all()
@@ -46,7 +46,7 @@ def test_while_backends_are_killed_every_request_is_right_or_visibly_failed(tmp_
     found = endure(router(tmp_path), Chaos(up_s=1.5, down_s=0.2, seed=1), offered(4000), quiet_s=6.0)
     check(found, 4000)
     assert found.kills > 0
-    assert found.load.right > 1000
+    assert found.load.right > 500
     # Idle connections to backends are closed after four seconds, probes keep one for each.
     assert found.open_files_after <= found.open_files_before + 4
     assert found.resident_bytes_after - found.resident_bytes_before < 100_000_000
@@ -62,7 +62,8 @@ def test_in_a_hundred_thousand_requests_none_is_lost_doubled_or_crossed(tmp_path
 
 def test_without_kills_every_request_is_right(tmp_path):
     found = endure(router(tmp_path), Chaos(backends=2, up_s=3600.0, seed=1), offered(500), quiet_s=0.0)
-    assert found.load.right == 500, found.load.notes
+    assert found.load.right + found.load.count(LEFT) == 500, found.load.notes
+    assert found.load.count(LEFT) > 100
     assert found.kills == 0
 
 

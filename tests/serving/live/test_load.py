@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, LOST, OUTCOMES, RIGHT, Load, offer
+from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, HUNG, LEFT, LOST, OUTCOMES, RIGHT, Load, offer
 from wavetank.serving.live.null_backend import asked, event, token, whole_answer
 from wavetank.serving.live.processes import ChildProcess, free_port
 
@@ -54,7 +54,7 @@ class Scripted:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                name, _, _, tokens, _ = asked(await reader.readexactly(length))
+                name, _, _, tokens, _, _ = asked(await reader.readexactly(length))
                 for piece in self.answer(name, tokens):
                     if piece is None:
                         writer.transport.abort()
@@ -139,6 +139,26 @@ def test_a_load_ends_with_its_time_and_counts_what_was_answered(port):
     assert result.chunks_per_s == 0
 
 
+def test_clients_leave_and_read_slowly_as_they_are_told_and_the_others_are_right(port):
+    leaving = offer(port, Load(clients=8, requests=400, tokens=(2, 40), streamed_share=0.5, gap_s=0.001, delay_s=0.002,
+                               leaving_share=0.5, seed=5))  # fmt: skip
+    assert leaving.right + leaving.count(LEFT) == 400, leaving.notes
+    assert 100 < leaving.count(LEFT) < 240
+    assert leaving.notes == ()
+    slow = offer(port, Load(clients=4, requests=8, slow_share=1.0))
+    assert (slow.right, slow.count(LEFT)) == (4, 4), slow.notes
+    assert (slow.latency_s > 0.25).all()
+
+
+def test_what_a_leaving_client_receives_is_checked_until_it_leaves(against):
+    def stream(name, tokens):
+        return [STREAM, *tokens_of("other", range(4)), END]
+
+    found = against(stream, streamed_share=1.0, leaving_share=1.0, delay_s=0.4, requests=20)
+    assert found.count(CROSSED) > 0
+    assert found.count(RIGHT) == 0
+
+
 def test_an_answer_may_come_in_pieces_of_any_size(against):
     def one_byte_at_a_time(name, tokens):
         return [bytes([byte]) for byte in whole_answer(name, tokens)]
@@ -167,7 +187,7 @@ def test_an_answer_may_come_in_pieces_of_any_size(against):
         (lambda name, tokens: [b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}"], FAILED),
         (lambda name, tokens: [b"HTTP/1.1 502 No\r\nContent-Length: 9\r\n\r\n{}", None], FAILED),
         (lambda name, tokens: [None], LOST),
-        (lambda name, tokens: [b"HTTP/1.1 200 OK\r\n"], LOST),
+        (lambda name, tokens: [b"HTTP/1.1 200 OK\r\n"], HUNG),
         (lambda name, tokens: [b"garbage that is no answer\r\n\r\n"], CROSSED),
     ],
 )
@@ -195,7 +215,7 @@ def test_a_wrong_plain_answer_is_seen(against, answer, outcome):
         (lambda name: [chunk(b"nonsense\n\n")], CROSSED),
         (lambda name: [b"zz\r\n"], CROSSED),
         (lambda name: [b"1\r\nabc\r\n"], CROSSED),
-        (lambda name: tokens_of(name, range(2)), LOST),
+        (lambda name: tokens_of(name, range(2)), HUNG),
     ],
 )
 def test_a_wrong_stream_is_seen(against, pieces, outcome):

@@ -127,12 +127,13 @@ def test_it_serves_the_port_that_is_held_for_it():
     tokens=st.integers(1, 1000),
     stream=st.booleans(),
     length=st.integers(0, 500),
+    more=st.integers(0, 1_000_000),
 )
-def test_a_request_is_read_as_it_was_made(name, delay_ms, gap_ms, tokens, stream, length):
-    text = prompt(name, delay_ms / 1000, gap_ms / 1000, length)
+def test_a_request_is_read_as_it_was_made(name, delay_ms, gap_ms, tokens, stream, length, more):
+    text = prompt(name, delay_ms / 1000, gap_ms / 1000, length, more)
     assert len(text) >= length
     body = json.dumps({"messages": [{"content": text}], "max_tokens": tokens, "stream": stream}).encode()
-    assert asked(body) == (name, delay_ms / 1000, gap_ms / 1000, tokens, stream)
+    assert asked(body) == (name, delay_ms / 1000, gap_ms / 1000, tokens, stream, more)
 
 
 def test_tokens_say_whose_they_are_which_and_when():

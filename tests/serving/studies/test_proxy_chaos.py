@@ -15,8 +15,10 @@ def result(tmp_path_factory):
 def test_every_request_is_counted_once(result):
     found = {record.metric: record.value for record in result.records}
     assert found["requests"] == 1500
-    assert found["right"] + found["failed_cleanly"] + found["lost"] + found["doubled"] + found["crossed"] == 1500
-    assert found["lost"] == found["doubled"] == found["crossed"] == 0
+    outcomes = ("right", "left", "failed_cleanly", "lost", "doubled", "crossed", "hung")
+    assert sum(found[outcome] for outcome in outcomes) == 1500
+    assert found["lost"] == found["doubled"] == found["crossed"] == found["hung"] == 0
+    assert found["left"] > 0
     assert found["right"] > 0
     assert found["kills"] > 0
     assert found["requests_per_s"] > 0

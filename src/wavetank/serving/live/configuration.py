@@ -57,12 +57,33 @@ class RouterSettings:
     learn_from: str = setting("", says="a trace that the policy's length predictor learns from")
     connect_s: float = setting(2.0, unit="s", says="longest time to connect to a backend", low=0.001, high=600.0)
     first_byte_s: float = setting(
-        120.0, unit="s", says="longest time to the first byte of an answer's body", low=0.001, high=86_400.0
+        900.0, unit="s", says="longest wait for a stream's first byte; a plain answer's comes last: see total_s",
+        low=0.001, high=86_400.0,
+    )  # fmt: skip
+    idle_s: float = setting(
+        300.0, unit="s", says="longest pause within an answer that has begun; a stream's comments end a pause",
+        low=0.001, high=86_400.0,
+    )  # fmt: skip
+    total_s: float = setting(
+        7200.0, unit="s", says="longest time for a request, plain or streamed, wait included", low=0.001, high=604_800.0
     )
-    idle_s: float = setting(60.0, unit="s", says="longest pause within an answer", low=0.001, high=86_400.0)
-    total_s: float = setting(900.0, unit="s", says="longest time for a request", low=0.001, high=604_800.0)
     read_s: float = setting(30.0, unit="s", says="longest time for a client to send its request", low=0.001, high=3600)
-    tries: int = setting(3, says="backends a request is sent to before it fails", low=1, high=100)
+    write_s: float = setting(
+        300.0,
+        unit="s",
+        says="longest time for which a client may take none of its answer (Linux)",
+        low=0.1,
+        high=86_400.0,
+    )
+    tries: int = setting(
+        3,
+        says="backends a request is sent to while none takes it: refused, died before a byte, or 503",
+        low=1,
+        high=100,
+    )
+    retry_share: float = setting(0.2, says="retries for each request, over retry_window_s", low=0.0, high=100.0)
+    retry_floor: int = setting(10, says="retries in retry_window_s whatever the requests", low=0, high=1_000_000)
+    retry_window_s: float = setting(10.0, unit="s", says="how far back retries are counted", low=0.1, high=3600.0)
     max_body_bytes: int = setting(16_777_216, unit="bytes", says="longest request", low=1, high=2**40)
     max_response_bytes: int = setting(268_435_456, unit="bytes", says="longest answer", low=1024, high=2**40)
     max_connections: int = setting(10_000, says="most connections of clients", low=1, high=1_000_000)
@@ -78,7 +99,10 @@ class RouterSettings:
     rise: int = setting(2, says="good probes in a row that bring a backend back", low=1, high=100)
     fall: int = setting(3, says="bad probes in a row that take a backend out", low=1, high=100)
     models_every_s: float = setting(30.0, unit="s", says="how often models are listed", low=0.1, high=86_400.0)
-    eject_after: int = setting(3, says="failures in a row that take a backend out for a time", low=1, high=10_000)
+    eject_after: int = setting(
+        3, says="failures in a row (connection, protocol, 500, 502, 503; no time-out) that take a backend out a while",
+        low=1, high=10_000,
+    )  # fmt: skip
     eject_s: float = setting(1.0, unit="s", says="for how long, at first; doubles", low=0.001, high=3600.0)
     eject_most_s: float = setting(30.0, unit="s", says="for how long, at most", low=0.001, high=86_400.0)
     seed: int = setting(0, says="of the jitter of ejections", low=0, high=2**31)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,21 +25,29 @@ from wavetank.rng import stream as random_stream
 from wavetank.serving.live.loops import fastest_loop
 from wavetank.serving.live.null_backend import MODEL, prompt
 
-OUTCOMES = ("right", "failed", "broken", "lost", "doubled", "crossed")
+OUTCOMES = ("right", "failed", "broken", "lost", "doubled", "crossed", "hung", "left")
 """How a request may end.
 
 right    every token of this request, once, in order, and the end of the answer
 failed   an HTTP status of 400 or more
 broken   an answer that began right and visibly stopped: cut off inside its framing, or an error event, or no ``[DONE]``
          before the connection closed
-lost     no answer within the time allowed, a connection closed without a status, or an answer that looks whole but
-         lacks tokens
+lost     a connection closed without a status, or an answer that looks whole but lacks tokens
 doubled  a token that came before came again
 crossed  a token of another request, or something that is no token at all
+hung     no end of the answer within the time allowed
+left     the client left first, as it was meant to; every token that came before was right
 """
-RIGHT, FAILED, BROKEN, LOST, DOUBLED, CROSSED = range(6)
+RIGHT, FAILED, BROKEN, LOST, DOUBLED, CROSSED, HUNG, LEFT = range(8)
 _NS_PER_S = 1e9
 _WATCH_S = 0.25
+# A client that leaves about when its answer ends does so within this time of it.
+_ABOUT_S = 0.0005
+# A slow reader: it reads nothing for this time, into a small buffer, of an answer that fills all buffers on its way.
+_SLOW_S = 0.3
+_SLOW_BUFFER_BYTES = 131_072
+_SLOW_TOKEN_BYTES = 65_536
+_SLOW_TOKENS = 96
 
 
 class _Delta(msgspec.Struct):
@@ -82,7 +91,14 @@ class Load:
     prompt_bytes : int
         Length of a prompt.
     timeout_s : float
-        A request without its answer after this time is lost.
+        A request without its answer after this time hangs.
+    leaving_share : float
+        Share of the requests whose client leaves: a third at a random moment before the answer's expected end, a third
+        within half a millisecond of that end, a third when it has seen a drawn number of tokens (of a plain answer: its
+        first byte).
+    slow_share : float
+        Share of the requests whose client asks for a stream of about 6 MB, stops reading for 0.3 s at its first byte,
+        and then either leaves or reads the rest.
     seed : int
         Of what is drawn.
     name : str
@@ -98,6 +114,8 @@ class Load:
     gap_s: float = 0.0
     prompt_bytes: int = 1000
     timeout_s: float = 30.0
+    leaving_share: float = 0.0
+    slow_share: float = 0.0
     seed: int = 0
     name: str = "r"
 
@@ -200,6 +218,9 @@ class _Request:
     streamed: bool
     asked_s: float
     wire: bytes
+    leaves_s: float
+    leaves_at: int
+    slow: bool
 
 
 class _Offer:
@@ -253,12 +274,34 @@ class _Offer:
             tokens = rng.integers(load.tokens[0], load.tokens[1], batch, endpoint=True).tolist()
             streamed = (rng.random(batch) < load.streamed_share).tolist()
             delays = (load.delay_s * rng.uniform(0.5, 1.5, batch)).round(6).tolist()
+            slow = (rng.random(batch) < load.slow_share).tolist() if load.slow_share else [False] * batch
             for i in range(batch):
-                yield self._request(f"{load.name}{number}", tokens[i], streamed[i], delays[i])
+                name = f"{load.name}{number}"
+                if slow[i]:
+                    yield self._request(name, _SLOW_TOKENS, True, 0.0, _SLOW_TOKEN_BYTES, number % 2 == 0)
+                else:
+                    request = self._request(name, tokens[i], streamed[i], delays[i])
+                    if load.leaving_share and rng.random() < load.leaving_share:
+                        self._make_leave(request, rng)
+                    yield request
                 number += 1
 
-    def _request(self, name: str, tokens: int, streamed: bool, delay_s: float) -> _Request:
-        text = prompt(name, delay_s, self.load.gap_s, self.load.prompt_bytes)
+    def _make_leave(self, request: _Request, rng: np.random.Generator) -> None:
+        """Draw when the client of a request leaves."""
+        kind = rng.integers(3)
+        ends_s = request.asked_s + (request.tokens * self.load.gap_s if request.streamed else 0.0)
+        if kind == 0:
+            request.leaves_s = ends_s * rng.random()
+        elif kind == 1:
+            request.leaves_s = max(ends_s + _ABOUT_S * rng.uniform(-1.0, 1.0), 0.0)
+        else:
+            request.leaves_at = int(rng.integers(1, request.tokens, endpoint=True))
+
+    def _request(
+        self, name: str, tokens: int, streamed: bool, delay_s: float, token_bytes: int = 0, leaves: bool = False
+    ) -> _Request:
+        gap_s = 0.0 if token_bytes else self.load.gap_s
+        text = prompt(name, delay_s, gap_s, self.load.prompt_bytes, token_bytes)
         body = (
             f'{{"model":"{MODEL}","messages":[{{"role":"user","content":"{text}"}}],"max_tokens":{tokens},'
             f'"stream":{"true" if streamed else "false"}}}'
@@ -267,7 +310,9 @@ class _Offer:
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nContent-Type: application/json\r\n"
             f"Authorization: Bearer none\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode()
-        return _Request(name, tokens, streamed, delay_s, head + body)
+        return _Request(
+            name, tokens, streamed, delay_s, head + body, _SLOW_S if leaves else math.inf, 0, token_bytes > 0
+        )
 
     def next_request(self) -> _Request | None:
         load = self.load
@@ -288,7 +333,7 @@ class _Offer:
                 request.streamed,
             )
         )
-        if outcome != RIGHT and len(self.notes) < 20:
+        if outcome not in (RIGHT, LEFT) and len(self.notes) < 20:
             self.notes.append(f"{request.name}: {OUTCOMES[outcome]}, status {client.status}, {why}")
         return len(self.rows) - 1
 
@@ -309,7 +354,7 @@ class _Offer:
             late_s = time.perf_counter() - self.load.timeout_s
             for client in clients:
                 if client.waiting and client.sent_s < late_s:
-                    client.end(LOST, f"no answer in {self.load.timeout_s:g} s", keep=False)
+                    client.end(HUNG, f"no end of the answer in {self.load.timeout_s:g} s", keep=False)
 
 
 class _Client(asyncio.Protocol):
@@ -319,6 +364,8 @@ class _Client(asyncio.Protocol):
         self._offer = offer
         self._transport: Any = None
         self._connecting: asyncio.Task[None] | None = None
+        self._leaving: asyncio.TimerHandle | None = None
+        self._paused: asyncio.TimerHandle | None = None
         self.waiting = False
         self.request: _Request
 
@@ -332,6 +379,9 @@ class _Client(asyncio.Protocol):
             self._offer.left()
             return
         self.request = request
+        if request.slow and self._transport is not None:
+            # Its connection has a smaller buffer.
+            self._drop()
         if self._transport is None or self._transport.is_closing():
             self._connecting = self._offer.loop.create_task(self._connect())
         else:
@@ -339,7 +389,14 @@ class _Client(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            await self._offer.loop.create_connection(lambda: self, "127.0.0.1", self._offer.port)
+            if self.request.slow:
+                small = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                small.setblocking(False)
+                small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
+                await self._offer.loop.sock_connect(small, ("127.0.0.1", self._offer.port))
+                await self._offer.loop.create_connection(lambda: self, sock=small)
+            else:
+                await self._offer.loop.create_connection(lambda: self, "127.0.0.1", self._offer.port)
         except OSError as error:
             self._offer.gone(error)
             return
@@ -359,14 +416,35 @@ class _Client(asyncio.Protocol):
         self.first_s = math.nan
         self.sent_s = time.perf_counter()
         self._transport.write(self.request.wire)
+        if self.request.leaves_s < math.inf:
+            self._leaving = self._offer.loop.call_later(self.request.leaves_s, self._leave)
+
+    def _leave(self) -> None:
+        if self.waiting:
+            self.end(LEFT, keep=False)
+
+    def _read_on(self) -> None:
+        self._paused = None
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def _drop(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
     def close(self) -> None:
         """Close the connection."""
         if self._connecting is not None:
             self._connecting.cancel()
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.abort()
+        self._forget_timers()
+        self._drop()
+
+    def _forget_timers(self) -> None:
+        for timer in (self._leaving, self._paused):
+            if timer is not None:
+                timer.cancel()
+        self._leaving = self._paused = None
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -391,6 +469,13 @@ class _Client(asyncio.Protocol):
             return
         if math.isnan(self.first_s):
             self.first_s = time.perf_counter()
+            if self.request.slow:
+                self._transport.pause_reading()
+                if self.request.leaves_s == math.inf:
+                    self._paused = self._offer.loop.call_later(_SLOW_S, self._read_on)
+            if self.request.leaves_at and not self.request.streamed:
+                self._leave()
+                return
         try:
             self._parse(data)
         except (ValueError, IndexError, msgspec.MsgspecError) as error:
@@ -400,11 +485,10 @@ class _Client(asyncio.Protocol):
     def end(self, outcome: int, why: str = "", *, keep: bool) -> None:
         """Record the answer and go on to the next request."""
         self.waiting = False
+        self._forget_timers()
         self._row = self._offer.ended(self, outcome, why)
-        if not keep:
-            transport, self._transport = self._transport, None
-            if transport is not None:
-                transport.abort()
+        if not keep or self.request.slow:
+            self._drop()
         # Not from here: a server that answers at once would recurse.
         self._offer.loop.call_soon(self.next)
 
@@ -505,6 +589,9 @@ class _Client(asyncio.Protocol):
                 self.end(DOUBLED if place < self._place else LOST, f"token {self._place} is {place}", keep=False)
                 return
             self._place += 1
+            if self._place == self.request.leaves_at and self.request.streamed:
+                self._leave()
+                return
             if now_ns:
                 self._offer.chunk_delay_ns.append(now_ns - int(sent_ns))
                 self._offer.tokens += 1

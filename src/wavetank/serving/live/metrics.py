@@ -59,6 +59,7 @@ class RouterMetrics:
         self.policy = policy
         self._requests = self._counter("requests", "Requests answered.", "policy", "backend", "status")
         self._retries = self._counter("retries", "Requests sent to another backend.", "backend", "reason")
+        self._denied = self._counter("denied_retries", "Requests not sent again: the retry budget was spent.")
         self._cancels = self._counter("client_cancels", "Clients that left before their answer was complete.")
         self._fallbacks = self._counter("policy_fallbacks", "Decisions taken by the fewest-requests rule.", "kind")
         self._broken = self._counter("broken_streams", "Answers that broke off after their first byte.", "backend")
@@ -82,6 +83,7 @@ class RouterMetrics:
         self.decided = self._decision.labels(policy).observe
         self.pool_waited = self._pool_wait.observe
         self.added = self._added.observe
+        self.retry_denied = self._denied.inc
         self.cancelled = self._cancels.inc
         self.recorded = self._recorded.inc
         self.recording_lost = self._lost.inc
@@ -116,7 +118,7 @@ class RouterMetrics:
         self._bytes_out(answer_bytes)
 
     def retried(self, backend: str, reason: str) -> None:
-        """Count a request that failed at a backend before its first byte."""
+        """Count a request that was sent to another backend."""
         self._retries.labels(backend, reason).inc()
 
     def broke_off(self, backend: str) -> None:

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -25,6 +25,7 @@ from wavetank.errors import WavetankError
 
 MODEL = "null-model"
 MAX_TOKENS = 1_000_000
+MAX_TOKEN_BYTES = 1_000_000
 _HEAD_LIMIT_BYTES = 65_536
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -46,7 +47,7 @@ class _Asked(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Asked).decode
 
 
-def prompt(request: str, delay_s: float = 0.0, gap_s: float = 0.0, prompt_bytes: int = 0) -> str:
+def prompt(request: str, delay_s: float = 0.0, gap_s: float = 0.0, prompt_bytes: int = 0, token_bytes: int = 0) -> str:
     """Return the text of a request: its name, the delays it asks for, and words up to ``prompt_bytes``.
 
     Parameters
@@ -59,8 +60,10 @@ def prompt(request: str, delay_s: float = 0.0, gap_s: float = 0.0, prompt_bytes:
         Between two tokens of a stream; 0: as fast as they can be sent, every token in a write of its own.
     prompt_bytes : int
         Least length of the text.
+    token_bytes : int
+        Bytes that every token of a stream carries on top, so that answers can be longer than buffers on their way.
     """
-    text = f"{request} {delay_s:.6f} {gap_s:.6f} "
+    text = f"{request} {delay_s:.6f} {gap_s:.6f} {token_bytes} "
     return (
         text
         + ("what is the depth of a tank " * (max(prompt_bytes - len(text), 0) // 28 + 1))[
@@ -74,8 +77,19 @@ def token(request: str, number: int, sent_ns: int = 0) -> str:
     return f"{request}:{number}:{sent_ns};"
 
 
-def asked(body: bytes) -> tuple[str, float, float, int, bool]:
-    """Return the name, the two delays in s, the number of tokens and whether to stream, of a request's body.
+class Wanted(NamedTuple):
+    """What a request asks for: its name, the two delays, tokens, whether to stream, and bytes on top of each token."""
+
+    name: str
+    delay_s: float
+    gap_s: float
+    tokens: int
+    stream: bool
+    token_bytes: int
+
+
+def asked(body: bytes) -> Wanted:
+    """Return what a request's body asks for.
 
     Raises
     ------
@@ -84,9 +98,12 @@ def asked(body: bytes) -> tuple[str, float, float, int, bool]:
     """
     try:
         request = _decode(body)
-        name, delay, gap = request.messages[-1].content.split(" ", 3)[:3]
+        name, delay, gap, more = request.messages[-1].content.split(" ", 4)[:4]
         tokens = request.max_tokens or request.max_completion_tokens or 16
-        return name, float(delay), float(gap), min(max(tokens, 1), MAX_TOKENS), request.stream
+        return Wanted(
+            name, float(delay), float(gap), min(max(tokens, 1), MAX_TOKENS), request.stream,
+            min(max(int(more), 0), MAX_TOKEN_BYTES),
+        )  # fmt: skip
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise ValueError(f"This is no request for a null backend: {error}") from error
 
@@ -103,15 +120,16 @@ def whole_answer(request: str, tokens: int) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def event(request: str, number: int, tokens: int, sent_ns: int) -> bytes:
+def event(request: str, number: int, tokens: int, sent_ns: int, token_bytes: int = 0) -> bytes:
     """Return one token of a stream as a chunk of HTTP/1.1; the last one carries the end of the stream too."""
     last = number == tokens - 1
     reason = '"stop"' if last else "null"
     role = '"role":"assistant",' if number == 0 else ""
+    more = f',"more":"{"x" * token_bytes}"' if token_bytes else ""
     data = (
         f'data: {{"id":"chatcmpl-{request}","object":"chat.completion.chunk","created":1700000000,"model":"{MODEL}",'
         f'"choices":[{{"index":0,"delta":{{{role}"content":"{token(request, number, sent_ns)}"}},"logprobs":null,'
-        f'"finish_reason":{reason}}}]}}\n\n'
+        f'"finish_reason":{reason}}}]{more}}}\n\n'
     ).encode()
     chunk = b"%x\r\n%b\r\n" % (len(data), data)
     return chunk + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n" if last else chunk
@@ -189,19 +207,19 @@ class _Connection(asyncio.Protocol):
             self._write(_PAGES.get(path, _NOT_FOUND))
             return
         try:
-            name, delay_s, gap_s, tokens, stream = asked(body)
+            wanted = asked(body)
         except ValueError:
             self._write(_BAD_REQUEST)
             return
-        if not stream:
-            self._after(delay_s, lambda: self._write(whole_answer(name, tokens)))
+        if not wanted.stream:
+            self._after(wanted.delay_s, lambda: self._write(whole_answer(wanted.name, wanted.tokens)))
             return
 
         def begin() -> None:
             self._transport.write(_STREAM_HEAD)
-            self._stream(name, 0, tokens, gap_s, self._loop.time())
+            self._stream(wanted, 0, self._loop.time())
 
-        self._after(delay_s, begin)
+        self._after(wanted.delay_s, begin)
 
     def _after(self, delay_s: float, call: Callable[[], None]) -> None:
         if delay_s > 0:
@@ -209,16 +227,17 @@ class _Connection(asyncio.Protocol):
         else:
             call()
 
-    def _stream(self, name: str, number: int, tokens: int, gap_s: float, due_s: float) -> None:
-        self._transport.write(event(name, number, tokens, time.perf_counter_ns()))
+    def _stream(self, wanted: Wanted, number: int, due_s: float) -> None:
+        self._transport.write(event(wanted.name, number, wanted.tokens, time.perf_counter_ns(), wanted.token_bytes))
         number += 1
-        if number == tokens:
+        if number == wanted.tokens:
             self._done()
             return
+        gap_s = wanted.gap_s
         due_s += gap_s
 
         def go_on() -> None:
-            self._stream(name, number, tokens, gap_s, due_s)
+            self._stream(wanted, number, due_s)
 
         if self._paused:
             self._resume = go_on

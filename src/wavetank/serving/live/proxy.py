@@ -1,10 +1,13 @@
 """The HTTP side of the router: takes OpenAI requests, asks the dispatcher where they go, passes the answers through.
 
 Bodies are forwarded byte for byte.  A streamed answer goes on piece by piece as it comes, and a client that reads
-slowly slows its backend down.  Until the first byte of an answer has gone to the client a request that fails is sent to
-another backend; after that, an answer that breaks off breaks off at the client, too: an error event where it is an
-event stream, and a connection that ends before the answer does.  A client that leaves takes its request at the backend
-with it at once.
+slowly slows its backend down.  A client that leaves takes its request at the backend with it at once.
+
+A request is sent to another backend only where the first one cannot have worked for it in vain: its connection was
+refused, or died before a byte of an answer came, or its server answered 503.  A budget bounds how many, refused
+connections not counted.  A backend that is slow is waited for: a time-out ends the request, is never repeated, and is
+no reason to send a backend nothing more.  An answer that breaks off behind its first byte breaks off at the client,
+too: an error event where it is an event stream, and a connection that ends before the answer does.
 
 Source: the OpenAI API (chat/completions, completions, models, error objects); RFC 9110, section 7.6, on what a proxy
 does not forward.
@@ -23,9 +26,14 @@ import contextlib
 import hmac
 import json
 import logging
+import re
+import secrets
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import unquote
 
 from wavetank.errors import missing_extra
 
@@ -35,7 +43,8 @@ try:
 except ImportError:
     raise missing_extra("aiohttp", "serving", needed_for="The router") from None
 
-from wavetank.serving.live.backend_connection import BackendConnection, BackendError
+from wavetank.serving.live.backend_connection import BackendConnection
+from wavetank.serving.live.backend_exchange import BackendError, BackendExchange
 from wavetank.serving.live.backends import Backend
 from wavetank.serving.live.configuration import RouterSettings
 from wavetank.serving.live.dispatcher import Dispatcher, NoBackendError, PoolFullError, PoolTimeoutError
@@ -49,24 +58,33 @@ from wavetank.serving.live.prompt_size import (
     read_usage,
 )
 from wavetank.serving.live.recording import Recording
+from wavetank.serving.live.retry_budget import RetryBudget
 from wavetank.serving.live.view import LiveRequest
 
 log = logging.getLogger("wavetank.router")
 
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 _ALLOWED = {"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET", "/health": "GET",
-            "/metrics": "GET"}  # fmt: skip
+            "/metrics": "GET", "/v1/models/": "GET"}  # fmt: skip
+_ONE_MODEL = "/v1/models/"
+# No version: it helps nobody but those who look for holes.
+_SERVER = "wavetank"
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 # Of one connection, not of the message (RFC 9110, 7.6.1), or made anew for the next one.
 _HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
-_NOT_TO_BACKEND = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding"}
-_NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length"}
+_NOT_TO_BACKEND = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding", b"x-request-id"}
+_NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"server", b"x-request-id"}
 
-# Answers of a backend that another backend may do better.
-_TRY_ANOTHER = frozenset((502, 503, 504))
+# What a server answers that has not taken the request on: another one may.
+_NOT_TAKEN = 503
+# Answers that say something about the backend and not about the request.
+_BACKEND_IS_ILL = frozenset((500, 502, 503))
+# Failures that say something about the backend: a slow one may be as it should be, and a long answer is the request's.
+_FAILS = frozenset(("connect", "died", "protocol"))
 # An answer that is no event stream is held back until it is complete, up to this size: till then it can be retried.
 _HELD_BACK_BYTES = 1_048_576
 # Pieces at the end of a stream that are searched for its usage.
@@ -143,6 +161,7 @@ class Proxy:
         self._block_tokens = settings.block_tokens
         self._log_requests = settings.log == "requests"
         self._log_errors = settings.log != "none"
+        self._budget = RetryBudget(settings.retry_share, settings.retry_floor, settings.retry_window_s)
         self._models: dict[str, bytes] = {}
         self._models_known = False
         self.models_page = b'{"object":"list","data":[]}'
@@ -152,9 +171,9 @@ class Proxy:
         self.idle = asyncio.Event()
         self.idle.set()
         self._silent: dict[object, asyncio.TimerHandle] = {}
-        self.server = web.Server(
-            # It is given what the factory makes.
-            self.handle,  # type: ignore[arg-type]
+        self.server = _Server(
+            self.handle,
+            write_s=settings.write_s,
             request_factory=self._request,
             handler_cancellation=True,
             access_log=None,
@@ -193,7 +212,13 @@ class Proxy:
 
     async def handle(self, request: _Request) -> web.StreamResponse:
         """Answer one request."""
-        path = request.raw_path.partition("?")[0]
+        response = await self._handle(request)
+        if not response.prepared:
+            _sign(response, request)
+        return response
+
+    async def _handle(self, request: _Request) -> web.StreamResponse:
+        path = _path_of(request)
         try:
             allowed = _ALLOWED.get(path)
             if allowed is None:
@@ -209,7 +234,8 @@ class Proxy:
             if path == "/metrics":
                 return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
             self._check_key(request)
-            return web.Response(body=self.models_page, headers={"Content-Type": "application/json"})
+            page = self.models_page if path == "/v1/models" else self._model_page(request)
+            return web.Response(body=page, headers={"Content-Type": "application/json"})
         except RequestError as error:
             return self._refuse(request, error)
         except Exception:
@@ -218,6 +244,13 @@ class Proxy:
                 await self._break_off(request, request.answer, "The router failed.")
                 return request.answer
             return self._refuse(request, RequestError(500, "The router failed.", kind="server_error"))
+
+    def _model_page(self, request: _Request) -> bytes:
+        name = unquote(request.raw_path.partition("?")[0].removeprefix(_ONE_MODEL))
+        page = self._models.get(name)
+        if page is None:
+            raise _no_model(name)
+        return page
 
     def _refuse(self, request: _Request, error: RequestError) -> web.Response:
         self._metrics.answered("none", error.status)
@@ -231,7 +264,7 @@ class Proxy:
         if error.status in (429, 503):
             response.headers["Retry-After"] = "1"
         if error.status == 405:
-            response.headers["Allow"] = _ALLOWED[request.raw_path.partition("?")[0]]
+            response.headers["Allow"] = _ALLOWED[_path_of(request)]
         if error.status in (408, 413) or self.draining:
             response.force_close()
         return response
@@ -342,7 +375,7 @@ class Proxy:
         if not prompt.model:
             raise RequestError(400, "You must provide a model parameter.", code="model_required")
         if self._models_known and prompt.model not in self._models:
-            raise RequestError(404, f"The model `{prompt.model[:200]}` does not exist.", code="model_not_found")
+            raise _no_model(prompt.model)
         return prompt
 
     def _live(self, prompt: Prompt, arrived_s: float) -> LiveRequest:
@@ -368,6 +401,7 @@ class Proxy:
         if self._models_known and prompt.model not in backend.models:
             backend = self._elsewhere(live, backend, prompt.model)
         forwarded = _forwarded(request, len(body))
+        self._budget.request(time.monotonic())
         tried: list[Backend] = []
         failure: BackendError | _UnavailableError
         while True:
@@ -379,14 +413,27 @@ class Proxy:
             finally:
                 backend.account.done(live)
             reason = failure.reason if isinstance(failure, BackendError) else f"status-{failure.response.status}"
-            self._failed(backend, reason)
-            try:
-                if len(tried) >= self._settings.tries:
-                    raise NoBackendError
-                backend = self._dispatcher.reassign(live, [*tried, *self._without(prompt.model)])
-            except NoBackendError:
+            if isinstance(failure, _UnavailableError) or reason in _FAILS:
+                self._failed(backend, reason)
+            out = [*tried, *self._without(prompt.model)]
+            if not self._may_try_again(failure, reason, tried, out):
                 return self._given_up(request, backend, failure)
+            backend = self._dispatcher.reassign(live, out)
             self._metrics.retried(tried[-1].name, reason)
+
+    def _may_try_again(
+        self, failure: BackendError | _UnavailableError, reason: str, tried: list[Backend], out: list[Backend]
+    ) -> bool:
+        """Say whether another backend is asked: there is one, nobody worked in vain, and the budget allows it."""
+        if isinstance(failure, BackendError) and not failure.untouched:
+            return False
+        if len(tried) >= self._settings.tries or all(target in out for target in self._dispatcher.targets):
+            return False
+        # A connection that was refused cost no backend anything.
+        if reason == "connect" or self._budget.retry(time.monotonic()):
+            return True
+        self._metrics.retry_denied()
+        return False
 
     def _without(self, model: str | None) -> list[Backend]:
         """Return the backends that are known not to serve a model."""
@@ -430,25 +477,24 @@ class Proxy:
         connection = pool.idle() or await pool.fresh()
         sent_s = time.monotonic()
         try:
-            self._send(connection, message)
+            exchange = self._send(connection, message, prompt)
             try:
                 status = await connection.answer()
             except BackendError as error:
-                if error.reason != "died" or connection.exchanges == 1 or connection.received_bytes:
+                if not error.untouched or connection.exchanges == 1 or not self._budget.retry(time.monotonic()):
                     raise
-                # An idle connection that the backend had just closed: nothing is wrong with the backend.
+                # Most likely an idle connection that the backend had just closed: nothing is wrong with the backend.
                 connection.close()
                 connection = await pool.fresh()
-                self._send(connection, message)
+                exchange = self._send(connection, message, prompt)
                 status = await connection.answer()
             piece = await connection.read()
             first_s = time.monotonic()
-            headers = _headers_of(connection)
+            times_s = (sent_s - waited_s, first_s)
+            headers = _headers_of(exchange)
             streams = headers.get("Content-Type", "").startswith("text/event-stream")
-            if streams and status not in _TRY_ANOTHER:
-                return await self._stream(
-                    request, prompt, live, backend, connection, headers, piece, (sent_s - waited_s, first_s)
-                )
+            if streams and status != _NOT_TAKEN:
+                return await self._stream(request, prompt, live, backend, connection, headers, piece, times_s)
             pieces, size = [piece], len(piece)
             while piece and size <= _HELD_BACK_BYTES:
                 piece = await connection.read()
@@ -456,29 +502,24 @@ class Proxy:
                 size += len(piece)
             whole = b"".join(pieces)
             if piece:
-                if status in _TRY_ANOTHER:
+                if status == _NOT_TAKEN:
                     raise BackendError("too_long", f"The backend answered {status} at unusual length.")
-                return await self._stream(
-                    request, prompt, live, backend, connection, headers, whole, (sent_s - waited_s, first_s)
-                )
+                return await self._stream(request, prompt, live, backend, connection, headers, whole, times_s)
         finally:
             pool.give_back(connection)
         done_s = time.monotonic()
         response = web.Response(status=status, body=whole, headers=headers)
-        if status in _TRY_ANOTHER:
+        if status == _NOT_TAKEN:
             raise _UnavailableError(response)
         usage = read_usage(whole) if status == 200 else None
         if usage is None and not _is_json(whole):
-            if connection.ends_with_connection:
+            if exchange.ends_with_connection:
                 raise BackendError("died", "The backend closed the connection in the middle of its answer.")
             told = headers.get("Content-Type", "").startswith("application/json")
             if status == 200 and told and "Content-Encoding" not in headers:
-                # Cut by a length that was too short, or never whole: better told, or tried elsewhere, than passed on.
+                # Cut by a length that was too short, or never whole: better an error than passed on.
                 raise BackendError("protocol", "The backend's answer is not the JSON it says it is.")
-        if status >= 500:
-            self._failed(backend, f"status-{status}")
-        else:
-            backend.succeeded()
+        self._judged(backend, status)
         name = backend.name
         self._metrics.answered(name, status)
         self._metrics.served(name, first_s - live.arrived_s, done_s - live.arrived_s, len(body), size)
@@ -489,14 +530,22 @@ class Proxy:
         self._metrics.added(sent_s - waited_s - live.arrived_s + time.monotonic() - done_s)
         return response
 
-    def _send(self, connection: BackendConnection, message: bytes) -> None:
+    def _send(self, connection: BackendConnection, message: bytes, prompt: Prompt) -> BackendExchange:
         settings = self._settings
-        connection.send(
+        return connection.send(
             message,
-            first_byte_s=settings.first_byte_s,
+            # The servers send nothing of a plain answer before all of it is there: only total_s bounds that.
+            first_byte_s=settings.first_byte_s if prompt.stream else None,
             idle_s=settings.idle_s,
             max_bytes=settings.max_response_bytes,
         )
+
+    def _judged(self, backend: Backend, status: int) -> None:
+        """Take in what an answer's status says about its backend."""
+        if status in _BACKEND_IS_ILL:
+            self._failed(backend, f"status-{status}")
+        else:
+            backend.succeeded()
 
     async def _stream(
         self,
@@ -511,8 +560,11 @@ class Proxy:
     ) -> web.StreamResponse:
         """Pass an answer on as it comes; from here on it cannot be tried again."""
         sent_s, first_s = times_s
-        response = web.StreamResponse(status=connection.status, headers=headers)
-        length = next((value for name, value in connection.headers if name == b"content-length"), None)
+        exchange = connection.exchange
+        status = exchange.status
+        response = web.StreamResponse(status=status, headers=headers)
+        _sign(response, request)
+        length = next((value for name, value in exchange.headers if name == b"content-length"), None)
         if length is not None:
             response.content_length = int(length)
         elif request.version >= (1, 1):
@@ -541,34 +593,32 @@ class Proxy:
                 size += len(piece)
                 await response.write(piece)
                 piece = await connection.read()
-            if events_only and connection.ends_with_connection and b"[DONE]" not in b"".join(tail):
+            if events_only and exchange.ends_with_connection and b"[DONE]" not in b"".join(tail):
                 raise BackendError("died", "The backend closed the connection in the middle of its answer.")
         except BackendError as error:
             broken = error
             self._metrics.broke_off(backend.name)
-            self._failed(backend, error.reason)
+            if error.reason in _FAILS:
+                self._failed(backend, error.reason)
             if self._log_errors:
                 log.info("%s %s broke off at %s: %s", request.method, request.raw_path, backend.name, error)
             await self._break_off(request, response, str(error))
         finally:
             # As far as it can be seen: a first event names the role, a last one says that it is done.
             usage = read_stream_usage(b"".join(tail)) if tail else None
-            if connection.status == 200 and (usage is not None or events):
+            if status == 200 and (usage is not None or events):
                 self._note(prompt, live, usage, max(events - (2 if prompt.chat else 1), 1))
         done_s = time.monotonic()
         if broken is None:
-            if connection.status >= 500:
-                self._failed(backend, f"status-{connection.status}")
-            else:
-                backend.succeeded()
+            self._judged(backend, status)
             await response.write_eof()
-        self._metrics.answered(backend.name, connection.status)
+        self._metrics.answered(backend.name, status)
         self._metrics.served(
             backend.name, first_s - live.arrived_s, done_s - live.arrived_s, request.content_length or 0, size
         )
         self._metrics.added(sent_s - live.arrived_s + time.monotonic() - done_s)
         if self._log_requests:
-            log.info("%s %s %d %s", request.method, request.raw_path, connection.status, backend.name)
+            log.info("%s %s %d %s", request.method, request.raw_path, status, backend.name)
         return response
 
     async def _break_off(self, request: _Request, response: web.StreamResponse, why: str) -> None:
@@ -608,6 +658,63 @@ class _Request(web.BaseRequest):
     """A request that remembers the answer that has begun."""
 
     answer: web.StreamResponse | None = None
+    _id: bytes = b""
+
+    @property
+    def request_id(self) -> bytes:
+        """The client's own ``X-Request-Id`` where it is a word of printable characters, else a random one."""
+        if not self._id:
+            given = next((value for name, value in self.raw_headers if name.lower() == b"x-request-id"), b"")
+            self._id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16).encode()
+        return self._id
+
+
+class _Handler(web.RequestHandler):
+    """A client's connection: errors of its framing have OpenAI's form, and a client that reads nothing is left.
+
+    A client that takes no byte for ``write_s`` is found by the system, which knows what the other side acknowledged:
+    neither buffers nor a backend's batch are held for it for ever.
+    """
+
+    __slots__ = ("write_s",)
+    write_s: float
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        own = transport.get_extra_info("socket")
+        if own is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(self.write_s * 1000), 1))
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        super().handle_error(request, status, exc, message)
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        says = (message or "The request is not valid HTTP.") if status < 500 else "The router failed."
+        response = web.Response(
+            status=status,
+            body=error_body(status, says.strip().partition("\n")[0], kind, "invalid_http" if status < 500 else None),
+            headers={"Content-Type": "application/json", "Server": _SERVER},
+        )
+        response.force_close()
+        return response
+
+
+class _Server(web.Server):
+    """Makes the connections of clients."""
+
+    def __init__(self, handler: Any, *, write_s: float, **more: Any) -> None:
+        super().__init__(handler, **more)
+        self._write_s = write_s
+
+    def __call__(self) -> web.RequestHandler:
+        made = _Handler(self, loop=self._loop, **self._kwargs)
+        made.write_s = self._write_s
+        return made
 
 
 class _Refused(asyncio.Protocol):
@@ -621,10 +728,26 @@ def _too_long(limit: int) -> RequestError:
     return RequestError(413, f"The request is longer than {limit} bytes.", code="request_too_large")
 
 
+def _no_model(name: str) -> RequestError:
+    return RequestError(404, f"The model `{name[:200]}` does not exist.", code="model_not_found")
+
+
+def _path_of(request: _Request) -> str:
+    """Return the path as :data:`_ALLOWED` has it."""
+    path = request.raw_path.partition("?")[0]
+    return _ONE_MODEL if path.startswith(_ONE_MODEL) and path != _ONE_MODEL else path if path != _ONE_MODEL else ""
+
+
+def _sign(response: web.StreamResponse, request: _Request) -> None:
+    """Put on an answer who gives it, and to which request."""
+    response.headers["Server"] = _SERVER
+    response.headers["X-Request-Id"] = request.request_id.decode("ascii")
+
+
 def _forwarded(request: _Request, length: int) -> tuple[bytes, bytes]:
     """Return the request line, and the header lines that go to a backend."""
     path = request.raw_path.encode("utf-8", "surrogateescape")
-    lines = [b"Content-Length: %d\r\n" % length]
+    lines = [b"Content-Length: %d\r\nX-Request-Id: %b\r\n" % (length, request.request_id)]
     dropped: frozenset[bytes] | set[bytes] = _NOT_TO_BACKEND
     raw = request.raw_headers
     for name, value in raw:
@@ -637,14 +760,14 @@ def _forwarded(request: _Request, length: int) -> tuple[bytes, bytes]:
     return b"POST %b HTTP/1.1\r\n" % path, b"".join(lines)
 
 
-def _headers_of(connection: BackendConnection) -> CIMultiDict[str]:
+def _headers_of(exchange: BackendExchange) -> CIMultiDict[str]:
     """Return the headers of an answer that go to the client."""
     dropped: frozenset[bytes] | set[bytes] = _NOT_TO_CLIENT
-    for name, value in connection.headers:
+    for name, value in exchange.headers:
         if name == b"connection":
             dropped = dropped | {each.strip().lower() for each in value.split(b",")}
     found = CIMultiDict(
-        (name.decode("ascii"), _decoded(value)) for name, value in connection.headers if name not in dropped
+        (name.decode("ascii"), _decoded(value)) for name, value in exchange.headers if name not in dropped
     )
     found.setdefault("Content-Type", "application/octet-stream")
     return found

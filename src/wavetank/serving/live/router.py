@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from wavetank.errors import BadValueError, WavetankError, missing_extra
-from wavetank.serving.live.backend_connection import BackendError, ConnectionPool
+from wavetank.serving.live.backend_connection import ConnectionPool
+from wavetank.serving.live.backend_exchange import BackendError
 from wavetank.serving.live.backends import Backend, split_url
 from wavetank.serving.live.configuration import BackendSettings, RouterConfiguration
 from wavetank.serving.live.dispatcher import Dispatcher
@@ -246,7 +247,9 @@ class Router:
                 for connection in (pool.idle(), None):
                     connection = connection or await pool.fresh()
                     try:
-                        connection.send(request, first_byte_s=limit_s, idle_s=limit_s, max_bytes=MOST_PAGE_BYTES)
+                        connection.send(
+                            request, first_byte_s=limit_s, idle_s=limit_s, max_bytes=MOST_PAGE_BYTES, method=b"GET"
+                        )
                         status = await connection.answer()
                         pieces = []
                         while piece := await connection.read():

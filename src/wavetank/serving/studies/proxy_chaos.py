@@ -1,4 +1,4 @@
-"""Study ``proxy-chaos``: what clients of a proxy see while its backends are killed."""
+"""Study ``proxy-chaos``: what clients of a proxy see while other clients leave and its backends are killed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyChaos(ProxyPrograms, Study):
-    """Does a proxy lose, double or cross answers while its backends are killed and restarted at random?
+    """Does a proxy lose, double, cross or hold back answers while clients leave and its backends are killed at random?
 
-    Plain requests and streams go through the proxy; every token names its request and its place.  A request is right,
-    or it failed in a way that its client can tell from success (an error status, a stream that breaks off), or it is
-    lost, doubled or crossed.
+    Plain requests and streams go through the proxy; every token names its request and its place.  Some clients leave:
+    at a random moment, just about the end of their answer, or at a drawn token; some stop reading a long stream and
+    then leave or read on.  A request is right, or its client left, or it failed in a way that its client can tell from
+    success (an error status, a stream that breaks off), or it is lost, doubled, crossed or hung.
     """
 
     name = "proxy-chaos"
@@ -33,6 +34,7 @@ class ProxyChaos(ProxyPrograms, Study):
     default_seeds = 1
     metrics = (
         Metric("requests", "requests", "", "counted", "requests sent, plain and streamed"),
+        Metric("left", "requests", "", "counted", "clients that left first; what they had received was right"),
         Metric("right", "requests", "higher", "counted", "every token of the request, once, in order, and an end"),
         Metric(
             "failed_cleanly", "requests", "lower", "counted",
@@ -40,8 +42,9 @@ class ProxyChaos(ProxyPrograms, Study):
         ),
         Metric(
             "lost", "requests", "lower", "counted",
-            "no answer in time, a connection closed without a status, or an answer that looks whole and lacks tokens",
+            "a connection closed without a status, or an answer that looks whole and lacks tokens",
         ),
+        Metric("hung", "requests", "lower", "counted", "no end of the answer in timeout_s"),
         Metric("doubled", "requests", "lower", "counted", "a token or an answer that came twice"),
         Metric("crossed", "requests", "lower", "counted", "a token of another request, or what is no token at all"),
         Metric("kills", "kills", "", "counted", "backends killed while requests were under way"),
@@ -62,7 +65,7 @@ class ProxyChaos(ProxyPrograms, Study):
               says="Shorter is better: what retries before the first token could not save."),
     )  # fmt: skip
 
-    requests: int = setting(100_000, unit="requests", says="sent in all", low=1, high=100_000_000)
+    requests: int = setting(40_000, unit="requests", says="sent in all", low=1, high=100_000_000)
     clients: int = setting(64, says="connections, each with one request at a time", low=1, high=10_000)
     backends: int = setting(4, says="null backends, a process each", low=1, high=64)
     up_s: float = setting(1.0, unit="s", says="mean life of a backend", low=0.05, high=3600)
@@ -71,7 +74,15 @@ class ProxyChaos(ProxyPrograms, Study):
     most_tokens: int = setting(32, unit="tokens", says="of an answer; 1 to this, drawn", low=1, high=100_000)
     delay_s: float = setting(0.005, unit="s", says="mean time a backend takes to begin", low=0, high=60)
     gap_s: float = setting(0.001, unit="s", says="between the tokens of a stream", low=0, high=60)
-    timeout_s: float = setting(20.0, unit="s", says="a request without an answer after this is lost", low=1, high=600)
+    timeout_s: float = setting(
+        20.0, unit="s", says="a request without an end of its answer after this hangs", low=1, high=600
+    )
+    leaving_share: float = setting(
+        0.3, says="share of requests whose client leaves before or at the end", low=0, high=1
+    )
+    slow_share: float = setting(
+        0.002, says="share of requests for 6 MB whose client stops reading, then leaves or reads on", low=0, high=1
+    )
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
@@ -83,7 +94,7 @@ class ProxyChaos(ProxyPrograms, Study):
     def measure(self, system: Any, seed: int) -> Measurements:
         """Count what became of the requests."""
         from wavetank.serving.live.chaos import Chaos, endure
-        from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, LOST, Load
+        from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, HUNG, LEFT, LOST, Load
         from wavetank.serving.live.proxies import launched
 
         @contextlib.contextmanager
@@ -105,6 +116,8 @@ class ProxyChaos(ProxyPrograms, Study):
                 delay_s=self.delay_s,
                 gap_s=self.gap_s,
                 timeout_s=self.timeout_s,
+                leaving_share=self.leaving_share,
+                slow_share=self.slow_share,
                 seed=seed,
             ),
         )
@@ -112,9 +125,11 @@ class ProxyChaos(ProxyPrograms, Study):
         return Measurements(
             {
                 "requests": len(load.outcome),
+                "left": load.count(LEFT),
                 "right": load.right,
                 "failed_cleanly": load.count(FAILED) + load.count(BROKEN),
                 "lost": load.count(LOST),
+                "hung": load.count(HUNG),
                 "doubled": load.count(DOUBLED),
                 "crossed": load.count(CROSSED),
                 "kills": found.kills,

@@ -170,6 +170,22 @@ def _register(state: Any, operation: Operation) -> Hashable | None:
     return (frozen(new),) if same else state
 
 
+def items_of(value: Any) -> tuple[Hashable, ...]:
+    """Return what was read of a list; nil is the empty one, and what is no list has itself as its one element."""
+    return _items(value) if value is None or isinstance(value, list | tuple) else (frozen(value),)
+
+
+def list_keys(appended: set[str], written: set[str], read: set[str]) -> set[str]:
+    """Return the keys of transactions that hold lists: appended to, or read as lists and never written whole.
+
+    Parameters
+    ----------
+    appended, written, read : set of str
+        Keys that were appended to, written, and read as lists.
+    """
+    return appended | (read - written)
+
+
 def _items(value: Any) -> tuple[Hashable, ...]:
     """Return the elements of a list or set; nothing has none."""
     return () if value is None else tuple(frozen(part) for part in value)
@@ -245,7 +261,10 @@ def _multi_register(state: Any, operation: Operation) -> Hashable | None:
     known = operation.returned is not None and isinstance(operation.result, list)
     for action, key, value in operation.result if known else operation.value:
         if action == "read":
-            if known and now.get(key, initial) != frozen(value):
+            seen = frozen(value)
+            # What was never written is nothing, and nothing is the empty list as well.
+            empty = key not in now and initial is None and seen == ()
+            if known and now.get(key, initial) != seen and not (empty or (seen is None and now.get(key) == ())):
                 return None
         elif action == "write":
             now[key] = frozen(value)

@@ -657,18 +657,12 @@ def _forked(
     if history.messages:
         says = "messages beside the store are not looked at when trees are grown"
         return Judgement(model="", outcome="undecided", by="none", says=says)
-    found = events_of(history, kind)
-    if SO in configuration.respects and found is not None and not any(map(_told_nothing, history.operations)):
+    if SO in configuration.respects:
         # A trunk without branches is the cheapest tree.
         share = _Budget(Limits(seconds=budget.left() / 8, memory_bytes=budget.memory_bytes), budget.clock)
-        trunk = (
-            None
-            if found.anomalies
-            else replayed(history, found, model("sequential"), clocks, share, share.memory_bytes)
-        )
-        if trunk is not None and trunk.outcome == "holds":
-            order = tuple(found.events[at].number for at in trunk.order)
-            return Judgement(model="", outcome="holds", says="follows from sequential", by="replay", order=order)
+        trunk = _decide(history, model("sequential"), kind, clocks, share)
+        if trunk.outcome == "holds":
+            return replace(trunk, says="follows from sequential")
     outcome, tree = fits_a_tree(
         kind, history.operations, history.initial, real_time="real-time" in configuration.respects, in_budget=budget
     )

@@ -9,6 +9,7 @@ Source: M. Herlihy, J. Wing, "Linearizability: A Correctness Condition for Concu
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ READ, WRITE, SWAP, NO_SWAP, MAY_SWAP, APPEND, TABLE = range(7)
 
 # Fingerprint of all strings and lists that begin nothing that was read.
 LOST = (0xA4093822299F31D0, 0x082EFA98EC4E6C89)
+
+# Of a state beside what it holds: its places in a list and a dictionary.
+_BYTES_A_STATE = 200
 
 # A state before anything was written, of objects that the search knows itself.
 _EMPTY = (0x243F6A8885A308D3, 0x13198A2E03707344)
@@ -92,10 +96,20 @@ class Sequential:
         return action == "read" or (action in ("dequeue", "pop") and operation.result is None)
 
 
+class OutOfMemoryError(Exception):
+    """A search would need more than it may have."""
+
+
 class Table:
-    """States and transitions of an object, numbered as they are met."""
+    """States and transitions of an object, numbered as they are met.
+
+    ``bytes`` is what states and transitions take, what is about to be allocated included; ``most_bytes`` is what they
+    may.
+    """
 
     def __init__(self, kind: Sequential, operations: Sequence[Operation], initial: Any) -> None:
+        self.most_bytes = 2**62
+        self._states_bytes = 0
         self._step = kind.step
         classes: dict[Hashable, int] = {}
         self.members: list[Operation] = []
@@ -110,7 +124,12 @@ class Table:
         self.states: list[Any] = [kind.initial(initial)]
         self._numbers: dict[Any, int] = {self.states[0]: 0}
         # -1: impossible; -2: not known yet.
-        self.next = np.full((64, max(1, len(self.members))), -2, np.int64)
+        self.next = np.full((1, max(1, len(self.members))), -2, np.int32)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes taken."""
+        return self._states_bytes + self.next.nbytes
 
     def fill(self, state: int, member: int) -> None:
         """Find out what one class of operations does in one state."""
@@ -119,10 +138,15 @@ class Table:
             self.next[state, member] = -1
             return
         if found not in self._numbers:
+            self._states_bytes += _BYTES_A_STATE + sys.getsizeof(found)
+            full = len(self.states) == len(self.next)
+            # While a larger table is filled the old one is still there.
+            if self.bytes + (2 * self.next.nbytes if full else 0) > self.most_bytes:
+                raise OutOfMemoryError
             self._numbers[found] = len(self.states)
             self.states.append(found)
-            if len(self.states) > len(self.next):
-                self.next = np.vstack([self.next, np.full_like(self.next, -2)])
+            if full:
+                self.next = np.concatenate([self.next, np.full_like(self.next, -2)])
         self.next[state, member] = self._numbers[found]
 
 

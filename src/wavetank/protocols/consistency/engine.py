@@ -126,6 +126,9 @@ _GUESSES = (
 )
 # Measured at the peak: an alternative as tuples, and as a row of the table.
 _BYTES_A_CONSTRAINT = 750
+_BYTES_AN_EVENT, _SETS_AN_EVENT = 1500, 6
+# Of the serialization graph: a transaction with its edges and points, and a step of it.
+_BYTES_A_TRANSACTION, _BYTES_A_STEP = 1000, 600
 
 
 class _Budget:
@@ -246,6 +249,8 @@ def _derived(asked: _Asked, name: str, found: Judgement) -> Judgement:
 
 def _with_anomalies(history: History, configuration: Configuration, found: Judgement, budget: _Budget) -> Judgement:
     """Name what was violated as Elle names it, with the edges of the cycle."""
+    if _bytes_of_graph(history) > budget.memory_bytes:
+        return found
     graph = dependencies(history)
     named = [each for each in (*graph.findings, *cycles(graph, budget)) if forbids(configuration, each.name)]
     if not named:
@@ -394,7 +399,7 @@ def _decide(
     if configuration.ordering == "fork":
         return _forked(history, configuration, kind, clocks, budget)
     if kind.name == "multi-register" and configuration.ordering == "single" and not configuration.per_key:
-        by_graph = _by_graph(history, configuration)
+        by_graph = _by_graph(history, configuration, budget)
         if by_graph is not None:
             return by_graph
     unknown = next((at for at, one in enumerate(history.operations) if _told_nothing(one)), None)
@@ -426,7 +431,19 @@ def _decide(
     return _guessed(history, found, configuration, clocks, budget)
 
 
-def _by_graph(history: History, configuration: Configuration) -> Judgement | None:
+def _bytes_of_graph(history: History) -> int:
+    steps = sum(len(operation.value or ()) for operation in history.operations)
+    read = sum(
+        len(step[2])
+        for operation in history.operations
+        if isinstance(operation.result, list)
+        for step in operation.result
+        if isinstance(step[2], list | tuple)
+    )
+    return _BYTES_A_TRANSACTION * len(history) + _BYTES_A_STEP * steps + 8 * read
+
+
+def _by_graph(history: History, configuration: Configuration, budget: _Budget) -> Judgement | None:
     """Decide a model with one order for all by the serialization graph alone; None where that leaves it open."""
     if configuration.value != "last" or not {COMMITTED, ATOMIC, CONFLICTS} <= configuration.supplied:
         return None
@@ -436,6 +453,9 @@ def _by_graph(history: History, configuration: Configuration) -> Judgement | Non
     if configuration.respected and not respects:
         # Of sessions or real time these know a part, which the graph does not tell apart.
         return None
+    if _bytes_of_graph(history) > budget.memory_bytes:
+        says = f"memory: {budget.memory_bytes} bytes are not enough for the graph of {len(history)} transactions"
+        return Judgement(model="", outcome="undecided", says=says, by="none")
     graph = dependencies(history)
     if not graph.complete:
         return None
@@ -474,7 +494,11 @@ def _either(
 def _solved(found: Events, configuration: Configuration, clocks: Clocks, budget: _Budget) -> Judgement:
     """Ask and answer one question; reads whose source is open are left out."""
     events = found.events
-    if _BYTES_A_CONSTRAINT * constraints_of(events, configuration) > budget.memory_bytes:
+    keys = len({key for event in events for key in event.writes})
+    # Sets of events are one bit an event: of each key its writers, of each event what it must see.
+    sets = keys + (0 if configuration.ordering in ("single", "prefix") else _SETS_AN_EVENT * len(events))
+    needed = sets * len(events) // 8 + _BYTES_AN_EVENT * len(events)
+    if needed + _BYTES_A_CONSTRAINT * constraints_of(events, configuration) > budget.memory_bytes:
         says = f"memory: {budget.memory_bytes} bytes are not enough to ask how reads and writes are ordered"
         return Judgement(model="", outcome="undecided", says=says, by="none")
     question: Question = ask(events, configuration, clocks, found.messages)

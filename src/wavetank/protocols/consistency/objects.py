@@ -29,6 +29,8 @@ READ, WRITE, SWAP, NO_SWAP, MAY_SWAP, APPEND, TABLE = range(7)
 # Fingerprint of all strings and lists that begin nothing that was read.
 LOST = (0xA4093822299F31D0, 0x082EFA98EC4E6C89)
 
+# Of a prefix: its fingerprint twice, while parts are joined, and its places in the memory of all.
+_BYTES_A_PREFIX = 96
 # Of a state beside what it holds: its places in a list and a dictionary.
 _BYTES_A_STATE = 200
 
@@ -364,7 +366,9 @@ def _holds_lists(history: History) -> bool:
     return any(isinstance(op.result, list | tuple) or not isinstance(op.value, str | None) for op in operations)
 
 
-def encode(kind: Sequential, operations: Sequence[Operation], initial: Any) -> Encoded:
+def encode(
+    kind: Sequential, operations: Sequence[Operation], initial: Any, memory_bytes: int = 2**62
+) -> Encoded:
     """Return the operations of one object as arrays.
 
     Parameters
@@ -374,6 +378,12 @@ def encode(kind: Sequential, operations: Sequence[Operation], initial: Any) -> E
         All of one key.
     initial : object
         What the object holds before them.
+    memory_bytes : int
+        What the arrays may take.
+
+    Raises
+    ------
+    OutOfMemoryError
     """
     n = len(operations)
     kinds = np.full(n, TABLE, np.int64)
@@ -413,7 +423,7 @@ def encode(kind: Sequential, operations: Sequence[Operation], initial: Any) -> E
             used += len(codes[-1])
     prefixes = alive = np.zeros((1, 2), np.uint64)
     if kind.name != "register":
-        prefixes = _chained(reads, values, chains)
+        prefixes = _chained(reads, values, chains, memory_bytes)
         returned = [at for same in reads.values() for at in same]
         expected[returned] = prefixes[chains[returned] + lengths[returned]]
         alive = memory_of(prefixes)
@@ -426,7 +436,9 @@ def encode(kind: Sequential, operations: Sequence[Operation], initial: Any) -> E
     )
 
 
-def _chained(reads: dict[Any, list[int]], values: _Fingerprints, chains: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _chained(
+    reads: dict[Any, list[int]], values: _Fingerprints, chains: NDArray[np.int64], memory_bytes: int
+) -> NDArray[np.uint64]:
     """Return the prefixes of all sequences read, each sequence that begins another one inside that one's."""
     parts = [np.zeros((1, 2), np.uint64)]
     begin, longer = 1, None
@@ -435,6 +447,8 @@ def _chained(reads: dict[Any, list[int]], values: _Fingerprints, chains: NDArray
         if longer is None or longer[: len(sequence)] != sequence:
             begin += len(parts[-1]) if longer is not None else 0
             longer = sequence
+            if _BYTES_A_PREFIX * (begin + len(sequence)) > memory_bytes:
+                raise OutOfMemoryError
             parts.append(_prefixes(values.codes(sequence), len(sequence)))
         chains[reads[sequence]] = begin
     return np.concatenate(parts)

@@ -18,7 +18,7 @@ def simulated(store, seed, *, operations=7, wrong=False):
     """Run clients of one copy of a store, each operation taking effect between call and return; then spoil a result."""
     rng = random.Random(f"{store} {seed} {wrong}")
     drawn = []
-    free = {name: 0.0 for name in "abc"}
+    free = dict.fromkeys("abc", 0.0)
     for _ in range(operations):
         process = rng.choice("abc")
         invoked = free[process] + rng.random()

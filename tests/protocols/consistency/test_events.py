@@ -82,9 +82,7 @@ def test_anomalies_within_transactions_are_named():
     assert kinds(write, transaction("b", 1, [["read", "x", [1, 2, 2]]])) == ["duplicate-elements"]
     assert kinds(write, transaction("b", 1, [["read", "x", [2]]]))[0] == "G0"
     assert kinds(write, transaction("b", 1, [["read", "x", [2, 1]]]))[0] == "G0"
-    assert kinds(transaction("a", 0, [["append", "x", 1]], False), transaction("b", 1, [["read", "x", [1]]])) == [
-        "G1a"
-    ]
+    assert kinds(transaction("a", 0, [["append", "x", 1]], False), transaction("b", 1, [["read", "x", [1]]])) == ["G1a"]
     assert kinds(transaction("a", 0, [["append", "x", 1], ["read", "x", []]])) == ["internal"]
     assert kinds(transaction("a", 0, [["append", "x", 1], ["read", "x", [1]]])) == []
 

@@ -48,7 +48,8 @@ WORKLOADS = {
         "strict-serializable",
     ),
     "elle rw-register": (
-        calls((0, "txn", "[[:w x 1]]", "ok", "[[:w x 1]]"), (1, "txn", "[[:r x nil] [:w y 2]]", "ok", "[[:r x 1] [:w y 2]]")),
+        calls((0, "txn", "[[:w x 1]]", "ok", "[[:w x 1]]"), (1, "txn", "[[:r x nil] [:w y 2]]", "ok",
+              "[[:r x 1] [:w y 2]]")),
         calls((0, "txn", "[[:w x 1]]", "ok", "[[:w x 1]]"), (1, "txn", "[[:r x nil]]", "ok", "[[:r x 9]]")),
         "strict-serializable",
     ),
@@ -190,7 +191,8 @@ def test_final_reads_of_a_counter_are_sums_of_what_may_have_been_added(tmp_path)
 
 def test_unknown_words_are_named_and_can_be_mapped(tmp_path):
     path = tmp_path / "words.edn"
-    path.write_text(edn(*calls((0, "store", "1", "ok", "1"), (0, "fetch", "nil", "ok", "1"), (0, "gc", "nil", "ok", "nil"))))
+    rows = (0, "store", "1", "ok", "1"), (0, "fetch", "nil", "ok", "1"), (0, "gc", "nil", "ok", "nil")
+    path.write_text(edn(*calls(*rows)))
     with pytest.raises(BadFileError) as caught:
         HistoryCheck().check(path, BUDGET)
     assert caught.value.given == "store"

@@ -118,7 +118,12 @@ class HistoryCheck:
         ]
         facts += history.notes
         if sum(1 for name in judged if name in MODELS) > 1:
-            facts.append(("strongest that hold", ", ".join(strongest({name: each for name, each in judged.items() if name in MODELS})) or "none"))
+            facts.append(
+                (
+                    "strongest that hold",
+                    ", ".join(strongest({name: each for name, each in judged.items() if name in MODELS})) or "none",
+                )
+            )
         failed = any(each.outcome == "violated" for each in judged.values())
         return CheckReport(
             subject=path.name,

@@ -366,9 +366,7 @@ def _holds_lists(history: History) -> bool:
     return any(isinstance(op.result, list | tuple) or not isinstance(op.value, str | None) for op in operations)
 
 
-def encode(
-    kind: Sequential, operations: Sequence[Operation], initial: Any, memory_bytes: int = 2**62
-) -> Encoded:
+def encode(kind: Sequential, operations: Sequence[Operation], initial: Any, memory_bytes: int = 2**62) -> Encoded:
     """Return the operations of one object as arrays.
 
     Parameters

@@ -247,7 +247,9 @@ def _edn_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Ev
                 where=f"{where}, {place(text, form.at)}",
             )
         time_ns = form.get("time")
-        is_time = isinstance(time_ns, int | float) and abs(time_ns) < _LATEST_NS
+        time_s = None
+        if isinstance(time_ns, int | float) and abs(time_ns) < _LATEST_NS:
+            time_s = time_ns / _NANOSECONDS_PER_S
         key = form.get("key")
         action = _action(str(form["f"]), text, where, form.at, names)
         if action == "transaction" and _is_log(form.get("value")):
@@ -255,7 +257,7 @@ def _edn_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Ev
         if action != "ignore":
             event = _Event(
                 str(process), str(kind), action, "" if key is None else str(key), form.get("value"),
-                time_ns / _NANOSECONDS_PER_S if is_time else None, form.at,
+                time_s, form.at,
             )  # fmt: skip
             event.final = form.get("final?") is True
             yield event
@@ -334,8 +336,8 @@ def _paired(
                 where=f"{where}, {place(text, event.at)}",
             )
         ended[began] = number
-    operations = []
-    final = []
+    operations: list[Operation] = []
+    final: list[int] = []
     # A register's nil may mean that nothing was learnt; of lists, sets and counts it is what was read.
     keeps_nil = is_log or bool(rule) or any(event.action == "append" for event in events)
     for number, event in enumerate(events):
@@ -393,7 +395,9 @@ def _rule(events: Sequence[_Event]) -> str:
         return "total-queue" if "drain" in actions else "queue"
     if "increment" not in actions and not actions & {"add", "remove"}:
         return ""
-    told = [event.value for event in events if event.action == "read" and event.type == "ok" and event.value is not None]
+    told = [
+        event.value for event in events if event.action == "read" and event.type == "ok" and event.value is not None
+    ]
     if "increment" in actions or (told and all(type(value) is int for value in told)):
         for event in events:
             event.action = "increment" if event.action == "add" else event.action

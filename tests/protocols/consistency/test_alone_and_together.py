@@ -25,9 +25,8 @@ def simulated(store, seed, *, operations=7, wrong=False):
         returned = invoked + 2 * rng.random() + 0.01
         free[process] = returned
         drawn.append((rng.uniform(invoked, returned), invoked, returned, process))
-    held, made, count = {}, [], 0
-    for _, invoked, returned, process in sorted(drawn):
-        count += 1
+    held, made = {}, []
+    for count, (_, invoked, returned, process) in enumerate(sorted(drawn), start=1):
         action, key, value, result = _does(store, rng, held, count)
         made.append(
             Operation(process=process, action=action, key=key, value=value, result=result, invoked=invoked,

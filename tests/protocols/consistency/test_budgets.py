@@ -28,8 +28,9 @@ WORK = """
         return History(operations=(*rows, *reads))
 
     # Everything is compiled, and the libraries are loaded, before growth counts.
-    judge_all(append_history(transactions=20, seed=0)), judge_all(simulated("rw-register", 1)), judge(sets(2), "linearizable")
-    before = peak()
+    judge_all(append_history(transactions=20, seed=0))
+    judge_all(simulated("rw-register", 1))
+    judge(sets(2), "linearizable")
     limits = Limits(seconds=20.0, memory_bytes=int(sys.argv[2]))
     histories = {
         "lists": lambda: append_history(transactions=3000, seed=1),

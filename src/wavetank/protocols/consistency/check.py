@@ -121,7 +121,7 @@ class HistoryCheck:
             facts.append(
                 (
                     "strongest that hold",
-                    ", ".join(strongest({name: each for name, each in judged.items() if name in MODELS})) or "none",
+                    ", ".join(strongest(_of_models(judged))) or "none",
                 )
             )
         failed = any(each.outcome == "violated" for each in judged.values())
@@ -174,6 +174,10 @@ class HistoryCheck:
                                     hint="--set names=fetch:read,store:write")  # fmt: skip
             found[theirs] = ours
         return found
+
+
+def _of_models(judged: dict[str, Judgement]) -> dict[str, Judgement]:
+    return {name: each for name, each in judged.items() if name in MODELS}
 
 
 def _fitting(history: History) -> list[str]:

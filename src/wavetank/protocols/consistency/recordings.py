@@ -13,10 +13,10 @@ What an ending means:
 1. ``:ok``: it happened, and this is its result.
 2. ``:fail`` in EDN: it did not happen and is left out.  In an etcd log a failed compare-and-set did happen and found
    another value, as Porcupine's model has it; a failed read was a time-out and is left out.
-   In EDN a read of nil of a register learned nothing, as Knossos has it, and is left out as well; nil is the empty list
-   or set where there are such.
-3. ``:info``, or none: nobody knows, so that ``returned`` is None and the operation stays beside all that follows.  Reads
-   without an answer are left out: they constrain nothing.
+   In EDN a read of nil of a register learned nothing, as Knossos has it, and is left out as well; nil is the empty
+   list or set where there are such.
+3. ``:info``, or none: nobody knows, so that ``returned`` is None and the operation stays beside all that follows.
+   Reads without an answer are left out: they constrain nothing.
 4. Events of a process that is no number (``:nemesis``) are the tester's own and are left out.
 """
 

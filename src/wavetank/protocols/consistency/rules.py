@@ -163,6 +163,10 @@ def _queue(history: History, *, total: bool = False) -> _Found:
     return "holds", f"everything put in came out{f'; {again} came out again' if again else ''}", ()
 
 
+def _total_queue(history: History) -> _Found:
+    return _queue(history, total=True)
+
+
 class _Sums:
     """Sums of what was added, by time."""
 
@@ -301,9 +305,7 @@ RULES = {
     "bank": Rule("all reads of the accounts have one sum, and no balance is negative", _bank),
     "set-full": Rule("what was surely added is in the last read, and nothing else is read", _set),
     "queue": Rule("what comes out was put in, each as often at most; in any order", _queue),
-    "total-queue": Rule(
-        "after a drain all that was put in has come out, and nothing else", lambda h: _queue(h, total=True)
-    ),
+    "total-queue": Rule("after a drain all that was put in has come out, and nothing else", _total_queue),
     "counter": Rule("a read lies between what was surely and what was possibly added", _counter),
     "pn-counter": Rule("final reads are a possible sum of all additions", _final_counter),
     "unique-ids": Rule("no identifier is given out twice", _unique),

@@ -180,18 +180,22 @@ def judge(
     UnknownNameError, BadValueError
         For a model or store that does not exist, or one that the history's operations do not fit.
     """
-    kind = object_of(history, store)
-    began = clock()
     budget = _Budget(limits or Limits(), clock)
-    asked = _Asked(history, kind, clocks or Clocks(), k, budget)
-    found = _direct(asked, model(name))
+    return _judge(_Asked(history, object_of(history, store), clocks or Clocks(), k, budget), name, prefix=prefix)
+
+
+def _judge(asked: _Asked, name: str, *, prefix: bool) -> Judgement:
+    """Decide one model by its own method, or by what others tell of it, and say what is wrong."""
+    history, kind, budget = asked.history, asked.kind, asked.budget
+    began = budget.clock()
+    found = _known(asked, model(name))
     if found.outcome == "undecided":
         found = _derived(asked, name, found)
     elif prefix and found.outcome == "violated" and found.culprit is None:
         found = _with_prefix(asked, model(name), found)
     if kind.name == "multi-register" and found.outcome == "violated":
         found = _with_anomalies(history, model(name), found, budget)
-    return replace(found, model=name, seconds=clock() - began)
+    return replace(found, model=name, seconds=budget.clock() - began)
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,19 @@ class _Asked:
     clocks: Clocks
     k: int
     budget: _Budget
+    decided: dict[str, Judgement] = field(default_factory=dict)
+    """Models that their own method decided, or never will."""
+
+
+def _known(asked: _Asked, configuration: Configuration) -> Judgement:
+    """Return what a model's own method says, asking it once."""
+    name = configuration.name
+    if name not in asked.decided:
+        found = _direct(asked, configuration)
+        if found.outcome == "undecided" and found.by != "none":
+            return found
+        asked.decided[name] = found
+    return asked.decided[name]
 
 
 def _direct(asked: _Asked, configuration: Configuration) -> Judgement:
@@ -239,7 +256,7 @@ def _derived(asked: _Asked, name: str, found: Judgement) -> Judgement:
             break
         share = _Budget(Limits(seconds=asked.budget.left() / 4, memory_bytes=asked.budget.memory_bytes),
                         asked.budget.clock)  # fmt: skip
-        answer = _direct(replace(asked, budget=share), MODELS[other])
+        answer = _known(replace(asked, budget=share), MODELS[other])
         if answer.outcome == "holds" and name in follows[other]:
             return replace(answer, says=f"follows from {other}", by="implication")
         if answer.outcome == "violated" and other in follows[name]:
@@ -286,10 +303,12 @@ def judge_all(
     limits = limits or Limits()
     until = clock() + limits.seconds
     found: dict[str, Judgement] = {}
+    kind = object_of(history, store)
+    decided: dict[str, Judgement] = {}
 
     def decide(name: str, seconds: float) -> None:
-        share = Limits(seconds=seconds, memory_bytes=limits.memory_bytes)
-        judged = judge(history, name, store=store, clocks=clocks, k=k, limits=share, prefix=prefix, clock=clock)
+        share = _Budget(Limits(seconds=seconds, memory_bytes=limits.memory_bytes), clock)
+        judged = _judge(_Asked(history, kind, clocks or Clocks(), k, share, decided), name, prefix=prefix)
         found[name] = judged
         for other in names:
             unsure = other not in found or found[other].outcome == "undecided"

@@ -16,6 +16,7 @@ from wavetank.cli.exits import DOES_NOT_HOLD, UNDECIDED
 from wavetank.cli.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
 from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.protocols.checking import KINDS, Budget, CheckReport, Verdict, kind_of
+from wavetank.protocols.history import file_of
 from wavetank.runfolder import write_atomic
 
 _COLOURS = {"holds": "green", "violated": "red", "undecided": "cyan"}
@@ -90,7 +91,7 @@ def command(
 
 def _checked(path: Path, kind: str, given: dict[str, str], budget: Budget) -> CheckReport:
     found = kind_of(path, kind)
-    if not path.is_file():
+    if not file_of(path).is_file():
         raise BadFileError("There is no such file." if not path.exists() else "This is no file.", given=str(path))
     maker: Any = KINDS[found].load()
     checker = maker(**settings.check_parameters(maker, given, where=f"check --kind {found}", what="setting"))

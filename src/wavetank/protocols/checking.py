@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -53,6 +53,8 @@ class Verdict:
         Wall time it took; NaN when it was not timed on its own.
     evidence : str
         Text of several lines shown below a verdict that is not ``holds``: a counterexample, a witness, the budget.
+    anomalies : sequence of mapping
+        The same for programs, where a checker names what it found: plain data with ``name``, ``says`` and more.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Verdict:
     by: str = ""
     seconds: float = math.nan
     evidence: str = ""
+    anomalies: Sequence[Mapping[str, object]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +163,10 @@ def kind_of(path: Path, given: str = "") -> str:
         if given not in KINDS:
             raise unknown_name("kind of file", given, KINDS)
         return given
+    from wavetank.protocols.history import file_of
+
+    if file_of(path) != path:
+        return "history"
     name = path.name.lower().removesuffix(".gz")
     for kind, facts in KINDS.items():
         if name.endswith(facts.endings):

@@ -32,7 +32,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +45,10 @@ VERSION = 1
 # A history is read into memory whole; beyond this it is no history that any checker could judge.
 LARGEST_BYTES = 2**30
 _LONGEST_LINE_BYTES = 2**24
+# What a test of Jepsen or Maelstrom leaves in its folder, the most exact first.
+STORED = ("history.edn", "history.edn.gz", "history.txt")
+# Measured: memory of a history in EDN with all its operations, beside its text.
+BYTES_A_CHARACTER = 28
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -92,6 +96,13 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         What a register or key holds before the first write.
     clock : str
         ``seconds``, or ``events`` when only the order of events is known and times count events.
+    rule : str
+        Rule that the recorder's own checker asks of such a workload
+        (:data:`~wavetank.protocols.consistency.rules.RULES`); empty where a consistency model is asked.
+    final : tuple of int
+        Operations that were marked as final: clients did nothing after them.
+    notes : tuple of (str, str)
+        What a reader of another format assumed; not written.
 
     Raises
     ------
@@ -104,6 +115,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""
     initial: Any = None
     clock: Literal["seconds", "events"] = "seconds"
+    rule: str = ""
+    final: tuple[int, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         problem = _problem(self.operations)
@@ -135,6 +149,8 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     initial: Any = None
     clock: Literal["seconds", "events"] = "seconds"
     messages: tuple[tuple[int, int], ...] = ()
+    rule: str = ""
+    final: tuple[int, ...] = ()
 
 
 def _short(operation: Operation) -> str:
@@ -163,31 +179,60 @@ def _problem(operations: Iterable[Operation]) -> tuple[int, str] | None:
     return None
 
 
-def read_history(path: Path | str) -> History:
-    """Read a history from a file, gzip-compressed or not.
+def read_history(
+    path: Path | str,
+    *,
+    keyed: bool | None = None,
+    names: Mapping[str, str] | None = None,
+    memory_bytes: int | None = None,
+) -> History:
+    """Read a history from a file, gzip-compressed or not, or from a folder of Jepsen's or Maelstrom's store.
 
-    Recognised by content, not by name: JSON Lines of this module, Jepsen's etcd logs, Clojure maps one after another
-    (Porcupine's key-value tests), EDN vectors or lists of maps (Knossos).
+    Recognised by content, not by name: JSON Lines of this module, Jepsen's etcd logs, ``history.edn`` (maps or vectors
+    of maps, with or without record tags), ``history.txt`` (process, type, function and value in columns).
 
     Parameters
     ----------
     path : Path or str
+    keyed : bool, optional
+        Whether values are ``[key value]``; None to find out.
+    names : mapping, optional
+        Name of a recorded function to the name of a known one, or to ``ignore``.
+    memory_bytes : int, optional
+        By how much the process may grow; a file that needs more is refused before it is parsed.
 
     Raises
     ------
     BadFileError
         If the file is missing, too large, in none of these formats or damaged; with line and column.
     """
-    path = Path(path)
+    path = file_of(Path(path))
     text = _text_of(path)
     first = text.lstrip("\ufeff \t\r\n")
     if not first:
         raise BadFileError("The file is empty.", where=str(path))
+    needed = BYTES_A_CHARACTER * len(text)
+    if memory_bytes is not None and needed > memory_bytes:
+        raise BadFileError(
+            "The history needs more memory than the budget allows.",
+            given=f"{len(text):,} characters, about {needed / 2**20:,.0f} MiB when read",
+            allowed=f"{memory_bytes / 2**20:,.0f} MiB",
+            where=str(path),
+            hint=f"--memory {math.ceil(needed / 2**30)}GiB, or check a shorter part of the history",
+        )
     if first.startswith('{"'):
         return _parse_lines(text, str(path))
     from wavetank.protocols.consistency.recordings import parse_recording
 
-    return parse_recording(text, str(path))
+    return parse_recording(text, str(path), keyed=keyed, names=names)
+
+
+def file_of(path: Path) -> Path:
+    """Return the history in a folder of Jepsen's or Maelstrom's store, and any other path as it is."""
+    for name in STORED:
+        if path.is_dir() and (path / name).is_file():
+            return path / name
+    return path
 
 
 def write_history(path: Path | str, history: History) -> None:
@@ -200,8 +245,9 @@ def write_history(path: Path | str, history: History) -> None:
     """
     path = Path(path)
     header = _Header(
-        FORMAT, VERSION, store=history.store, initial=history.initial, clock=history.clock, messages=history.messages
-    )
+        FORMAT, VERSION, store=history.store, initial=history.initial, clock=history.clock, messages=history.messages,
+        rule=history.rule, final=history.final,
+    )  # fmt: skip
     encoder = msgspec.json.Encoder()
     try:
         lines = [encoder.encode(header), *(encoder.encode(operation) for operation in history.operations), b""]
@@ -261,6 +307,8 @@ def _parse_lines(text: str, where: str) -> History:
             store=header.store,
             initial=header.initial,
             clock=header.clock,
+            rule=header.rule,
+            final=header.final,
         )
     except BadValueError as error:
         raise BadFileError(error.problem, given=error.given, allowed=error.allowed, where=f"{where}, line 1") from error

@@ -77,11 +77,12 @@ def kinds(*operations, initial=None):
 def test_anomalies_within_transactions_are_named():
     write = transaction("a", 0, [["append", "x", 1], ["append", "x", 2]])
     assert kinds(write, transaction("b", 1, [["read", "x", [1, 2]]])) == []
-    assert kinds(write, transaction("b", 1, [["read", "x", [1]]])) == ["intermediate"]
+    assert kinds(write, transaction("b", 1, [["read", "x", [1]]])) == ["G1b"]
     assert kinds(write, transaction("b", 1, [["read", "x", [3]]])) == ["thin-air"]
-    assert kinds(transaction("a", 0, [["append", "x", 1]], False), transaction("b", 1, [["read", "x", [1]]])) == [
-        "aborted"
-    ]
+    assert kinds(write, transaction("b", 1, [["read", "x", [1, 2, 2]]])) == ["duplicate-elements"]
+    assert kinds(write, transaction("b", 1, [["read", "x", [2]]]))[0] == "G0"
+    assert kinds(write, transaction("b", 1, [["read", "x", [2, 1]]]))[0] == "G0"
+    assert kinds(transaction("a", 0, [["append", "x", 1]], False), transaction("b", 1, [["read", "x", [1]]])) == ["G1a"]
     assert kinds(transaction("a", 0, [["append", "x", 1], ["read", "x", []]])) == ["internal"]
     assert kinds(transaction("a", 0, [["append", "x", 1], ["read", "x", [1]]])) == []
 

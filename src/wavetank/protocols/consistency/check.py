@@ -20,8 +20,10 @@ from pathlib import Path
 from wavetank.errors import BadFileError, BadValueError
 from wavetank.protocols.checking import Budget, CheckReport, Verdict
 from wavetank.protocols.consistency.configurations import MODELS, model
+from wavetank.protocols.consistency.dependencies import Link
 from wavetank.protocols.consistency.engine import Judgement, Limits, judge, judge_all, strongest
 from wavetank.protocols.consistency.objects import OBJECTS, object_of
+from wavetank.protocols.consistency.rules import RULES, judge_rule
 from wavetank.protocols.consistency.timeline import timeline_page
 from wavetank.protocols.consistency.visibility import Clocks
 from wavetank.protocols.history import History, read_history
@@ -37,13 +39,18 @@ class HistoryCheck:
     Parameters
     ----------
     models : tuple of str
-        Names of models, or ``all``.
+        Names of models or rules, or ``all`` models.  ``auto``: the rule of a recorded workload that has one,
+        ``strict-serializable`` of transactions, else ``linearizable``.
     store : str
         What kind of object the operations are of.
     delta_s : float
         For models with a delta: age, in the history's clock, from which a write must be seen.
     settled_s : float
         For eventual models: how long after the last write reads must agree.
+    keyed : str
+        Whether values of a recording are pairs of key and value: ``true``, ``false``, or ``auto`` to find out.
+    names : tuple of str
+        ``THEIRS:OURS``: a function of a recording means a known one, or is left out with ``THEIRS:ignore``.
     k : int
         For ``k-linearizable``.
 
@@ -52,12 +59,19 @@ class HistoryCheck:
     Landers and Kramer, arXiv 2605.09114, 2026.
     """
 
-    models: tuple[str, ...] = setting(("linearizable",), says="models to check, or all", choices=("all", *MODELS))
+    models: tuple[str, ...] = setting(
+        ("auto",), says="models or rules to check; auto: what fits the operations; or all models",
+        choices=("auto", "all", *MODELS, *RULES),
+    )  # fmt: skip
     store: str = setting("auto", says="kind of object the operations are of", choices=("auto", *OBJECTS))
     delta_s: float = setting(1.0, unit="s", says="age from which a write must be seen, in the history's clock", low=0.0)
     settled_s: float = setting(
         float("inf"), unit="s", says="how long after the last write all reads must agree", low=0.0
     )
+    keyed: str = setting(
+        "auto", says="whether values of a recording are [key value]", choices=("auto", "true", "false")
+    )
+    names: tuple[str, ...] = setting((), says="recorded functions by known names, THEIRS:OURS, or THEIRS:ignore")
     k: int = setting(2, says="how many last writes k-linearizable lets a read see", low=1, high=16)
 
     def check(self, path: Path, budget: Budget) -> CheckReport:
@@ -74,15 +88,24 @@ class HistoryCheck:
         BadFileError
             If the file cannot be read, or its operations fit no store; with line and column where there is one.
         """
-        history = read_history(path)
         try:
-            kind = object_of(history, self.store)
+            history = read_history(
+                path,
+                keyed=None if self.keyed == "auto" else self.keyed == "true",
+                names=self._names(),
+                memory_bytes=budget.memory_bytes,
+            )
             judged = self.judge(history, budget)
+            store = _store(history, self.store)
         except BadValueError as error:
             raise BadFileError(
                 error.problem, given=error.given, allowed=error.allowed, nearest=error.nearest,
                 where=str(path), hint=error.hint,
             ) from error  # fmt: skip
+        except RecursionError as error:
+            raise BadFileError("A value of the history is nested too deeply.", where=str(path)) from error
+        except MemoryError as error:
+            raise BadFileError("The history does not fit into this machine's memory.", where=str(path)) from error
         operations = history.operations
         keys = {operation.key for operation in operations}
         unanswered = sum(1 for operation in operations if operation.returned is None)
@@ -90,11 +113,17 @@ class HistoryCheck:
             ("operations", f"{len(operations)}, {unanswered} of them never returned"),
             ("processes", str(len({operation.process for operation in operations}))),
             ("keys", str(len(keys))),
-            ("store", f"{kind.name}: {kind.says}"),
+            ("store", store),
             ("clock", "seconds" if history.clock == "seconds" else "numbers of events: delta and settled count events"),
         ]
-        if len(judged) > 1:
-            facts.append(("strongest that hold", ", ".join(strongest(judged)) or "none"))
+        facts += history.notes
+        if sum(1 for name in judged if name in MODELS) > 1:
+            facts.append(
+                (
+                    "strongest that hold",
+                    ", ".join(strongest(_of_models(judged))) or "none",
+                )
+            )
         failed = any(each.outcome == "violated" for each in judged.values())
         return CheckReport(
             subject=path.name,
@@ -123,13 +152,51 @@ class HistoryCheck:
             For a model that does not exist, or operations that fit no store.
         """
         budget = budget or Budget()
-        names = list(MODELS) if "all" in self.models else list(dict.fromkeys(self.models))
+        chosen = [each for name in self.models for each in (_fitting(history) if name == "auto" else [name])]
+        names = list(MODELS) if "all" in chosen else list(dict.fromkeys(chosen))
         limits = Limits(seconds=budget.seconds, memory_bytes=budget.memory_bytes)
         clocks = Clocks(delta_s=self.delta_s, settled_s=self.settled_s)
-        if len(names) == 1:
-            name = model(names[0]).name
-            return {name: judge(history, name, store=self.store, clocks=clocks, k=self.k, limits=limits)}
-        return judge_all(history, names, store=self.store, clocks=clocks, k=self.k, limits=limits)
+        found = {name: judge_rule(history, name) for name in names if name in RULES}
+        models = [name for name in names if name not in RULES]
+        if len(models) == 1:
+            name = model(models[0]).name
+            found[name] = judge(history, name, store=self.store, clocks=clocks, k=self.k, limits=limits)
+        elif models:
+            found |= judge_all(history, models, store=self.store, clocks=clocks, k=self.k, limits=limits)
+        return {name: found[name] for name in names}
+
+    def _names(self) -> dict[str, str]:
+        found = {}
+        for pair in self.names:
+            theirs, colon, ours = pair.strip().partition(":")
+            if not colon or not theirs or not ours:
+                raise BadValueError("A name is given as THEIRS:OURS.", given=pair, where="names",
+                                    hint="--set names=fetch:read,store:write")  # fmt: skip
+            found[theirs] = ours
+        return found
+
+
+def _of_models(judged: dict[str, Judgement]) -> dict[str, Judgement]:
+    return {name: each for name, each in judged.items() if name in MODELS}
+
+
+def _fitting(history: History) -> list[str]:
+    """Return what is asked of a history when nothing is named."""
+    if history.rule:
+        return [history.rule]
+    transactions = any(operation.action == "transaction" for operation in history.operations)
+    return ["strict-serializable" if transactions else "linearizable"]
+
+
+def _store(history: History, given: str) -> str:
+    try:
+        kind = object_of(history, given)
+    except BadValueError:
+        # A rule may be of operations that no object has.
+        if not history.rule:
+            raise
+        return history.rule
+    return f"{kind.name}: {kind.says}"
 
 
 def _verdict(history: History, judged: Judgement) -> Verdict:
@@ -138,6 +205,9 @@ def _verdict(history: History, judged: Judgement) -> Verdict:
         if judged.good is not None:
             returned = sum(1 for operation in history.operations if operation.returned is not None)
             lines.append(f"longest good prefix: {judged.good} of {returned} returns, until {judged.good_until:.9g}")
+        for anomaly in judged.anomalies:
+            lines.append(f"{anomaly.name}: {anomaly.says}")
+            lines += [f"  {_link(link)}" for link in anomaly.links[:_SHOWN]]
         numbers = list(judged.cycle) or ([judged.culprit] if judged.culprit is not None else [])
         lines += [f"{number}: {_line(history, number)}" for number in numbers[:_SHOWN]]
         if judged.order:
@@ -146,7 +216,25 @@ def _verdict(history: History, judged: Judgement) -> Verdict:
     return Verdict(
         name=judged.model, outcome=judged.outcome, says=judged.says, by=judged.by, seconds=judged.seconds,
         evidence="\n".join(lines),
+        anomalies=tuple(
+            {"name": each.name, "says": each.says, "operations": list(each.operations),
+             "edges": [link._asdict() for link in each.links]}
+            for each in judged.anomalies
+        ),
     )  # fmt: skip
+
+
+_WHY = {
+    "ww": "wrote {key} before {head} did",
+    "wr": "wrote what {head} read of {key}",
+    "rw": "read {key} before what {head} wrote",
+    "process": "came before {head} in its process",
+    "rt": "had returned before {head} was invoked",
+}
+
+
+def _link(link: Link) -> str:
+    return f"{link.tail} -{link.kind}-> {link.head}: {link.tail} {_WHY[link.kind].format(key=link.key, head=link.head)}"
 
 
 def _line(history: History, number: int) -> str:

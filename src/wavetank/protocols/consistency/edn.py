@@ -29,6 +29,7 @@ _TOKEN = re.compile(
       | (?P<close>[)\]}])
       | "(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"
       | \\(?P<character>newline|space|tab|return|u[0-9a-fA-F]{4}|.)
+      | \#\#(?P<special>-?Inf|NaN)
       | (?P<discard>\#_)
       | \#(?P<tag>[A-Za-z][^\s,()\[\]{}";\\]*)
       | (?P<symbol>[^\s,()\[\]{}";\\\#:][^\s,()\[\]{}";\\]*)""",
@@ -104,6 +105,8 @@ def read_forms(text: str, where: str) -> list[Any]:
             value = _number(token["number"])
             if value is None:
                 fail("A number is too long.", start)
+        elif kind == "special":
+            value = float(token["special"].lower())
         elif kind == "string":
             value = token["string"]
             if "\\" in value:

@@ -26,16 +26,22 @@ from typing import Any, Literal
 import msgspec
 
 from wavetank.protocols.consistency.configurations import (
+    ATOMIC,
     COMMITTED,
+    CONFLICTS,
     MODELS,
+    RT,
     RT_DELTA,
+    RT_FROM_WRITES,
     RT_WRITES,
     SO,
+    SO_WRITES,
     Configuration,
     implied,
     model,
     weaker,
 )
+from wavetank.protocols.consistency.dependencies import Anomaly, cycles, dependencies, forbids
 from wavetank.protocols.consistency.events import Event, Events, Read, events_of, mark_noisy
 from wavetank.protocols.consistency.forks import Tree, fits_a_tree
 from wavetank.protocols.consistency.linearize import Linearization, known_at, linearize
@@ -90,6 +96,8 @@ class Judgement:
         The return that ends the longest good prefix, in the history's clock.
     culprit : int or None
         The operation of that return.
+    anomalies : tuple of Anomaly
+        Of transactions: one example of each kind of anomaly that the model forbids and the history has.
     seconds : float
         Wall time taken.
     """
@@ -104,6 +112,7 @@ class Judgement:
     good: int | None = None
     good_until: float | None = None
     culprit: int | None = None
+    anomalies: tuple[Anomaly, ...] = ()
     seconds: float = field(default=math.nan, compare=False)
 
 
@@ -117,6 +126,9 @@ _GUESSES = (
 )
 # Measured at the peak: an alternative as tuples, and as a row of the table.
 _BYTES_A_CONSTRAINT = 750
+_BYTES_AN_EVENT, _SETS_AN_EVENT = 1500, 6
+# Of the serialization graph: a transaction with its edges and points, and a step of it.
+_BYTES_A_TRANSACTION, _BYTES_A_STEP = 1000, 600
 
 
 class _Budget:
@@ -168,23 +180,102 @@ def judge(
     UnknownNameError, BadValueError
         For a model or store that does not exist, or one that the history's operations do not fit.
     """
-    configuration, kind = model(name), object_of(history, store)
-    began = clock()
     budget = _Budget(limits or Limits(), clock)
-    clocks = clocks or Clocks()
-    if name == "linearizable" or (name == "strict-serializable" and kind.name != "multi-register"):
-        found = _linearizable(history, kind, budget)
+    return _judge(_Asked(history, object_of(history, store), clocks or Clocks(), k, budget), name, prefix=prefix)
+
+
+def _judge(asked: _Asked, name: str, *, prefix: bool) -> Judgement:
+    """Decide one model by its own method, or by what others tell of it, and say what is wrong."""
+    history, kind, budget = asked.history, asked.kind, asked.budget
+    began = budget.clock()
+    found = _known(asked, model(name))
+    if found.outcome == "undecided":
+        found = _derived(asked, name, found)
+    elif prefix and found.outcome == "violated" and found.culprit is None:
+        found = _with_prefix(asked, model(name), found)
+    if kind.name == "multi-register" and found.outcome == "violated":
+        found = _with_anomalies(history, model(name), found, budget)
+    return replace(found, model=name, seconds=budget.clock() - began)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A history and all that a question about it depends on but the model."""
+
+    history: History
+    kind: Sequential
+    clocks: Clocks
+    k: int
+    budget: _Budget
+    decided: dict[str, Judgement] = field(default_factory=dict)
+    """Models that their own method decided, or never will."""
+
+
+def _known(asked: _Asked, configuration: Configuration) -> Judgement:
+    """Return what a model's own method says, asking it once."""
+    name = configuration.name
+    if name not in asked.decided:
+        found = _direct(asked, configuration)
+        if found.outcome == "undecided" and found.by != "none":
+            return found
+        asked.decided[name] = found
+    return asked.decided[name]
+
+
+def _direct(asked: _Asked, configuration: Configuration) -> Judgement:
+    """Decide one model by the method that is its own, whatever others are asked."""
+    history, kind, budget = asked.history, asked.kind, asked.budget
+    if kind.name == "multi-register":
+        # One object of all keys, each transaction one operation of it: linearizable is strictly serializable.
+        if configuration.name == "linearizable" or configuration.value == "one-of-last-k":
+            found = _decide(history, MODELS["strict-serializable"], kind, asked.clocks, budget)
+            if configuration.value == "one-of-last-k" and found.outcome == "violated":
+                return _not_kept(kind)
+            return found
+    elif configuration.name in ("linearizable", "strict-serializable"):
+        return _linearizable(history, kind, budget)
     elif configuration.value == "one-of-last-k":
-        found = _linearizable(history, _last_k(kind, k), budget)
-        if kind.name != "register" and found.outcome == "violated":
-            found = Judgement(
-                model="", outcome="undecided", by="none", says=f"the last k values of a {kind.name} are not kept"
-            )
-    else:
-        found = _decide(history, configuration, kind, clocks, budget)
-        if prefix and found.outcome == "violated":
-            found = _with_prefix(history, configuration, kind, clocks, budget, found)
-    return replace(found, model=name, seconds=clock() - began)
+        found = _linearizable(history, _last_k(kind, asked.k), budget)
+        return _not_kept(kind) if kind.name != "register" and found.outcome == "violated" else found
+    return _decide(history, configuration, kind, asked.clocks, budget)
+
+
+def _not_kept(kind: Sequential) -> Judgement:
+    return Judgement(model="", outcome="undecided", by="none", says=f"the last k values of a {kind.name} are not kept")
+
+
+def _derived(asked: _Asked, name: str, found: Judgement) -> Judgement:
+    """Decide by other models what a model's own method leaves open: a stronger one holds, or a weaker one fails.
+
+    It is the same whether the other models are asked as well or not.
+    """
+    follows = implied()
+    stronger = sorted((other for other in MODELS if name in follows[other]), key=lambda other: -len(follows[other]))
+    for other in (*stronger, *follows[name]):
+        if not asked.budget():
+            break
+        share = _Budget(Limits(seconds=asked.budget.left() / 4, memory_bytes=asked.budget.memory_bytes),
+                        asked.budget.clock)  # fmt: skip
+        answer = _known(replace(asked, budget=share), MODELS[other])
+        if answer.outcome == "holds" and name in follows[other]:
+            return replace(answer, says=f"follows from {other}", by="implication")
+        if answer.outcome == "violated" and other in follows[name]:
+            return replace(answer, says=f"would imply {other}: {answer.says}", by="implication")
+    return found
+
+
+def _with_anomalies(history: History, configuration: Configuration, found: Judgement, budget: _Budget) -> Judgement:
+    """Name what was violated as Elle names it, with the edges of the cycle."""
+    if _bytes_of_graph(history) > budget.memory_bytes:
+        return found
+    graph = dependencies(history)
+    named = [each for each in (*graph.findings, *cycles(graph, budget)) if forbids(configuration, each.name)]
+    if not named:
+        return found
+    first = named[0]
+    says = f"{first.name}: {first.says}"
+    return replace(found, says=says, cycle=first.operations, anomalies=tuple({each.name: each for each in named[::-1]}
+                                                                              .values())[::-1])  # fmt: skip
 
 
 def judge_all(
@@ -212,10 +303,12 @@ def judge_all(
     limits = limits or Limits()
     until = clock() + limits.seconds
     found: dict[str, Judgement] = {}
+    kind = object_of(history, store)
+    decided: dict[str, Judgement] = {}
 
     def decide(name: str, seconds: float) -> None:
-        share = Limits(seconds=seconds, memory_bytes=limits.memory_bytes)
-        judged = judge(history, name, store=store, clocks=clocks, k=k, limits=share, prefix=prefix, clock=clock)
+        share = _Budget(Limits(seconds=seconds, memory_bytes=limits.memory_bytes), clock)
+        judged = _judge(_Asked(history, kind, clocks or Clocks(), k, share, decided), name, prefix=prefix)
         found[name] = judged
         for other in names:
             unsure = other not in found or found[other].outcome == "undecided"
@@ -324,6 +417,10 @@ def _decide(
 ) -> Judgement:
     if configuration.ordering == "fork":
         return _forked(history, configuration, kind, clocks, budget)
+    if kind.name == "multi-register" and configuration.ordering == "single" and not configuration.per_key:
+        by_graph = _by_graph(history, configuration, budget)
+        if by_graph is not None:
+            return by_graph
     unknown = next((at for at, one in enumerate(history.operations) if _told_nothing(one)), None)
     if unknown is not None:
         return _either(history, unknown, configuration, kind, clocks, budget)
@@ -337,10 +434,11 @@ def _decide(
         mark_noisy(history, found.events)
     committed = COMMITTED in configuration.supplied
     for what, number, says in found.anomalies:
-        if committed or what in ("thin-air", "internal"):
+        if committed or what not in ("G1a", "G1b"):
+            name = f"{what}: " if kind.name == "multi-register" else ""
             return Judgement(
-                model="", outcome="violated", by="anomaly",
-                says=f"operation {number} ({_words(history.operations[number])}): {says}",
+                model="", outcome="violated", by="anomaly", cycle=(number,),
+                says=f"{name}operation {number} ({_words(history.operations[number])}): {says}",
             )  # fmt: skip
     if not found.ambiguous and not found.unclear:
         return _solved(found, configuration, clocks, budget)
@@ -350,6 +448,44 @@ def _decide(
         order = tuple(found.events[at].number for at in answer.order)
         return Judgement(model="", outcome=answer.outcome, says=says, by="replay", order=order)
     return _guessed(history, found, configuration, clocks, budget)
+
+
+def _bytes_of_graph(history: History) -> int:
+    steps = sum(len(operation.value or ()) for operation in history.operations)
+    read = sum(
+        len(step[2])
+        for operation in history.operations
+        if isinstance(operation.result, list)
+        for step in operation.result
+        if isinstance(step[2], list | tuple)
+    )
+    return _BYTES_A_TRANSACTION * len(history) + _BYTES_A_STEP * steps + 8 * read
+
+
+def _by_graph(history: History, configuration: Configuration, budget: _Budget) -> Judgement | None:
+    """Decide a model with one order for all by the serialization graph alone; None where that leaves it open."""
+    if configuration.value != "last" or not {COMMITTED, ATOMIC, CONFLICTS} <= configuration.supplied:
+        return None
+    if configuration.respected - {SO, RT, SO_WRITES, RT_WRITES, RT_FROM_WRITES, RT_DELTA}:
+        return None
+    respects = configuration.respected & {SO, RT}
+    if configuration.respected and not respects:
+        # Of sessions or real time these know a part, which the graph does not tell apart.
+        return None
+    if _bytes_of_graph(history) > budget.memory_bytes:
+        says = f"memory: {budget.memory_bytes} bytes are not enough for the graph of {len(history)} transactions"
+        return Judgement(model="", outcome="undecided", says=says, by="none")
+    graph = dependencies(history)
+    if not graph.complete:
+        return None
+    if graph.findings:
+        first = graph.findings[0]
+        return Judgement(model="", outcome="violated", says=f"{first.name}: {first.says}", by="graph",
+                         cycle=first.operations)  # fmt: skip
+    order = graph.order(frozenset(respects))
+    if order is not None:
+        return Judgement(model="", outcome="holds", says="an order explains all", by="graph", order=order)
+    return Judgement(model="", outcome="violated", says="operations would have to come in a circle", by="graph")
 
 
 def _told_nothing(operation: Operation) -> bool:
@@ -377,7 +513,11 @@ def _either(
 def _solved(found: Events, configuration: Configuration, clocks: Clocks, budget: _Budget) -> Judgement:
     """Ask and answer one question; reads whose source is open are left out."""
     events = found.events
-    if _BYTES_A_CONSTRAINT * constraints_of(events, configuration) > budget.memory_bytes:
+    keys = len({key for event in events for key in event.writes})
+    # Sets of events are one bit an event: of each key its writers, of each event what it must see.
+    sets = keys + (0 if configuration.ordering in ("single", "prefix") else _SETS_AN_EVENT * len(events))
+    needed = sets * len(events) // 8 + _BYTES_AN_EVENT * len(events)
+    if needed + _BYTES_A_CONSTRAINT * constraints_of(events, configuration) > budget.memory_bytes:
         says = f"memory: {budget.memory_bytes} bytes are not enough to ask how reads and writes are ordered"
         return Judgement(model="", outcome="undecided", says=says, by="none")
     question: Question = ask(events, configuration, clocks, found.messages)
@@ -560,18 +700,12 @@ def _forked(
     if history.messages:
         says = "messages beside the store are not looked at when trees are grown"
         return Judgement(model="", outcome="undecided", by="none", says=says)
-    found = events_of(history, kind)
-    if SO in configuration.respects and found is not None and not any(map(_told_nothing, history.operations)):
+    if SO in configuration.respects:
         # A trunk without branches is the cheapest tree.
         share = _Budget(Limits(seconds=budget.left() / 8, memory_bytes=budget.memory_bytes), budget.clock)
-        trunk = (
-            None
-            if found.anomalies
-            else replayed(history, found, model("sequential"), clocks, share, share.memory_bytes)
-        )
-        if trunk is not None and trunk.outcome == "holds":
-            order = tuple(found.events[at].number for at in trunk.order)
-            return Judgement(model="", outcome="holds", says="follows from sequential", by="replay", order=order)
+        trunk = _decide(history, model("sequential"), kind, clocks, share)
+        if trunk.outcome == "holds":
+            return replace(trunk, says="follows from sequential")
     outcome, tree = fits_a_tree(
         kind, history.operations, history.initial, real_time="real-time" in configuration.respects, in_budget=budget
     )
@@ -590,15 +724,14 @@ def _flat(tree: Tree | None) -> tuple[int, ...]:
     return (*trunk, *(at for branch in branches for at in _flat(branch)))
 
 
-def _with_prefix(
-    history: History, configuration: Configuration, kind: Sequential, clocks: Clocks, budget: _Budget, found: Judgement
-) -> Judgement:
+def _with_prefix(asked: _Asked, configuration: Configuration, found: Judgement) -> Judgement:
     """Find the longest good prefix by bisection: every prefix of a good history is good."""
+    history = asked.history
     returns = sorted({operation.returned for operation in history.operations if operation.returned is not None})
     low, high = 0, len(returns)
     while low + 1 < high:
         middle = (low + high) // 2
-        tried = _decide(_until(history, returns[middle - 1]), configuration, kind, clocks, budget)
+        tried = _direct(replace(asked, history=_until(history, returns[middle - 1])), configuration)
         if tried.outcome == "undecided":
             return found
         if tried.outcome == "holds":

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wavetank.protocols.consistency.objects import Sequential, frozen
+from wavetank.protocols.consistency.objects import Sequential, frozen, items_of, list_keys
 from wavetank.protocols.consistency.zones import INITIAL, NEVER, NONE, sources
 from wavetank.protocols.history import History, Operation
 
@@ -82,8 +82,8 @@ class Events:
     events : list of Event
         In the order of invocation.
     anomalies : list of (str, int, str)
-        What no order can mend: its kind (``thin-air``, ``aborted``, ``intermediate``, ``internal``), the operation, and
-        what was found.
+        What no order can mend: its name (``thin-air``, ``internal``, ``duplicate-elements``, ``G0``, ``G1a``,
+        ``G1b``), the operation, and what was found.
     ambiguous : list of (int, int)
         Event and read whose source is not known.
     unclear : list of (int, int)
@@ -280,13 +280,8 @@ def _leave_out_impossible(operations: Sequence[Operation], asked: dict[int, list
 def _from_transactions(history: History) -> Events:
     found = Events([])
     writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]] = {}
-    lists = any(step[0] == "append" for op in history.operations for step in op.value) or any(
-        isinstance(step[2], list | tuple)
-        for op in history.operations
-        if isinstance(op.result, list)
-        for step in op.result
-        if step[0] == "read"
-    )
+    lists = _list_keys(history)
+    own: dict[tuple[int, str], list[Hashable]] = {}
     steps_of: dict[int, list[Any]] = {}
     for number, operation in enumerate(history.operations):
         steps = operation.result if isinstance(operation.result, list) else operation.value
@@ -296,6 +291,7 @@ def _from_transactions(history: History) -> Events:
             if step[0] != "read":
                 entry = (number, at, step[0], last[step[1]] == at)
                 writer.setdefault((step[1], frozen(step[2])), []).append(entry)
+                own.setdefault((number, step[1]), []).append(frozen(step[2]))
     seen = _seen_by_transactions(history, steps_of, writer, lists)
     event_of: dict[int, int] = {}
     for number, operation in enumerate(history.operations):
@@ -309,15 +305,26 @@ def _from_transactions(history: History) -> Events:
     for number, at in event_of.items():
         if history.operations[number].returned is None:
             continue
-        _transaction_reads(history, number, at, steps_of[number], writer, event_of, lists, found)
+        _transaction_reads(history, number, at, steps_of[number], writer, own, event_of, lists, found)
     return found
+
+
+def _list_keys(history: History) -> set[str]:
+    """Return the keys that hold lists."""
+    touched: dict[str, set[str]] = {"append": set(), "write": set(), "read": set()}
+    for op in history.operations:
+        answered = isinstance(op.result, list)
+        for action, key, value in op.result if answered else op.value:
+            if action != "read" or (answered and isinstance(value, list | tuple)):
+                touched[action].add(key)
+    return list_keys(touched["append"], touched["write"], touched["read"])
 
 
 def _seen_by_transactions(
     history: History,
     steps_of: dict[int, list[Any]],
     writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]],
-    lists: bool,
+    lists: set[str],
 ) -> set[int]:
     seen: set[int] = set()
     for number, operation in enumerate(history.operations):
@@ -325,7 +332,7 @@ def _seen_by_transactions(
             continue
         for action, key, value in steps_of[number]:
             if action == "read":
-                for item in (value or ()) if lists else (value,):
+                for item in items_of(value) if key in lists else (value,):
                     seen.update(one[0] for one in writer.get((key, frozen(item)), ()))
     return seen
 
@@ -336,8 +343,9 @@ def _transaction_reads(
     at: int,
     steps: list[Any],
     writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]],
+    own_of: dict[tuple[int, str], list[Hashable]],
     event_of: dict[int, int],
-    lists: bool,
+    lists: set[str],
     found: Events,
 ) -> None:
     event = found.events[at]
@@ -356,41 +364,65 @@ def _transaction_reads(
                     ("internal", number, f"it wrote {written[key]!r} to {key} and then read {value!r}")
                 )
             continue
-        if not lists:
+        if key not in lists:
             _register_read(history, number, at, key, value, step, writer, event_of, found)
             continue
-        items = list(value or ())
-        mine = own.get(key, [])
-        if mine and [frozen(item) for item in items[-len(mine) :]] != [frozen(item) for item in mine]:
+        items = [frozen(item) for item in items_of(value)]
+        mine = [frozen(item) for item in own.get(key, [])]
+        if mine and items[-len(mine) :] != mine:
             found.anomalies.append(("internal", number, f"it appended {mine!r} to {key} and then read {items!r}"))
             continue
-        chain: list[int] = []
-        good = True
-        for place, item in enumerate(items[: len(items) - len(mine)]):
-            who = writer.get((key, frozen(item)), [])
-            if len(who) != 1:
-                what, says = ("ambiguous", "several appended") if who else ("thin-air", "nobody appended")
-                found.anomalies.append((what, number, f"it read {item!r} of {key}, which {says}"))
-                good = False
-                break
-            writer_number, _, _, final = who[0]
-            if writer_number not in event_of:
-                found.anomalies.append(("aborted", number, f"it read {item!r} of {key} from an aborted transaction"))
-                good = False
-                break
-            one = event_of[writer_number]
-            if one == at:
-                found.anomalies.append(("internal", number, f"it read {item!r} of {key} before appending it"))
-                good = False
-                break
-            if place == len(items) - len(mine) - 1 and not final:
-                found.anomalies.append(("intermediate", number, f"it read {key} in the middle of a transaction"))
-            if one in chain and chain[-1] != one:
-                found.anomalies.append(("internal", number, f"it read appends of one transaction to {key} torn apart"))
+        chain = _chain(history, number, at, key, items[: len(items) - len(mine)], writer, own_of, event_of, found)
+        if chain is not None:
+            event.reads.append(Read(key, chain, -1, step=step))
+
+
+def _chain(
+    history: History,
+    number: int,
+    at: int,
+    key: str,
+    items: list[Hashable],
+    writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]],
+    own_of: dict[tuple[int, str], list[Hashable]],
+    event_of: dict[int, int],
+    found: Events,
+) -> tuple[int, ...] | None:
+    """Return the events that appended what was read, or None, and what is wrong with it among the anomalies."""
+    if len(set(items)) != len(items) and all(len(writer.get((key, item), ())) < 2 for item in items):
+        found.anomalies.append(("duplicate-elements", number, f"it read an element of {key} twice"))
+        return None
+    chain: list[int] = []
+    # How much of what the last one of the chain appended was read.
+    so_far = 0
+    for item in items:
+        who = writer.get((key, item), [])
+        if len(who) != 1:
+            what, says = ("ambiguous", "several appended") if who else ("thin-air", "nobody appended")
+            found.anomalies.append((what, number, f"it read {item!r} of {key}, which {says}"))
+            return None
+        writer_number = who[0][0]
+        if writer_number not in event_of:
+            found.anomalies.append(("G1a", number, f"it read {item!r} of {key} from an aborted transaction"))
+            return None
+        one = event_of[writer_number]
+        if one == at:
+            found.anomalies.append(("internal", number, f"it read {item!r} of {key} before appending it"))
+            return None
+        if not chain or chain[-1] != one:
+            whole = not chain or so_far == len(own_of[found.events[chain[-1]].number, key])
+            if not whole or one in chain or own_of[writer_number, key][0] != item:
+                found.anomalies.append(("G0", number, f"it read appends of one transaction to {key} torn apart"))
+            so_far = 1
             if one not in chain:
                 chain.append(one)
-        if good:
-            event.reads.append(Read(key, tuple(chain), -1, step=step))
+        else:
+            if own_of[writer_number, key][so_far : so_far + 1] != [item]:
+                found.anomalies.append(("G0", number, f"it read appends of one transaction to {key} torn apart"))
+            so_far += 1
+    if chain and so_far < len(own_of[found.events[chain[-1]].number, key]):
+        found.anomalies.append(("G1b", number, f"it read {key} in the middle of a transaction"))
+    return tuple(chain)
 
 
 def _register_read(
@@ -417,8 +449,8 @@ def _register_read(
         found.ambiguous.append((at, len(event.reads)))
         event.reads.append(Read(key, choices=tuple(reversed(options)), step=step))
     elif committed:
-        found.anomalies.append(("intermediate", number, f"it read {value!r} of {key}, which was overwritten inside"))
+        found.anomalies.append(("G1b", number, f"it read {value!r} of {key}, which was overwritten inside"))
     elif who:
-        found.anomalies.append(("aborted", number, f"it read {value!r} of {key} from an aborted transaction"))
+        found.anomalies.append(("G1a", number, f"it read {value!r} of {key} from an aborted transaction"))
     else:
         found.anomalies.append(("thin-air", number, f"it read {value!r} of {key}, which nobody wrote"))

@@ -1,4 +1,4 @@
-"""Histories made from a seed: clients of one store that is linearizable, or that lost an append.
+"""Histories made from a seed: clients of one store that is linearizable, or that lost an append; transactions.
 
 Every operation takes effect at a moment drawn between its invocation and its return, so that a history made this way is
 linearizable whatever its shape; a lost append then makes one that is not.
@@ -98,3 +98,61 @@ def _lose(made: list[Operation]) -> None:
             )  # fmt: skip
             return
     raise BadValueError("No append can be lost: nothing was read twice.", where="kv_history", hint="more operations")
+
+
+def append_history(
+    *,
+    transactions: int,
+    seed: int,
+    clients: int = 20,
+    keys: int = 10,
+    per_key: int = 32,
+    longest: int = 4,
+) -> History:
+    """Return a strictly serializable history of transactions on lists.
+
+    Parameters
+    ----------
+    transactions, seed : int
+    clients : int
+    keys : int
+        Lists in use at a time.
+    per_key : int
+        Appends after which a list gives way to a new one.
+    longest : int
+        Most steps of a transaction; half of them append.
+    """
+    rng = stream(seed, "append-history")
+    free = [(float(rng.exponential(0.05)), client) for client in range(clients)]
+    heapq.heapify(free)
+    drawn: list[tuple[float, float, float, int]] = []
+    for _ in range(transactions):
+        invoked, client = heapq.heappop(free)
+        took = float(rng.exponential(1.0)) + 1e-6
+        drawn.append((invoked + took * float(rng.random()), invoked, invoked + took, client))
+        heapq.heappush(free, (invoked + took + 1e-6 + float(rng.exponential(0.05)), client))
+    in_use, newest = list(range(keys)), keys
+    held: dict[int, list[int]] = {}
+    made = []
+    for _, invoked, returned, client in sorted(drawn):
+        asked: list[list[object]] = []
+        told: list[list[object]] = []
+        for _ in range(1 + int(rng.integers(longest))):
+            at = int(rng.integers(keys))
+            key = in_use[at]
+            if rng.random() < 0.5:
+                asked.append(["read", str(key), None])
+                told.append(["read", str(key), list(held[key]) if key in held else None])
+                continue
+            items = held.setdefault(key, [])
+            items.append(len(items) + 1)
+            asked.append(["append", str(key), len(items)])
+            told.append(asked[-1])
+            if len(items) == per_key:
+                in_use[at], newest = newest, newest + 1
+        made.append(
+            Operation(process=str(client), action="transaction", value=asked, result=told, invoked=invoked,
+                      returned=returned)
+        )  # fmt: skip
+    made.sort(key=lambda operation: operation.invoked)
+    return History(operations=tuple(made))

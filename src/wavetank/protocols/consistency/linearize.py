@@ -41,6 +41,7 @@ from wavetank.protocols.consistency.objects import (
     TABLE,
     WRITE,
     Encoded,
+    OutOfMemoryError,
     Sequential,
     _absorb,
     encode,
@@ -52,6 +53,7 @@ from wavetank.sim.streams import mix
 
 _HOLDS, _FAILS, _PAUSE, _FULL, _UNKNOWN_TRANSITION = range(5)
 _STEPS_BETWEEN_LOOKS = 1 << 17
+_BYTES_AN_OPERATION = 400
 # How many entries the look ahead walks to the next return of a read.
 _FARTHEST = 256
 
@@ -98,7 +100,7 @@ def _step(
     codes: NDArray[np.uint64],
     spans: NDArray[np.int64],
     classes: NDArray[np.int64],
-    table: NDArray[np.int64],
+    table: NDArray[np.int32],
     alive: NDArray[np.uint64],
 ) -> tuple[int, int, int]:
     """Return (0 impossible, 1 possible, 2 not in the table yet) and the next state."""
@@ -220,7 +222,7 @@ def _search(
     chains: NDArray[np.int64],
     prefixes: NDArray[np.uint64],
     classes: NDArray[np.int64],
-    table: NDArray[np.int64],
+    table: NDArray[np.int32],
     alive: NDArray[np.uint64],
     zobrist: NDArray[np.uint64],
     memory: NDArray[np.uint64],
@@ -490,7 +492,16 @@ def _run(
 ) -> tuple[Linearization, int, int]:
     """Search once; return how many distinct times of return it surely passed, and may have passed, if it fails."""
     n = len(operations)
-    encoded = encode(kind, operations, initial)
+    # Charged before it is allocated: all arrays of one cell an operation, and its names of 128 bits.
+    taken = _BYTES_AN_OPERATION * n + (32 << max(10, n).bit_length())
+    nothing = Linearization(outcome="undecided", order=(), says=f"memory: {memory_bytes} bytes were not enough")
+    try:
+        if taken > memory_bytes:
+            raise OutOfMemoryError
+        encoded = encode(kind, operations, initial, memory_bytes - taken)
+    except OutOfMemoryError:
+        return nothing, 0, 0
+    taken += encoded.codes.nbytes + encoded.prefixes.nbytes + encoded.alive.nbytes
     entry_operation, following, previous, call_of, return_of = _entries(operations)
     zobrist = _zobrist(max(10, n).bit_length())
     memory = np.zeros((1 << 12, 2), np.uint64)
@@ -510,7 +521,11 @@ def _run(
             _STEPS_BETWEEN_LOOKS,
         )  # fmt: skip
         if status == _UNKNOWN_TRANSITION and encoded.table is not None:
-            encoded.table.fill(int(cells[_STATE]), int(cells[_MEMBER]))
+            encoded.table.most_bytes = memory_bytes - taken - memory.nbytes
+            try:
+                encoded.table.fill(int(cells[_STATE]), int(cells[_MEMBER]))
+            except OutOfMemoryError:
+                return nothing, 0, 0
         elif status == _HOLDS:
             order = tuple(int(at) for at in stack[: cells[_DEPTH]])
             _replay(kind, operations, order, initial)
@@ -522,8 +537,9 @@ def _run(
             perhaps = _returns_before(int(max(cells[_BLOCKED_AT], cells[_GIVEN_UP])), entry_operation, operations)
             return _found("violated", order, cells), passed, perhaps
         if status == _FULL:
-            if 3 * memory.nbytes > memory_bytes:
-                return _found("undecided", (), cells, says=f"memory: {memory.nbytes} bytes were not enough"), 0, 0
+            # The old one is still there while the larger one, of twice its size, is filled.
+            if 3 * memory.nbytes + taken + (encoded.table.bytes if encoded.table else 0) > memory_bytes:
+                return nothing, 0, 0
             memory = larger(memory)
         if clock() > until:
             return _found("undecided", (), cells, says="time: the budget ran out"), 0, 0
@@ -536,9 +552,9 @@ def _returns_before(entry: int, entry_operation: NDArray[np.int64], operations: 
                 and last is not None and operation.returned < last})  # fmt: skip
 
 
-def _transitions(encoded: Encoded, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _transitions(encoded: Encoded, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     if encoded.table is None:
-        return np.zeros(max(1, n), np.int64), np.zeros((1, 1), np.int64)
+        return np.zeros(max(1, n), np.int64), np.zeros((1, 1), np.int32)
     return encoded.table.classes, encoded.table.next
 
 

@@ -9,6 +9,7 @@ Source: M. Herlihy, J. Wing, "Linearizability: A Correctness Condition for Concu
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +28,11 @@ READ, WRITE, SWAP, NO_SWAP, MAY_SWAP, APPEND, TABLE = range(7)
 
 # Fingerprint of all strings and lists that begin nothing that was read.
 LOST = (0xA4093822299F31D0, 0x082EFA98EC4E6C89)
+
+# Of a prefix: its fingerprint twice, while parts are joined, and its places in the memory of all.
+_BYTES_A_PREFIX = 96
+# Of a state beside what it holds: its places in a list and a dictionary.
+_BYTES_A_STATE = 200
 
 # A state before anything was written, of objects that the search knows itself.
 _EMPTY = (0x243F6A8885A308D3, 0x13198A2E03707344)
@@ -92,10 +98,20 @@ class Sequential:
         return action == "read" or (action in ("dequeue", "pop") and operation.result is None)
 
 
+class OutOfMemoryError(Exception):
+    """A search would need more than it may have."""
+
+
 class Table:
-    """States and transitions of an object, numbered as they are met."""
+    """States and transitions of an object, numbered as they are met.
+
+    ``bytes`` is what states and transitions take, what is about to be allocated included; ``most_bytes`` is what they
+    may.
+    """
 
     def __init__(self, kind: Sequential, operations: Sequence[Operation], initial: Any) -> None:
+        self.most_bytes = 2**62
+        self._states_bytes = 0
         self._step = kind.step
         classes: dict[Hashable, int] = {}
         self.members: list[Operation] = []
@@ -110,7 +126,12 @@ class Table:
         self.states: list[Any] = [kind.initial(initial)]
         self._numbers: dict[Any, int] = {self.states[0]: 0}
         # -1: impossible; -2: not known yet.
-        self.next = np.full((64, max(1, len(self.members))), -2, np.int64)
+        self.next = np.full((1, max(1, len(self.members))), -2, np.int32)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes taken."""
+        return self._states_bytes + self.next.nbytes
 
     def fill(self, state: int, member: int) -> None:
         """Find out what one class of operations does in one state."""
@@ -119,10 +140,15 @@ class Table:
             self.next[state, member] = -1
             return
         if found not in self._numbers:
+            self._states_bytes += _BYTES_A_STATE + sys.getsizeof(found)
+            full = len(self.states) == len(self.next)
+            # While a larger table is filled the old one is still there.
+            if self.bytes + (2 * self.next.nbytes if full else 0) > self.most_bytes:
+                raise OutOfMemoryError
             self._numbers[found] = len(self.states)
             self.states.append(found)
-            if len(self.states) > len(self.next):
-                self.next = np.vstack([self.next, np.full_like(self.next, -2)])
+            if full:
+                self.next = np.concatenate([self.next, np.full_like(self.next, -2)])
         self.next[state, member] = self._numbers[found]
 
 
@@ -168,6 +194,22 @@ def _register(state: Any, operation: Operation) -> Hashable | None:
     if result is not None and bool(result) != same:
         return None
     return (frozen(new),) if same else state
+
+
+def items_of(value: Any) -> tuple[Hashable, ...]:
+    """Return what was read of a list; nil is the empty one, and what is no list has itself as its one element."""
+    return _items(value) if value is None or isinstance(value, list | tuple) else (frozen(value),)
+
+
+def list_keys(appended: set[str], written: set[str], read: set[str]) -> set[str]:
+    """Return the keys of transactions that hold lists: appended to, or read as lists and never written whole.
+
+    Parameters
+    ----------
+    appended, written, read : set of str
+        Keys that were appended to, written, and read as lists.
+    """
+    return appended | (read - written)
 
 
 def _items(value: Any) -> tuple[Hashable, ...]:
@@ -245,7 +287,10 @@ def _multi_register(state: Any, operation: Operation) -> Hashable | None:
     known = operation.returned is not None and isinstance(operation.result, list)
     for action, key, value in operation.result if known else operation.value:
         if action == "read":
-            if known and now.get(key, initial) != frozen(value):
+            seen = frozen(value)
+            # What was never written is nothing, and nothing is the empty list as well.
+            empty = key not in now and initial is None and seen == ()
+            if known and now.get(key, initial) != seen and not (empty or (seen is None and now.get(key) == ())):
                 return None
         elif action == "write":
             now[key] = frozen(value)
@@ -321,7 +366,7 @@ def _holds_lists(history: History) -> bool:
     return any(isinstance(op.result, list | tuple) or not isinstance(op.value, str | None) for op in operations)
 
 
-def encode(kind: Sequential, operations: Sequence[Operation], initial: Any) -> Encoded:
+def encode(kind: Sequential, operations: Sequence[Operation], initial: Any, memory_bytes: int = 2**62) -> Encoded:
     """Return the operations of one object as arrays.
 
     Parameters
@@ -331,6 +376,12 @@ def encode(kind: Sequential, operations: Sequence[Operation], initial: Any) -> E
         All of one key.
     initial : object
         What the object holds before them.
+    memory_bytes : int
+        What the arrays may take.
+
+    Raises
+    ------
+    OutOfMemoryError
     """
     n = len(operations)
     kinds = np.full(n, TABLE, np.int64)
@@ -370,7 +421,7 @@ def encode(kind: Sequential, operations: Sequence[Operation], initial: Any) -> E
             used += len(codes[-1])
     prefixes = alive = np.zeros((1, 2), np.uint64)
     if kind.name != "register":
-        prefixes = _chained(reads, values, chains)
+        prefixes = _chained(reads, values, chains, memory_bytes)
         returned = [at for same in reads.values() for at in same]
         expected[returned] = prefixes[chains[returned] + lengths[returned]]
         alive = memory_of(prefixes)
@@ -383,7 +434,9 @@ def encode(kind: Sequential, operations: Sequence[Operation], initial: Any) -> E
     )
 
 
-def _chained(reads: dict[Any, list[int]], values: _Fingerprints, chains: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _chained(
+    reads: dict[Any, list[int]], values: _Fingerprints, chains: NDArray[np.int64], memory_bytes: int
+) -> NDArray[np.uint64]:
     """Return the prefixes of all sequences read, each sequence that begins another one inside that one's."""
     parts = [np.zeros((1, 2), np.uint64)]
     begin, longer = 1, None
@@ -392,6 +445,8 @@ def _chained(reads: dict[Any, list[int]], values: _Fingerprints, chains: NDArray
         if longer is None or longer[: len(sequence)] != sequence:
             begin += len(parts[-1]) if longer is not None else 0
             longer = sequence
+            if _BYTES_A_PREFIX * (begin + len(sequence)) > memory_bytes:
+                raise OutOfMemoryError
             parts.append(_prefixes(values.codes(sequence), len(sequence)))
         chains[reads[sequence]] = begin
     return np.concatenate(parts)

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from wavetank.sim.compiled import compiled
 
 Edge = tuple[int, int]
-_MOST_NODES = 20_000
 _FOUND, _NONE, _FULL, _PAUSED = range(4)
 
 
@@ -331,7 +330,7 @@ def _search(
     """Branch, beginning anew now and then with what has been learnt of which alternatives are hard."""
     weights = np.zeros(len(alternatives))
     position = np.zeros(len(place), np.int64)
-    room = 16
+    room = max(2, min(16, memory_bytes // (2 * max(1, after.nbytes))))
     levels = np.zeros((room, *after.shape), np.uint64)
     untried = np.full(room, -1, np.int64)
     levels[0] = after
@@ -347,7 +346,7 @@ def _search(
         if not in_budget():
             return Solution("undecided", says="time: the budget ran out while ordering events")
         if status == _FULL:
-            if 2 * levels.nbytes > memory_bytes:
+            if 3 * levels.nbytes > memory_bytes:
                 return Solution("undecided", says=f"memory: {memory_bytes} bytes were not enough to order events")
             levels = np.concatenate([levels, np.zeros_like(levels)])
             untried = np.concatenate([untried, np.full(len(untried), -1, np.int64)])
@@ -375,8 +374,6 @@ def solve(question: Constraints, in_budget: Callable[[], bool] = lambda: True, m
     nodes = question.nodes
     if nodes == 0:
         return Solution("holds")
-    if nodes > _MOST_NODES:
-        return Solution("undecided", says=f"memory: orders of more than {_MOST_NODES} events are not searched")
     rank = np.asarray(question.rank if len(question.rank) else np.arange(nodes), np.float64)
     at_place = np.argsort(rank, kind="stable").astype(np.int64)
     place = np.empty(nodes, np.int64)
@@ -396,6 +393,9 @@ def solve(question: Constraints, in_budget: Callable[[], bool] = lambda: True, m
         position[order] = np.arange(nodes)
         if not len(implications) and _first_unmet(position, alternatives) < 0:
             return Solution("holds", tuple(order.tolist()))
+        # What follows from what takes a bit for each pair of nodes; a search keeps it for two levels at least.
+        if 3 * nodes * 8 * -(-nodes // 64) > memory_bytes:
+            return Solution("undecided", says=f"memory: {memory_bytes} bytes are not enough to order {nodes} events")
         after = _closure(order, starts, heads)
         count, is_open = _forced(after, alternatives, implications, found)
         if count:

@@ -1,31 +1,42 @@
-"""Readers of histories that others recorded: Jepsen's etcd logs, Porcupine's key-value tests, Knossos's EDN.
+"""Readers of histories that others recorded: Jepsen and Maelstrom, Knossos, Elle, Porcupine.
 
-All three are lists of events; an operation is an invocation and the event that ended it.  Their order in the file is
-the order in which they happened, whatever their time stamps say.
+All formats are lists of events; an operation is an invocation and the event that ended it.  Their order in the file is
+the order in which they happened, whatever their time stamps say.  What kind of workload it was is told by the names of
+its functions, and some workloads bring the rule that their own checker asks
+(:mod:`wavetank.protocols.consistency.rules`).
 
-Sources: the test data of github.com/anishathalye/porcupine and github.com/jepsen-io/knossos.
+Sources: the documentation of github.com/jepsen-io/jepsen, github.com/jepsen-io/maelstrom, github.com/jepsen-io/elle,
+github.com/jepsen-io/knossos, and the test data of github.com/anishathalye/porcupine.
 
 What an ending means:
 
 1. ``:ok``: it happened, and this is its result.
 2. ``:fail`` in EDN: it did not happen and is left out.  In an etcd log a failed compare-and-set did happen and found
    another value, as Porcupine's model has it; a failed read was a time-out and is left out.
-   In EDN a read of nil learned nothing, as Knossos has it, and is left out as well.
-3. ``:info``, or none: nobody knows, so that ``returned`` is None.  Reads without an answer are left out: they constrain
-   nothing.
+   In EDN a read of nil of a register learned nothing, as Knossos has it, and is left out as well; nil is the empty
+   list or set where there are such.
+3. ``:info``, or none: nobody knows, so that ``returned`` is None and the operation stays beside all that follows.
+   Reads without an answer are left out: they constrain nothing.
+4. Events of a process that is no number (``:nemesis``) are the tester's own and are left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from wavetank.errors import BadFileError, nearest_of
 from wavetank.protocols.consistency.edn import Map, Word, place, read_forms
+from wavetank.protocols.consistency.rules import RULES
 from wavetank.protocols.history import History, Operation
 
-_ETCD_LINE = re.compile(r"INFO +[\w.$-]+ +- +(\S+)\t:(invoke|ok|fail|info)\t:(\w+)\t(.*)")
+# Blanks or tabs: Porcupine's own readers take either.
+_ETCD_LINE = re.compile(r"INFO\s+[\w.$-]+\s+-\s+(\S+)\s+:(invoke|ok|fail|info)\s+:(\w+)\s+(.*)")
+_COLUMNS = re.compile(r"\s*(:?[\w./-]+)\s+:(invoke|ok|fail|info)\s+:([^\s,()\[\]{}\";]+)\s*(.*)")
+_OTHER_KINDS = re.compile(r"[+-]?\d.*|nil|true|false|None|True|False")
+# Actions whose values may come with a key.
+_KEYED = ("read", "write", "cas", "append", "add", "remove", "increment")
 _PAIR = re.compile(r"\[(nil|-?\d+) (nil|-?\d+)\]\s*")
 
 # Name of a function in a recording -> our action; None stands for those of the tester itself.
@@ -33,25 +44,33 @@ _ACTIONS = {
     "read": "read", "get": "read", "r": "read", "write": "write", "put": "write", "w": "write", "cas": "cas",
     "append": "append", "txn": "transaction", "transaction": "transaction", "acquire": "acquire", "lock": "acquire",
     "release": "release", "unlock": "release", "enqueue": "enqueue", "dequeue": "dequeue", "push": "push", "pop": "pop",
-    "add": "add", "remove": "remove", "increment": "increment", "inc": "increment",
+    "add": "add", "remove": "remove", "increment": "increment", "inc": "increment", "broadcast": "add",
+    "drain": "drain", "generate": "generate", "transfer": "transfer", "send": "log", "poll": "log",
+    "assign": "ignore", "subscribe": "ignore", "crash": "ignore", "debug-topic-partitions": "ignore",
+    "topology": "ignore", "ignore": "ignore",
 }  # fmt: skip
+_NOT_CHECKED = {"echo": "an echo answers each client alone, so that there is nothing that clients could disagree on"}
 _STEPS = {"read": "read", "r": "read", "write": "write", "w": "write", "append": "append"}
 _TYPES = ("invoke", "ok", "fail", "info")
 _NANOSECONDS_PER_S = 1e9
+# Beyond it a stamp is none; nanoseconds since 1970 have nineteen digits.
+_LATEST_NS = 10**24
 
 
 class _Event:
     """One line of a recording."""
 
-    __slots__ = ("action", "at", "key", "process", "time_s", "type", "value")
+    __slots__ = ("action", "at", "final", "key", "process", "time_s", "type", "value")
 
     def __init__(self, process: str, kind: str, action: str, key: str, value: Any, time_s: float | None, at: int):
         self.process, self.type, self.action, self.key = process, kind, action, key
-        self.value, self.time_s, self.at = value, time_s, at
+        self.value, self.time_s, self.at, self.final = value, time_s, at, False
 
 
-def parse_recording(text: str, where: str) -> History:
-    """Read a history in one of the three formats.
+def parse_recording(
+    text: str, where: str, *, keyed: bool | None = None, names: Mapping[str, str] | None = None
+) -> History:
+    """Read a history that another program recorded.
 
     Parameters
     ----------
@@ -59,6 +78,10 @@ def parse_recording(text: str, where: str) -> History:
         Content of the file.
     where : str
         The file, for messages.
+    keyed : bool, optional
+        Whether values are ``[key value]``; None to find out.
+    names : mapping, optional
+        Name of a recorded function to the name of a known one, or to ``ignore``.
 
     Raises
     ------
@@ -68,15 +91,75 @@ def parse_recording(text: str, where: str) -> History:
     text = text.lstrip("\ufeff")
     begins = text.lstrip()[:1]
     if begins in ("{", "[", "(", ";", "#"):
-        return _paired(list(_edn_events(text, where)), text, where, is_log=False)
-    if text.lstrip().startswith("INFO"):
+        events = list(_edn_events(text, where, names or {}))
+    elif text.lstrip().startswith("INFO"):
         return _paired(list(_etcd_events(text, where)), text, where, is_log=True)
-    raise BadFileError(
-        "The file is in no format of a history that is known here.",
-        given=text.lstrip()[:40],
-        allowed="JSON Lines of Wavetank, a Jepsen etcd log, or EDN maps as Porcupine and Knossos use",
-        where=f"{where}, line 1, column 1",
+    elif _COLUMNS.match(text.lstrip().partition("\n")[0]):
+        events = list(_column_events(text, where, names or {}))
+    else:
+        raise BadFileError(
+            "The file is in no format of a history that is known here.",
+            given=text.lstrip()[:40],
+            allowed="JSON Lines of Wavetank, a Jepsen etcd log, history.edn or history.txt of Jepsen and Maelstrom, or "
+            "EDN maps as Porcupine and Knossos use",
+            where=f"{where}, line 1, column 1",
+        )
+    notes = []
+    if any(event.key for event in events):
+        keyed = False
+    found = _are_keyed(events) if keyed is None else keyed
+    if found:
+        keys = _take_keys(events, text, where)
+        how = "found from the values" if keyed is None else "as set"
+        notes.append(
+            ("values", f"pairs of key and value, {keys} keys ({how}); --set keyed=false reads them as one register")
+        )
+    return _paired(events, text, where, is_log=False, notes=notes)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], tuple | Map | None)
+
+
+def _are_keyed(events: Sequence[_Event]) -> bool:
+    """Return whether every value is a pair with a scalar key, as Jepsen's independent tests and Maelstrom write."""
+    told = [event for event in events if event.type in ("invoke", "ok") and event.action in _KEYED]
+    # A compare-and-set of one register has a pair too; only what it reads and writes tells.
+    return (
+        any(event.action != "cas" for event in told)
+        and all(_is_pair(event.value) for event in told)
+        and all(isinstance(event.value[1], tuple) for event in told if event.action == "cas")
     )
+
+
+def _take_keys(events: Sequence[_Event], text: str, where: str) -> int:
+    """Move the keys out of the values; return how many there are."""
+    keys = set()
+    for event in events:
+        if event.action not in _KEYED or (event.type in ("fail", "info") and not _is_pair(event.value)):
+            continue
+        if not _is_pair(event.value):
+            raise BadFileError(
+                "The value is no pair of key and value.", given=repr(event.value)[:80], allowed="[key value]",
+                where=f"{where}, {place(text, event.at)}", hint="--set keyed=false",
+            )  # fmt: skip
+        event.key, event.value = _name(event.value[0]), event.value[1]
+        keys.add(event.key)
+    # An ending without a value ends what its process had begun.
+    under_way: dict[str, str] = {}
+    for event in events:
+        if event.type == "invoke":
+            under_way[event.process] = event.key
+        elif event.action in _KEYED and not event.key:
+            event.key = under_way.get(event.process, "")
+    return len(keys)
+
+
+def _name(key: Any) -> str:
+    """Return a key's name; a string that looks like another kind of value is quoted."""
+    if isinstance(key, str) and not isinstance(key, Word) and _OTHER_KINDS.fullmatch(key):
+        return f'"{key}"'
+    return str(_plain(key))
 
 
 def _etcd_events(text: str, where: str) -> Iterator[_Event]:
@@ -130,7 +213,7 @@ def _etcd_value(text: str) -> Any:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else ...
 
 
-def _edn_events(text: str, where: str) -> Iterator[_Event]:
+def _edn_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Event]:
     forms = read_forms(text, where)
     if len(forms) == 1 and isinstance(forms[0], tuple):
         forms = list(forms[0])
@@ -151,8 +234,8 @@ def _edn_events(text: str, where: str) -> Iterator[_Event]:
                     given=", ".join(f":{key}" for key in form),
                     where=f"{where}, {place(text, form.at)}",
                 )
-        process, kind, function = form["process"], form["type"], form["f"]
-        if isinstance(process, Word):
+        process, kind = form["process"], form["type"]
+        if isinstance(process, Word) or process == "nemesis":
             # :nemesis, the tester who breaks things; it is no client.
             continue
         if kind not in _TYPES:
@@ -163,29 +246,79 @@ def _edn_events(text: str, where: str) -> Iterator[_Event]:
                 nearest=nearest_of(str(kind), _TYPES),
                 where=f"{where}, {place(text, form.at)}",
             )
-        if function not in _ACTIONS:
-            raise BadFileError(
-                "An event's operation is not known.",
-                given=str(function),
-                allowed=sorted(_ACTIONS),
-                nearest=nearest_of(str(function), _ACTIONS),
-                where=f"{where}, {place(text, form.at)}",
-            )
         time_ns = form.get("time")
-        time_s = time_ns / _NANOSECONDS_PER_S if isinstance(time_ns, int | float) else None
+        time_s = None
+        if isinstance(time_ns, int | float) and abs(time_ns) < _LATEST_NS:
+            time_s = time_ns / _NANOSECONDS_PER_S
         key = form.get("key")
-        yield _Event(
-            str(process),
-            str(kind),
-            _ACTIONS[function],
-            "" if key is None else str(key),
-            form.get("value"),
-            time_s,
-            form.at,
+        action = _action(str(form["f"]), text, where, form.at, names)
+        if action == "transaction" and _is_log(form.get("value")):
+            action = "log"
+        if action != "ignore":
+            event = _Event(
+                str(process), str(kind), action, "" if key is None else str(key), form.get("value"),
+                time_s, form.at,
+            )  # fmt: skip
+            event.final = form.get("final?") is True
+            yield event
+
+
+def _column_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Event]:
+    """Read ``history.txt``: process, type, function, value and perhaps an error in columns."""
+    at = 0
+    for line in text.split("\n"):
+        start, at = at, at + len(line) + 1
+        if not line.strip():
+            continue
+        match = _COLUMNS.fullmatch(line.rstrip("\r"))
+        if match is None:
+            raise BadFileError(
+                "The line is no event of a history.",
+                given=line[:80],
+                allowed="PROCESS<tab>:invoke<tab>:read<tab>nil",
+                where=f"{where}, {place(text, start)}",
+            )
+        process, kind, function, rest = match.groups()
+        if not process.isdigit():
+            continue
+        action = _action(function, text, where, start, names)
+        forms = read_forms(rest, f"{where}, {place(text, start)}, in the value")
+        value = forms[0] if forms else None
+        if action == "transaction" and _is_log(value):
+            action = "log"
+        if action != "ignore":
+            yield _Event(process, kind, action, "", value, None, start)
+
+
+def _action(function: str, text: str, where: str, at: int, names: Mapping[str, str]) -> str:
+    function = names.get(function, function)
+    if function in _NOT_CHECKED:
+        raise BadFileError(
+            f"The workload is not checked: {_NOT_CHECKED[function]}.", given=f":f :{function}",
+            where=f"{where}, {place(text, at)}",
+        )  # fmt: skip
+    if function not in _ACTIONS:
+        raise BadFileError(
+            "An event's operation is not known.",
+            given=function,
+            allowed=sorted(_ACTIONS),
+            nearest=nearest_of(function, _ACTIONS),
+            where=f"{where}, {place(text, at)}",
+            hint=f"--set names={function}:read, with the known name that fits, or {function}:ignore",
         )
+    return _ACTIONS[function]
 
 
-def _paired(events: list[_Event], text: str, where: str, *, is_log: bool) -> History:
+def _is_log(value: Any) -> bool:
+    """Return whether a transaction is one of sends and polls."""
+    return isinstance(value, tuple) and any(isinstance(step, tuple) and step and step[0] in ("send", "poll")
+                                            for step in value)  # fmt: skip
+
+
+def _paired(
+    events: list[_Event], text: str, where: str, *, is_log: bool, notes: Sequence[tuple[str, str]] = ()
+) -> History:
+    rule = _rule(events)
     times, clock = _times(events)
     waiting: dict[str, int] = {}
     ended: dict[int, int] = {}
@@ -203,20 +336,25 @@ def _paired(events: list[_Event], text: str, where: str, *, is_log: bool) -> His
                 where=f"{where}, {place(text, event.at)}",
             )
         ended[began] = number
-    operations = []
+    operations: list[Operation] = []
+    final: list[int] = []
+    # A register's nil may mean that nothing was learnt; of lists, sets and counts it is what was read.
+    keeps_nil = is_log or bool(rule) or any(event.action == "append" for event in events)
     for number, event in enumerate(events):
         if event.type != "invoke":
             continue
         end = events[ended[number]] if number in ended else None
-        found = _operation(event, end, times[number], times[ended[number]] if end else None, is_log)
+        found = _operation(event, end, times[number], times[ended[number]] if end else None, is_log, keeps_nil)
         if found is ...:
             raise BadFileError(
                 "The value makes no sense.",
                 given=repr(event.value)[:80],
-                allowed="[old new]" if event.action == "cas" else "a list of [:read key value] and [:write key value]",
+                allowed=_ALLOWED.get(event.action, "a value that the operation can have"),
                 where=f"{where}, {place(text, event.at)}",
             )
         if found is not None:
+            if event.final or (end is not None and end.final):
+                final.append(len(operations))
             operations.append(found)
     # A key-value store of strings starts with empty ones, a register with nothing.
     strings = any(isinstance(event.value, str) and not isinstance(event.value, Word) for event in events)
@@ -225,7 +363,46 @@ def _paired(events: list[_Event], text: str, where: str, *, is_log: bool) -> His
         # Knossos's multi-registers start at 0; Elle's lists and registers at nothing.
         long_names = any(step[0] in ("read", "write") for step in _all_steps(events))
         initial = 0 if long_names else None
-    return History(operations=tuple(operations), initial=initial, clock=clock)  # type: ignore[arg-type]
+    if rule:
+        says = RULES[rule].says
+        notes = [*notes, ("workload", f"{rule}: {says}; --set models=NAME asks a consistency model instead")]
+    return History(
+        operations=tuple(operations), initial=None if rule else initial, clock=clock,  # type: ignore[arg-type]
+        rule="pn-counter" if rule == "counter" and final else rule, final=tuple(final), notes=tuple(notes),
+    )  # fmt: skip
+
+
+_ALLOWED = {
+    "cas": "[old new]",
+    "transaction": "a list of [:read key value], [:write key value] and [:append key value]",
+    "log": "a list of [:send key value] and [:poll]",
+}
+
+
+def _rule(events: Sequence[_Event]) -> str:
+    """Return the rule that the recorder's own checker asks of a workload, empty for registers and transactions.
+
+    Additions to a counter and to a set have one name; what is read tells them apart, and the additions are renamed.
+    """
+    actions = {event.action for event in events}
+    if "transfer" in actions:
+        return "bank"
+    if "generate" in actions:
+        return "unique-ids"
+    if "log" in actions:
+        return "kafka"
+    if actions & {"enqueue", "dequeue", "drain"}:
+        return "total-queue" if "drain" in actions else "queue"
+    if "increment" not in actions and not actions & {"add", "remove"}:
+        return ""
+    told = [
+        event.value for event in events if event.action == "read" and event.type == "ok" and event.value is not None
+    ]
+    if "increment" in actions or (told and all(type(value) is int for value in told)):
+        for event in events:
+            event.action = "increment" if event.action == "add" else event.action
+        return "counter"
+    return "" if "remove" in actions or any(event.key for event in events) else "set-full"
 
 
 def _all_steps(events: Iterable[_Event]) -> Iterator[Any]:
@@ -247,17 +424,17 @@ def _times(events: list[_Event]) -> tuple[list[float], str]:
 
 
 def _operation(
-    event: _Event, end: _Event | None, invoked: float, returned: float | None, is_log: bool
+    event: _Event, end: _Event | None, invoked: float, returned: float | None, is_log: bool, keeps_nil: bool
 ) -> Operation | Any:
     """Return the operation, None for one to leave out, Ellipsis for one that makes no sense."""
     ending = end.type if end is not None else "info"
     value, result = event.value, None
     if ending == "info":
-        if event.action == "read":
+        if event.action in ("read", "generate", "transfer"):
             return None
         returned = None
     elif ending == "fail":
-        if (event.action == "cas" and is_log) or event.action == "transaction":
+        if (event.action == "cas" and is_log) or event.action in ("transaction", "log"):
             result = False
         else:
             return None
@@ -274,9 +451,14 @@ def _operation(
             result = _steps(end.value)
             if result is ... or [step[:2] for step in result] != [step[:2] for step in value]:
                 return ...
-    elif ending == "ok" and end is not None and event.action in ("read", "dequeue", "pop"):
+    elif event.action == "log":
+        value = _plain(value) if isinstance(value, tuple) else ...
+        result = _log_result(end) if ending == "ok" and end is not None else result
+        if value is ... or result is ...:
+            return ...
+    elif ending == "ok" and end is not None and event.action in _ANSWERED:
         value, result = None, _plain(end.value)
-        if event.action == "read" and result is None and not is_log:
+        if event.action == "read" and result is None and not keeps_nil:
             return None
     else:
         value = _plain(value)
@@ -286,6 +468,32 @@ def _operation(
     )  # fmt: skip
 
 
+_ANSWERED = ("read", "dequeue", "pop", "drain", "generate")
+
+
+def _log_result(end: _Event) -> Any:
+    """Return what sends and polls were told, Ellipsis where that makes no sense."""
+    told = _plain(end.value)
+    if not isinstance(told, list):
+        return ...
+    for step in told:
+        if not isinstance(step, list) or not step or step[0] not in ("send", "poll"):
+            return ...
+        if step[0] == "send" and len(step) != 3:
+            return ...
+        pairs = [pair for polled in step[1:2] for pair in _pairs(polled)] if step[0] == "poll" else []
+        if ... in pairs or not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int)
+                                   for pair in pairs):  # fmt: skip
+            return ...
+    return told
+
+
+def _pairs(polled: Any) -> list[Any]:
+    if not isinstance(polled, dict) or not all(isinstance(each, list) for each in polled.values()):
+        return [...]
+    return [pair for each in polled.values() for pair in each]
+
+
 def _steps(value: Any) -> Any:
     if not isinstance(value, tuple):
         return ...
@@ -293,7 +501,7 @@ def _steps(value: Any) -> Any:
     for step in value:
         if not isinstance(step, tuple) or len(step) != 3 or step[0] not in _STEPS:
             return ...
-        steps.append([_STEPS[step[0]], str(step[1]), _plain(step[2])])
+        steps.append([_STEPS[step[0]], _name(step[1]), _plain(step[2])])
     return steps
 
 

@@ -68,8 +68,12 @@ def _section(history: History, judgements: Sequence[Judgement]) -> str:
     if first.good is not None:
         returned = sum(1 for operation in history.operations if operation.returned is not None)
         good = f" The longest good prefix has {first.good} of {returned} returns."
+    edges = "".join(
+        f"<li>{escape(each.name)}: {escape(each.says)}</li>" for one in judgements[:1] for each in one.anomalies
+    )
+    listed = f"<ul>{edges}</ul>\n" if edges else ""
     return (
-        f"<h2>{escape(names)}</h2>\n<p>{escape(first.says)}.{escape(good)}</p>\n"
+        f"<h2>{escape(names)}</h2>\n<p>{escape(first.says)}.{escape(good)}</p>\n{listed}"
         f"{timeline_svg(history, culprit=first.culprit, cycle=first.cycle)}\n"
     )
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
+from wavetank.errors import BadValueError
 from wavetank.rng import Draws
 
 
@@ -158,6 +159,24 @@ class Algorithm(Protocol):
 
     def violation(self, snapshot: Snapshot) -> str:
         """Return which invariant is broken and how, or "" when all hold."""
+
+
+def unlisted(message: object, algorithm: Algorithm) -> BadValueError:
+    """Return the error of sending a message whose kind is not in ``algorithm.messages``: no wire would carry it.
+
+    Parameters
+    ----------
+    message : object
+    algorithm : Algorithm
+    """
+    kinds = [kind.__name__ for kind in algorithm.messages]
+    return BadValueError(
+        "A node sends only the kinds of message that its algorithm lists.",
+        given=type(message).__name__,
+        allowed=kinds,
+        where=f"{type(algorithm).__name__}.messages",
+        hint="add the class to messages",
+    )
 
 
 def disagreement(snapshot: Snapshot) -> str:

@@ -7,7 +7,8 @@ import pytest
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.explore.environment import Environment, Symmetry
-from wavetank.protocols.explore.system import ACT, DROP, DUPLICATE, Action, Kind, System
+from wavetank.protocols.explore.parts import ACT, DROP, DUPLICATE, Action, Kind
+from wavetank.protocols.explore.system import System
 from wavetank.protocols.explore.two_phase_commit import Prepared, TransactionManager, TwoPhaseCommit
 from wavetank.protocols.interfaces import Message, Node, Snapshot
 from wavetank.protocols.network import Topology

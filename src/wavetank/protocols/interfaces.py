@@ -79,6 +79,12 @@ class Context(Protocol):
         """Note a figure about this node at this time."""
 
 
+class Opaque:
+    """Base of what belongs to a runtime and is no part of any node's state: contexts."""
+
+    __slots__ = ()
+
+
 class Node:
     """A participant.  Its fields are its whole volatile state.
 
@@ -181,6 +187,14 @@ def unlisted(message: object, algorithm: Algorithm) -> BadValueError:
 
 def disagreement(snapshot: Snapshot) -> str:
     """Return a pair of correct nodes that decided differently in one instance, in words, or "" when there is none."""
+    correct = snapshot.correct
+    seen: dict[Any, Any] = {}
+    for (node, instance), value in snapshot.decisions.items():
+        if node in correct and seen.setdefault(instance, value) != value:
+            break
+    else:
+        # It is asked after every step of every run; only a disagreement is worth an order of all decisions.
+        return ""
     first: dict[Any, tuple[int, Any]] = {}
     for (node, instance), value in sorted(snapshot.decisions.items(), key=repr):
         if node not in snapshot.correct:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from wavetank.errors import BadValueError
 from wavetank.protocols.explore.clock import NEVER_DUE, Clock, ClockWasRead
 from wavetank.protocols.explore.environment import CHOICE, COUNTED
-from wavetank.protocols.explore.values import Opaque, copied
-from wavetank.protocols.interfaces import Message, Node
+from wavetank.protocols.explore.values import copied
+from wavetank.protocols.interfaces import Message, Node, Opaque
 from wavetank.rng import Draws
 
 DROPS, DUPLICATES, CRASHES, RECOVERIES, TIMEOUTS = range(len(COUNTED))

@@ -634,12 +634,15 @@ class _Rounds(_Simulation):
             contexts[node].now = now
             box = boxes[node]
             self.delivered += len(box)
+            receive = nodes[node].receive
             if self.watched:
+                # What a handler sends is noted after the message that it answers.
                 for sender, message in box:
                     self.note("message", now, node, message, sender)
-            receive = nodes[node].receive
-            for sender, message in box:
-                receive(sender, message)
+                    receive(sender, message)
+            else:
+                for sender, message in box:
+                    receive(sender, message)
             box.clear()
 
     def _mixed(

@@ -175,8 +175,16 @@ class _File:
     def protocol(self, name: str, tables: Mapping[str, Any]) -> Algorithm:
         """Return the protocol with its parameters."""
         entries = {entry.name: entry for entry in catalog.everything() if entry.shape == "node"}
-        if name not in entries or not _is_algorithm(entries[name]):
-            nodes = sorted(each for each, entry in entries.items() if _is_algorithm(entry))
+        if name in entries and explorable(entries[name]):
+            self.refuse(
+                f"{name} cannot be explored: {explorable(entries[name])}.",
+                "instance",
+                "protocol",
+                given=name,
+                hint=f"wavetank show {name} says how it runs",
+            )
+        if name not in entries:
+            nodes = sorted(each for each, entry in entries.items() if not explorable(entry))
             problem = f"There is no protocol named {name!r}." if name else "The file names no protocol."
             self.refuse(problem, "instance", "protocol", given=name, allowed=nodes, nearest=nearest_of(name, nodes))
         entry = entries[name]
@@ -225,12 +233,23 @@ class _File:
         return found
 
 
-def _is_algorithm(entry: catalog.SystemEntry) -> bool:
-    """Return whether an entry makes nodes that exchange messages: other areas have nodes of their own."""
-    if not entry.object.startswith("wavetank.") or entry.area == "protocols":
-        kind = entry.load()
-        return hasattr(kind, "messages") and hasattr(kind, "node") and hasattr(kind, "violation")
-    return False
+def explorable(entry: catalog.SystemEntry) -> str:
+    """Return why a system of the catalog cannot be explored, "" when it can.
+
+    Parameters
+    ----------
+    entry : SystemEntry
+    """
+    if entry.shape != "node" or (entry.object.startswith("wavetank.") and entry.area != "protocols"):
+        return "it does not make nodes that exchange messages"
+    kind = entry.load()
+    if all(hasattr(kind, name) for name in ("messages", "node", "violation")):
+        return ""
+    if hasattr(kind, "interact"):
+        return "its agents meet in pairs and exchange no messages"
+    if entry.object.startswith("wavetank.protocols.consistency."):
+        return "its replicas run in an event loop of their own and are no nodes"
+    return "it runs other people's programs, or something else than nodes that exchange messages"
 
 
 def _text_of(path: Path) -> str:

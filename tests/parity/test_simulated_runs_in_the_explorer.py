@@ -14,6 +14,7 @@ from wavetank.protocols.explore.check import explorable
 from wavetank.protocols.explore.parts import Action, Kind
 from wavetank.protocols.explore.system import System
 from wavetank.protocols.explore.values import canonical
+from wavetank.protocols.filesync.applications import Put
 from wavetank.protocols.faults import Crash, Equivocation, Fault, RandomCrashes
 from wavetank.protocols.interfaces import Node
 from wavetank.protocols.network import Network
@@ -106,8 +107,12 @@ def size_of(name: str) -> int:
 
 
 def requests_of(name: str, algorithm: Any, size: int) -> list[Request]:
-    if name in ("alternating-bit", "stable-data-link") or name.endswith(("-consensus", "-sync", "-sync-careful")):
+    if name in ("alternating-bit", "stable-data-link") or name.endswith("-consensus"):
         return []
+    if "-sync" in name:
+        # Node 0 is the cloud or a device like the others; files are written on two devices, and one twice.
+        puts = [("a", b"one"), ("b", b"two"), ("a", b"three")]
+        return [Request(at=2 + 9 * at, node=1 + at % 2, command=Put(*put)) for at, put in enumerate(puts)]
     if name in ("two-phase-commit", "dolev-strong", "crash-flooding", "quantas-bitcoin", "quantas-ethereum"):
         return []
     example = getattr(algorithm, "example_command", lambda number: ("write", "x", number))

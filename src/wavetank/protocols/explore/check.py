@@ -1,7 +1,8 @@
 """``wavetank check`` for instance files: a protocol, how many nodes, what may go wrong; every interleaving is explored.
 
 A file says ``[instance]`` (protocol, size, requests, properties, order), ``[parameters]`` of the protocol,
-``[environment]``, ``[[faults]]`` and ``[budget]``; every table but the first may be left out.
+``[environment]``, ``[clock]``, ``[[faults]]`` and ``[budget]``; every table but the first may be left out.  Time passes
+where there is a table ``[clock]``, be it empty, or with ``--set clock=discrete``.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from typing import Any, NoReturn
 from wavetank import catalog
 from wavetank.errors import BadFileError, WavetankError, nearest_of
 from wavetank.protocols.checking import Budget, CheckReport, Verdict
+from wavetank.protocols.explore.clock import Clock
 from wavetank.protocols.explore.environment import Environment
-from wavetank.protocols.explore.explorer import ORDERS, Exploration, Judgement, SearchBudget, explore
+from wavetank.protocols.explore.explorer import ORDERS, Exploration, SearchBudget, explore
+from wavetank.protocols.explore.verdicts import Judgement, limits_in_words
 from wavetank.protocols.explore.views import Predicate
 from wavetank.protocols.faults import FAULTS, Fault
 from wavetank.protocols.interfaces import Algorithm, Snapshot
 from wavetank.protocols.simulation import Request
 from wavetank.settings import check_parameters, setting
 
-_TABLES = ("instance", "parameters", "environment", "faults", "budget")
+_TABLES = ("instance", "parameters", "environment", "clock", "faults", "budget")
+_CLOCKS = ("", "none", "discrete")
 _PROPERTIES = ("answered", "decided")
 # Text of a terminal of 80 columns, less the indent of evidence.
 _WIDTH = 66
@@ -67,6 +71,7 @@ class InstanceCheck:
 
     order: str = setting("", says="order of the search, in place of the file's", choices=("", *ORDERS))
     states: int = setting(0, says="budget of states, in place of the file's; 0 for that", low=0)
+    clock: str = setting("", says="whether time passes, in place of the file's table [clock]", choices=_CLOCKS)
 
     def check(self, path: Path, budget: Budget) -> CheckReport:
         """Read an instance file and explore it.
@@ -89,6 +94,13 @@ class InstanceCheck:
             place = re.search(r"\(at (line \d+, column \d+)\)", str(error))
             where = f"{path}, {place[1]}" if place else f"{path}, at its end"
             raise BadFileError("The file is not TOML.", given=str(error), where=where) from error
+        except RecursionError as error:
+            raise BadFileError(
+                "The file is nested too deeply for an instance.",
+                given=f"up to {_deepest(text)} brackets inside each other",
+                allowed="a few",
+                where=str(path),
+            ) from error
         file = _File(path, text)
         for name in tables:
             if name not in _TABLES:
@@ -97,6 +109,8 @@ class InstanceCheck:
         algorithm = file.protocol(instance.protocol, tables)
         limits = _Budget(**file.table(_Budget, tables, "budget"))
         environment = file.made(Environment, file.table(Environment, tables, "environment"), "environment")
+        clock = file.made(Clock, file.table(Clock, tables, "clock"), "clock")
+        timed = "clock" in tables if not self.clock else self.clock == "discrete"
         faults = file.faults(tables, instance.size)
         requests = file.requests(instance)
         spend = SearchBudget(
@@ -118,6 +132,7 @@ class InstanceCheck:
                 eventually={name: _property(name, len(requests)) for name in instance.eventually},
                 budget=spend,
                 seed=instance.seed,
+                clock=clock if timed else None,
             )
         except WavetankError as error:
             raise _located(error, f"{path}, [instance]") from error
@@ -245,11 +260,20 @@ def explorable(entry: catalog.SystemEntry) -> str:
     kind = entry.load()
     if all(hasattr(kind, name) for name in ("messages", "node", "violation")):
         return ""
-    if hasattr(kind, "interact"):
+    if entry.object.startswith("wavetank.protocols.population."):
         return "its agents meet in pairs and exchange no messages"
     if entry.object.startswith("wavetank.protocols.consistency."):
         return "its replicas run in an event loop of their own and are no nodes"
-    return "it runs other people's programs, or something else than nodes that exchange messages"
+    return "it runs programs of others, and makes no nodes that exchange messages"
+
+
+def _deepest(text: str) -> int:
+    """Return how many brackets stand inside each other, at most."""
+    depth = deepest = 0
+    for sign in text:
+        depth += (sign in "[{") - (sign in "]}")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _text_of(path: Path) -> str:
@@ -304,11 +328,14 @@ def _more_than_it_bears(algorithm: Algorithm, size: int, faults: Sequence[Fault]
 
 
 def _report(path: Path, instance: _Instance, found: Exploration, remark: str) -> CheckReport:
-    covered = "all" if found.complete else f"not all: {found.stopped_by}"
+    limits = limits_in_words(found.system)
+    covered = "all" + (f" {limits}" if limits else "") if found.complete else f"not all: {found.stopped_by}"
+    if found.beyond_horizon:
+        covered = f"not all: {found.beyond_horizon:,} at the horizon of the clock"
     facts = [
         ("protocol", f"{instance.protocol}, {instance.size} nodes"),
         ("states", f"{found.states:,} ({covered}), {found.transitions:,} steps, {found.terminal_states:,} ends"),
-        ("speed", f"{found.states_per_s:,.0f} states a second; handlers ran {found.handler_calls:,} times"),
+        ("speed", f"{found.states_per_s:,.0f} states per second; handlers ran {found.handler_calls:,} times"),
     ]
     if remark:
         facts.append(("beyond its promise", remark))
@@ -318,7 +345,7 @@ def _report(path: Path, instance: _Instance, found: Exploration, remark: str) ->
             outcome=each.outcome,
             says=each.says,
             by=found.order,
-            evidence=each.example.chart(_WIDTH) if each.example is not None and each.outcome == "violated" else "",
+            evidence=each.example.chart(_WIDTH) if each.example is not None and each.outcome != "holds" else "",
         )
         for each in found.judgements
     ]
@@ -332,7 +359,7 @@ def _report(path: Path, instance: _Instance, found: Exploration, remark: str) ->
 
 
 def _page(subject: str, facts: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> str:
-    drawn = [each for each in judgements if each.example is not None and each.outcome == "violated"]
+    drawn = [each for each in judgements if each.example is not None and each.outcome != "holds"]
     if not drawn:
         return ""
     rows = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in facts)

@@ -80,7 +80,9 @@ def _canonical(value: Any, where: str, open_objects: dict[int, int]) -> Hashable
         return value
     if kind is MethodType:
         # A method kept in a field is its name and its object, mostly the node itself.
-        return (kind, value.__func__, _canonical(value.__self__, f"{where}.__self__", open_objects))
+        of_context = isinstance(value.__self__, Opaque)
+        method = value.__func__.__name__ if of_context else value.__func__
+        return (kind, method, _canonical(value.__self__, f"{where}.__self__", open_objects))
     if kind is FunctionType and value.__closure__ is None:
         return value
     if isinstance(value, msgspec.Struct):

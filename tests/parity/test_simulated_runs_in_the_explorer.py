@@ -14,8 +14,8 @@ from wavetank.protocols.explore.check import explorable
 from wavetank.protocols.explore.parts import Action, Kind
 from wavetank.protocols.explore.system import System
 from wavetank.protocols.explore.values import canonical
-from wavetank.protocols.filesync.applications import Put
 from wavetank.protocols.faults import Crash, Equivocation, Fault, RandomCrashes
+from wavetank.protocols.filesync.applications import Put
 from wavetank.protocols.interfaces import Node
 from wavetank.protocols.network import Network
 from wavetank.protocols.simulation import Happening, Request, simulate
@@ -136,9 +136,7 @@ def test_a_run_in_rounds_is_a_path_of_the_explorer(name: str) -> None:
     network = Network.complete(size, drop=0.05, duplicate=0.05)
     log = recorded(algorithm, size, network=network, until=70, seed=3, requests=requests)
     clock = Clock(horizon=200)
-    system = System(
-        algorithm, size, requests=requests, environment=ANYTHING, clock=clock, absolute=True, seed=3
-    )
+    system = System(algorithm, size, requests=requests, environment=ANYTHING, clock=clock, absolute=True, seed=3)
     counts = replayed(log, system)
     steps = sum(counts.get(kind, 0) for kind in ("deliver", "timer", "request"))
     assert steps == sum(each.kind in ("message", "timer", "request") for each in log) > 0

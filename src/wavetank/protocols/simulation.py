@@ -110,7 +110,7 @@ class Run:
     size : int
         Nodes.
     algorithm : Algorithm
-        What was run.
+        What was run; None in a run that was put together by hand.
     time : float
         Rounds that were simulated.
     nodes : list of Node
@@ -141,10 +141,10 @@ class Run:
     """
 
     size: int
-    algorithm: Algorithm
     time: float
     nodes: list[Node]
     correct: frozenset[int]
+    algorithm: Any = None
     decisions: dict[tuple[int, Any], Any] = field(default_factory=dict)
     decided_at: dict[tuple[int, Any], float] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)

@@ -130,7 +130,9 @@ class Enumeration:
     rounds left, most rounds left), letters sorted (sender, receiver, kind, age), requests (node, rounds left).
     """
 
-    def __init__(self, rules: Rules, size: int, clock: Clock, requests: tuple[tuple[int, int], ...], drops: int) -> None:
+    def __init__(
+        self, rules: Rules, size: int, clock: Clock, requests: tuple[tuple[int, int], ...], drops: int
+    ) -> None:
         self.rules, self.size, self.clock = rules, size, clock
         nodes = [0] * size
         timers: dict[tuple[int, str], tuple[int, int]] = {}
@@ -200,7 +202,9 @@ class Enumeration:
                     found.append((False, self._state(nodes, left, rest, requests, drops - 1, now)))
         for key, (least, _) in left.items():
             if least == 0:
-                react(key[0], f"timer {key[1]}", {each: at for each, at in left.items() if each != key}, letters, requests)
+                react(
+                    key[0], f"timer {key[1]}", {each: at for each, at in left.items() if each != key}, letters, requests
+                )
         for node in range(self.size):
             own = [at for at, each in enumerate(requests) if each[0] == node]
             if own and requests[own[0]][1] == 0:

@@ -36,6 +36,7 @@ _PROPERTIES = ("answered", "decided")
 # Text of a terminal of 80 columns, less the indent of evidence.
 _WIDTH = 66
 _LARGEST_BYTES = 2**20
+_MOST_DEPTH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +96,9 @@ class InstanceCheck:
             where = f"{path}, {place[1]}" if place else f"{path}, at its end"
             raise BadFileError("The file is not TOML.", given=str(error), where=where) from error
         except RecursionError as error:
-            raise BadFileError(
-                "The file is nested too deeply for an instance.",
-                given=f"up to {_deepest(text)} brackets inside each other",
-                allowed="a few",
-                where=str(path),
-            ) from error
+            raise _too_deep(path) from error
+        if _depth(tables) > _MOST_DEPTH:
+            raise _too_deep(path)
         file = _File(path, text)
         for name in tables:
             if name not in _TABLES:
@@ -267,13 +265,23 @@ def explorable(entry: catalog.SystemEntry) -> str:
     return "it runs programs of others, and makes no nodes that exchange messages"
 
 
-def _deepest(text: str) -> int:
-    """Return how many brackets stand inside each other, at most."""
-    depth = deepest = 0
-    for sign in text:
-        depth += (sign in "[{") - (sign in "]}")
-        deepest = max(deepest, depth)
-    return deepest
+def _depth(tables: Mapping[str, Any]) -> int:
+    """Return how many tables and lists stand inside each other, at most; without recursion."""
+    level: list[Any] = [tables]
+    depth = 0
+    while level:
+        depth += 1
+        inner = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+    return depth
+
+
+def _too_deep(path: Path) -> BadFileError:
+    return BadFileError(
+        "The file is nested too deeply for an instance.",
+        allowed=f"up to {_MOST_DEPTH} tables and lists inside each other",
+        where=str(path),
+    )
 
 
 def _text_of(path: Path) -> str:

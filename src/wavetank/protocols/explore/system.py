@@ -214,7 +214,7 @@ class System:
                 raise BadValueError(
                     "This does not go with a clock, which says when messages arrive and timers run out.",
                     given=f"{where} = {given}",
-                    allowed=allowed,
+                    allowed=[str(each) for each in allowed],
                     where=where,
                 )
         if len(self.clock.offsets) > self.size:

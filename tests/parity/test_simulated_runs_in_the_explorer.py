@@ -9,7 +9,7 @@ import pytest
 from small_protocols import Flood
 
 from wavetank import catalog
-from wavetank.protocols.explore import Clock, Environment
+from wavetank.protocols.explore import Clock, Environment, SearchBudget, explore
 from wavetank.protocols.explore.check import explorable
 from wavetank.protocols.explore.parts import Action, Kind
 from wavetank.protocols.explore.system import System
@@ -157,6 +157,23 @@ def test_a_run_as_events_is_a_path_of_the_explorer_where_no_node_reads_the_time(
         assert system.timed or system.starts_timed
     else:
         assert any(each.kind == "message" for each in log) or name in ("central-registry",)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_protocol_of_the_catalog_is_explored_with_and_without_a_clock(name: str) -> None:
+    algorithm, size = catalog.system(name).build(), size_of(name)
+    requests = requests_of(name, algorithm, size)[:1]
+    budget = SearchBudget(states=400)
+    stopped = explore(algorithm, size, requests=requests, budget=budget)
+    system = stopped.system
+    if system.timed or system.starts_timed:
+        assert stopped.outcome == "undecided" or not stopped.counterexample.path.reads_time  # type: ignore[union-attr]
+    timed = explore(algorithm, size, requests=requests, budget=budget, clock=Clock(requests="on-time", horizon=60))
+    assert timed.outcome != "violated"
+    assert "in all" not in timed.judgements[0].says
+    assert timed.states > 1
+    # Who was seen to read the time is given it.
+    assert timed.system.absolute or not system.starts_timed
 
 
 @pytest.mark.parametrize("name", ["raft", "pbft"])

@@ -164,7 +164,11 @@ class Algorithm(Protocol):
         """Return how many faulty nodes of ``size`` the algorithm tolerates."""
 
     def violation(self, snapshot: Snapshot) -> str:
-        """Return which invariant is broken and how, or "" when all hold."""
+        """Return which invariant is broken and how, or "" when all hold.
+
+        It is asked after every step of a simulation, in every explored state, and at the end of a life on sockets; so
+        it sees nodes at any moment, also when they are down, and depends on the snapshot alone.
+        """
 
 
 def unlisted(message: object, algorithm: Algorithm) -> BadValueError:

@@ -1,8 +1,8 @@
 """What may happen around the nodes of an explored instance, and what an algorithm says about its symmetry.
 
 Every kind of misfortune has a bound, so that the number of states stays finite: at most so many messages are lost, so
-many nodes crash.  Without a clock (:mod:`~wavetank.protocols.explore.clock`) time is abstract: any timer that is set may
-run out next, however long it was set for.
+many nodes crash.  Without a clock (:mod:`~wavetank.protocols.explore.clock`) time is abstract: any timer that is set
+may run out next, however long it was set for.
 """
 
 from __future__ import annotations

@@ -10,8 +10,10 @@ from small_protocols import Flood
 from wavetank.protocols.consensus.pbft import PBFT
 from wavetank.protocols.consensus.raft import Raft
 from wavetank.protocols.consistency.engine import judge
-from wavetank.protocols.explore import Environment, SearchBudget, explore
+from wavetank.protocols.explore import Clock, Environment, SearchBudget, explore
+from wavetank.protocols.explore.values import canonical
 from wavetank.protocols.faults import Crash, Equivocation
+from wavetank.protocols.interfaces import Snapshot
 from wavetank.protocols.live.cluster import run_cluster
 from wavetank.protocols.network import Network
 from wavetank.protocols.simulation import LIVES, Request, simulate
@@ -65,11 +67,31 @@ def test_histories_of_replicated_logs_are_linearizable(algorithm: Any, size: int
         assert judge(run.history(), "linearizable").outcome == "holds"
 
 
-def test_the_explorer_sees_every_order_that_the_simulation_draws_from() -> None:
-    found = explore(Flood(), 3)
-    assert found.outcome in ("holds", "violated")
+class Impatient(Flood):
+    """Decides before all messages can have come; nobody minds."""
+
+    def violation(self, snapshot: Snapshot) -> str:
+        return ""
+
+
+def test_the_explorer_sees_every_end_that_simulations_come_to() -> None:
+    algorithm = Impatient(rounds=3)
+    found = explore(algorithm, 3, clock=Clock(most_delay=4), terminal=10**6)
+    assert (found.outcome, found.complete) == ("holds", True)
+    assert len(found.terminal) == found.terminal_states
+    ends = {canonical(dict(path.snapshot().decisions)) for path in found.terminal}
+    network = Network.complete(3, delay="uniform", most_delay=4.0)
+    drawn = {canonical(simulate(algorithm, network=network, until=50, seed=seed).decisions) for seed in range(100)}
+    assert len(drawn) > 2
+    assert drawn <= ends
+
+
+def test_what_holds_only_in_time_is_violated_without_a_clock_and_holds_with_one() -> None:
     for life in LIVES:
-        assert Flood().violation(simulate(Flood(), size=3, until=20, life=life).snapshot()) == ""
+        assert simulate(Flood(), size=3, until=20, life=life).violation == ""
+    assert explore(Flood(), 3).outcome == "violated"
+    assert explore(Flood(), 3, clock=Clock(most_delay=3)).outcome == "holds"
+    assert explore(Flood(rounds=3), 3, clock=Clock(most_delay=3)).outcome == "violated"
 
 
 def test_the_explorer_finds_a_raft_that_counts_too_few_votes() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_protocols import Counter, Flood, Value
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.faults import Omission
+from wavetank.protocols.faults import Equivocation, Omission
 from wavetank.protocols.interfaces import Context, Message, Node, Snapshot
 from wavetank.protocols.network import Links, Network, Partition, Topology
 from wavetank.protocols.simulation import LIVES, Request, Scheduler, counts, simulate
@@ -320,3 +320,78 @@ def test_a_run_tells_its_history() -> None:
     assert (third.process, third.returned) == ("request 2", None)
     with pytest.raises(BadValueError):
         simulate(Counter(), size=2, until=50, requests=[Request(at=1, node=0, command="x")]).history()
+
+
+class Holder(Node):
+    """Holds something from its turn to the next round but one, though another one may begin meanwhile."""
+
+    def __init__(self, begins: float, ends: float) -> None:
+        self.begins, self.ends = begins, ends
+        self.holds = False
+
+    def start(self) -> None:
+        self.context.set_timer("begin", self.begins)
+        self.context.set_timer("end", self.ends)
+
+    def timer(self, name: str) -> None:
+        self.holds = name == "begin"
+
+
+@dataclass(frozen=True)
+class Holders:
+    overlap: float
+    messages: ClassVar[tuple[type[Message], ...]] = ()
+
+    def node(self, index: int, size: int) -> Node:
+        return Holder(2 + 3 * index, 5 + self.overlap + 3 * index)
+
+    def bears(self, size: int) -> int:
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
+        held = [index for index, node in enumerate(snapshot.nodes) if node.holds]  # type: ignore[attr-defined]
+        return f"nodes {held} hold it" if len(held) > 1 else ""
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_what_is_broken_for_a_moment_is_seen_with_its_time(life: str) -> None:
+    run = simulate(Holders(overlap=1.0), size=3, until=30, life=life)
+    assert (run.violation, run.violated_at) == ("nodes [0, 1] hold it", 5.0)
+    assert Holders(overlap=1.0).violation(run.snapshot()) == ""
+    late = simulate(Holders(overlap=1.0), size=3, until=30, life=life, invariant="at-the-end")
+    assert (late.violation, late.violated_at) == ("", None)
+    ended = simulate(Holders(overlap=1.0), size=3, until=5.5, life=life, invariant="at-the-end")
+    assert ended.violation == "nodes [0, 1] hold it"
+    right = simulate(Holders(overlap=-1.0), size=3, until=30, life=life)
+    assert (right.violation, right.violated_at) == ("", None)
+
+
+class Fickle(Node):
+    """Decides twice."""
+
+    def start(self) -> None:
+        self.context.set_timer("change", 3)
+        self.context.decide("one")
+
+    def timer(self, name: str) -> None:
+        self.context.decide("another")
+
+
+@dataclass(frozen=True)
+class Fickles(Holders):
+    def node(self, index: int, size: int) -> Node:
+        return Fickle()
+
+    def violation(self, snapshot: Snapshot) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_a_correct_node_that_decides_twice_breaks_an_invariant(life: str) -> None:
+    run = simulate(Fickles(0.0), size=1, until=9, life=life)
+    assert "decided 'one', then 'another'" in run.violation
+    assert run.violated_at == 3.0
+    lies = simulate(Fickles(0.0), size=1, until=9, life=life, faults=[Equivocation(members=(0,))])
+    assert lies.violation == ""
+    with pytest.raises(BadValueError):
+        simulate(Fickles(0.0), size=1, until=9, life=life, invariant="sometimes")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
+from wavetank.errors import BadValueError
 from wavetank.rng import Draws
 
 
@@ -76,6 +77,12 @@ class Context(Protocol):
 
     def record(self, metric: str, value: float = 1.0) -> None:
         """Note a figure about this node at this time."""
+
+
+class Opaque:
+    """Base of what belongs to a runtime and is no part of any node's state: contexts."""
+
+    __slots__ = ()
 
 
 class Node:
@@ -157,11 +164,41 @@ class Algorithm(Protocol):
         """Return how many faulty nodes of ``size`` the algorithm tolerates."""
 
     def violation(self, snapshot: Snapshot) -> str:
-        """Return which invariant is broken and how, or "" when all hold."""
+        """Return which invariant is broken and how, or "" when all hold.
+
+        It is asked after every step of a simulation, in every explored state, and at the end of a life on sockets; so
+        it sees nodes at any moment, also when they are down, and depends on the snapshot alone.
+        """
+
+
+def unlisted(message: object, algorithm: Algorithm) -> BadValueError:
+    """Return the error of sending a message whose kind is not in ``algorithm.messages``: no wire would carry it.
+
+    Parameters
+    ----------
+    message : object
+    algorithm : Algorithm
+    """
+    kinds = [kind.__name__ for kind in algorithm.messages]
+    return BadValueError(
+        "A node sends only the kinds of message that its algorithm lists.",
+        given=type(message).__name__,
+        allowed=kinds,
+        where=f"{type(algorithm).__name__}.messages",
+        hint="add the class to messages",
+    )
 
 
 def disagreement(snapshot: Snapshot) -> str:
     """Return a pair of correct nodes that decided differently in one instance, in words, or "" when there is none."""
+    correct = snapshot.correct
+    seen: dict[Any, Any] = {}
+    for (node, instance), value in snapshot.decisions.items():
+        if node in correct and seen.setdefault(instance, value) != value:
+            break
+    else:
+        # It is asked after every step of every run; only a disagreement is worth an order of all decisions.
+        return ""
     first: dict[Any, tuple[int, Any]] = {}
     for (node, instance), value in sorted(snapshot.decisions.items(), key=repr):
         if node not in snapshot.correct:

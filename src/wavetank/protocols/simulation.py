@@ -19,11 +19,14 @@ from typing import Any
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.protocols.faults import Fault, attached, byzantine_members
 from wavetank.protocols.history import History, Operation
-from wavetank.protocols.interfaces import Algorithm, Message, Node, Snapshot
+from wavetank.protocols.interfaces import Algorithm, Message, Node, Opaque, Snapshot, unlisted
 from wavetank.protocols.network import Links, Network, Topology
 from wavetank.rng import Draws, stream, stream_key
 
 LIVES = ("rounds", "events")
+
+# When the algorithm's invariant is asked.
+ASKED = ("every-step", "at-the-end")
 
 # Order of what happens at one node at one time.
 _REQUEST, _MESSAGE, _TIMER = 0, 1, 2
@@ -80,7 +83,8 @@ class Happening:
     at : float
     node : int
     kind : str
-        ``start``, ``request``, ``message`` or ``timer``.
+        ``start``, ``request``, ``message`` or ``timer``; ``drop`` and ``duplicate`` for a message on a link, at the
+        time it was sent.
     what : object
         The command, message or name.
     sender : int
@@ -105,6 +109,8 @@ class Run:
     ----------
     size : int
         Nodes.
+    algorithm : Algorithm
+        What was run; None in a run that was put together by hand.
     time : float
         Rounds that were simulated.
     nodes : list of Node
@@ -117,6 +123,10 @@ class Run:
         ``(node, instance)`` to time.
     contradictions : list of str
         Nodes that decided twice, differently, in one instance.
+    violation : str
+        The first broken invariant that was seen, the algorithm's own or a correct node that decided twice; "" for none.
+    violated_at : float or None
+        Time at which it was seen.
     requests : tuple of Request
     replies : dict
         Number of the request to its first answer.
@@ -134,9 +144,12 @@ class Run:
     time: float
     nodes: list[Node]
     correct: frozenset[int]
+    algorithm: Any = None
     decisions: dict[tuple[int, Any], Any] = field(default_factory=dict)
     decided_at: dict[tuple[int, Any], float] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
+    violation: str = ""
+    violated_at: float | None = None
     requests: tuple[Request, ...] = ()
     replies: dict[int, Answer] = field(default_factory=dict)
     recorded: dict[str, list[tuple[float, int, float]]] = field(default_factory=dict)
@@ -198,7 +211,7 @@ class Run:
         return found.hexdigest()
 
 
-class SimulatedContext:
+class SimulatedContext(Opaque):
     """A node's side of a simulation, links aside: what all simulations of this package share.
 
     Parameters
@@ -217,6 +230,7 @@ class SimulatedContext:
         "_decided_at",
         "_decisions",
         "_generations",
+        "_kinds",
         "_linked",
         "_put_timer",
         "_run",
@@ -244,12 +258,17 @@ class SimulatedContext:
         self._linked = None if topology.links is None else frozenset(self.peers)
         self._saved: dict[str, Any] = {}
         self._generations: dict[str, int] = {}
+        self._kinds = frozenset(run.algorithm.messages)
 
     def no_link(self, to: int) -> WavetankError:
         """Return the error of sending to a node that is not among ``peers``."""
         return BadValueError(
             f"Node {self.id} has no link to node {to}.", given=to, allowed="the nodes in context.peers"
         )
+
+    def not_listed(self, message: Message) -> WavetankError:
+        """Return the error of sending a message that no wire would carry."""
+        return unlisted(message, self._run.algorithm)
 
     def set_timer(self, name: str, after: float) -> None:
         """See Context."""
@@ -320,6 +339,8 @@ class _Context(SimulatedContext):
         linked = self._linked
         if (to not in linked) if linked is not None else (not 0 <= to < self.size or to == self.id):
             raise self.no_link(to)
+        if type(message) not in self._kinds:
+            raise self.not_listed(message)
         simulation = self._simulation
         simulation.sent += 1
         if simulation.plain:
@@ -335,6 +356,8 @@ class _Context(SimulatedContext):
 
     def broadcast(self, message: Message) -> None:
         """See Context."""
+        if type(message) not in self._kinds:
+            raise self.not_listed(message)
         simulation = self._simulation
         peers = self.peers
         simulation.sent += len(peers)
@@ -432,6 +455,8 @@ class _Simulation(ABC):
         size = network.topology.size
         self.next_boxes: list[list[tuple[int, Message]]] = [[] for _ in range(size)]
         self.next_awake: list[int] = []
+        # Called with the time after every round or event, until it has something to say.
+        self.asks: Callable[[float], bool] | None = None
         self.contexts = [_Context(self, node) for node in range(size)]
         self._queued: dict[tuple[int, int], list[float]] = {}
 
@@ -442,14 +467,21 @@ class _Simulation(ABC):
             links.drop and context.uniform() < links.drop
         ):
             self.dropped += 1
+            self._note_on_link("drop", context, to, message)
             return
         while True:
             if not self._enqueue(context, to, message):
                 self.dropped += 1
+                self._note_on_link("drop", context, to, message)
                 return
             if not links.duplicate or context.uniform() >= links.duplicate:
                 return
             self.duplicated += 1
+            self._note_on_link("duplicate", context, to, message)
+
+    def _note_on_link(self, kind: str, context: _Context, to: int, message: Message) -> None:
+        if self.watched:
+            self.note(kind, context.now, to, message, context.id)
 
     def _enqueue(self, context: _Context, to: int, message: Message) -> bool:
         links = self.links
@@ -506,6 +538,11 @@ class _Simulation(ABC):
     @abstractmethod
     def under_way(self) -> int:
         """Count the messages that have not arrived."""
+
+    def stepped(self, now: float) -> None:
+        """Ask the invariant after a step; once something is broken there is nothing more to ask."""
+        if self.asks is not None and self.asks(now):
+            self.asks = None
 
     def note(self, kind: str, now: float, node: int, what: Any, sender: int = -1) -> None:
         """Write the log."""
@@ -584,6 +621,8 @@ class _Rounds(_Simulation):
                 self._deliver(number, awake, boxes)
             else:
                 self._mixed(number, awake, boxes, requests or [], timers or [])
+            if self.asks is not None:
+                self.stepped(float(number))
             if stop is not None and stop(self.run):
                 return number
         return last if stop is None else self._round
@@ -595,12 +634,15 @@ class _Rounds(_Simulation):
             contexts[node].now = now
             box = boxes[node]
             self.delivered += len(box)
+            receive = nodes[node].receive
             if self.watched:
+                # What a handler sends is noted after the message that it answers.
                 for sender, message in box:
                     self.note("message", now, node, message, sender)
-            receive = nodes[node].receive
-            for sender, message in box:
-                receive(sender, message)
+                    receive(sender, message)
+            else:
+                for sender, message in box:
+                    receive(sender, message)
             box.clear()
 
     def _mixed(
@@ -688,6 +730,8 @@ class _Events(_Simulation):
                 if watched:
                     self.note("request", now, node, what, detail)
                 nodes[node].request(detail, what)
+            if self.asks is not None:
+                self.stepped(now)
             if stop is not None and stop(self.run):
                 return now
         return until if stop is None else now
@@ -709,6 +753,7 @@ def new_run(algorithm: Algorithm, size: int, requests: Sequence[Request], faults
             raise BadValueError("A request goes to a node at a time.", given=request, allowed=f"nodes 0 to {size - 1}")
     return Run(
         size=size,
+        algorithm=algorithm,
         time=0.0,
         nodes=attached(algorithm, size, faults),
         correct=frozenset(range(size)) - byzantine_members(faults),
@@ -730,8 +775,9 @@ def simulate(
     stop: Callable[[Run], bool] | None = None,
     log: bool = False,
     setup: Callable[[Sequence[Node]], None] | None = None,
+    invariant: str = "every-step",
 ) -> Run:
-    """Run an algorithm in rounds or as events.
+    """Run an algorithm in rounds or as events, and ask its invariant.
 
     Parameters
     ----------
@@ -758,6 +804,9 @@ def simulate(
         Whether to write down everything that happens.
     setup : callable, optional
         Given the nodes before they start: what an experimenter knows and no message tells.
+    invariant : str
+        When ``algorithm.violation`` is asked: ``every-step``, after the start and every round (or event), so that
+        nothing passes unseen; or ``at-the-end``, for long runs whose invariants, once broken, stay broken.
 
     Raises
     ------
@@ -766,6 +815,8 @@ def simulate(
     """
     if life not in LIVES:
         raise BadValueError("An algorithm is simulated in rounds or as events.", given=life, allowed=LIVES)
+    if invariant not in ASKED:
+        raise BadValueError("There is no such time to ask the invariant.", given=invariant, allowed=ASKED)
     if not until >= 0:
         raise BadValueError("A run takes some rounds.", given=until, allowed="a number from 0")
     if network is None:
@@ -787,11 +838,39 @@ def simulate(
         if log:
             simulation.note("start", 0.0, number, None)
         node.start()
+    asks = asking(run)
+    if invariant == "every-step":
+        simulation.asks = asks
+        simulation.stepped(0.0)
     run.time = simulation.play(stop)
+    if invariant == "at-the-end":
+        asks(run.time)
     run.sent, run.duplicated = simulation.sent, simulation.duplicated
     run.delivered, run.dropped, run.timers = simulation.delivered, simulation.dropped, simulation.timers
     run.under_way = simulation.under_way() + simulation.held
     return run
+
+
+def asking(run: Run) -> Callable[[float], bool]:
+    """Return what asks the invariant of a run, notes the first violation, and says whether there was one."""
+    results: dict[int, Any] = {}
+    checked = 0
+
+    def ask(now: float) -> bool:
+        nonlocal checked
+        if len(results) < len(run.replies):
+            results.update((number, run.replies[number].result) for number in run.replies.keys() - results.keys())
+        for said in run.contradictions[checked:]:
+            if int(said.split()[1]) in run.correct:
+                run.violation = said
+        checked = len(run.contradictions)
+        snapshot = Snapshot(run.nodes, run.correct, run.decisions, results)
+        run.violation = run.violation or run.algorithm.violation(snapshot)
+        if run.violation:
+            run.violated_at = now
+        return bool(run.violation)
+
+    return ask
 
 
 def counts(run: Run) -> Mapping[str, int]:

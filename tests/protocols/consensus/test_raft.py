@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wavetank.errors import BadValueError
 from wavetank.protocols.consensus.raft import Append, Appended, AskVote, Entry, Forward, Raft, RaftNode, Vote
 from wavetank.protocols.faults import Crash, RandomCrashes
-from wavetank.protocols.interfaces import Node
+from wavetank.protocols.interfaces import Node, Snapshot
 from wavetank.protocols.network import Network, Partition
 from wavetank.protocols.simulation import LIVES, Request, Run, simulate
 from wavetank.rng import Draws
@@ -270,3 +270,34 @@ def test_bad_parameters_and_commands_are_refused() -> None:
         Raft(election_rounds=0.0)
     with pytest.raises(BadValueError):
         simulate(Raft(), size=3, until=50, requests=[Request(at=1, node=0, command="hello")])
+
+
+def _servers(*logs: tuple[int, ...]) -> list[Any]:
+    """Return servers whose logs hold entries of these terms; entry ``i`` of all is request ``i``."""
+    servers = [Raft().node(index, len(logs)) for index in range(len(logs))]
+    for server, terms in zip(servers, logs, strict=True):
+        server.log += [Entry(term, number, 0, ("write", "x", number)) for number, term in enumerate(terms)]
+    return servers
+
+
+def _says(servers: list[Any]) -> str:
+    return Raft().violation(Snapshot(servers, frozenset(range(len(servers))), {}, {}))
+
+
+def test_logs_that_agree_on_a_term_agree_on_all_before_it() -> None:
+    servers = _servers((1, 2), (1, 2), (1, 1, 1))
+    assert _says(servers) == ""
+    servers[1].log[1] = Entry(1, 9, 1, ("write", "x", 9))
+    assert _says(servers).startswith("the logs of nodes 0 and 1 agree on the term of place 2, but not before")
+
+
+def test_a_leader_of_the_latest_term_has_what_is_committed() -> None:
+    servers = _servers((), (1,), (1,))
+    servers[1].commit, servers[1].term = 1, 2
+    servers[0].role, servers[0].term = "leader", 1
+    # An old leader need not have it.
+    assert _says(servers) == ""
+    servers[0].term = 3
+    assert _says(servers) == "node 0 leads term 3 without what node 1 has committed"
+    servers[0].log += servers[1].log[1:]
+    assert _says(servers) == ""

@@ -7,7 +7,8 @@ import pytest
 from wavetank.protocols.explore import AnyOf, Environment, explore
 from wavetank.protocols.explore.chart import as_svg, as_text, message_in_words
 from wavetank.protocols.explore.counterexample import Path, follow
-from wavetank.protocols.explore.system import Action, System
+from wavetank.protocols.explore.parts import Action
+from wavetank.protocols.explore.system import System
 from wavetank.protocols.explore.two_phase_commit import Prepared, TwoPhaseCommit
 from wavetank.protocols.interfaces import Message
 

@@ -56,6 +56,72 @@ def test_a_state_explosion_stays_undecided(tmp_path: Path) -> None:
     assert nothing.verdicts[0].outcome == "undecided"
 
 
+@pytest.mark.parametrize("depth", [33, 900, 3000, 100_000])
+@pytest.mark.parametrize("shape", ["lists", "tables", "keys"])
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, depth: int, shape: str) -> None:
+    deep = {
+        "lists": f"command = {'[' * depth}{']' * depth}",
+        "tables": f"command = {'{a=' * depth}1{'}' * depth}",
+        "keys": "command." + ".".join("a" * min(depth, 20_000)) + " = 1",
+    }[shape]
+    with pytest.raises(BadFileError, match="nested too deeply"):
+        InstanceCheck().check(written(tmp_path, "[instance]\n" + deep + "\n"), Budget())
+
+
+TIMED = """\
+[instance]
+protocol = "raft"
+size = 2
+
+[clock]
+most_delay = 2
+"""
+
+
+def test_a_clock_is_read_from_the_file_and_named_beside_the_verdict(tmp_path: Path) -> None:
+    report = InstanceCheck(states=3000).check(written(tmp_path, TIMED), Budget())
+    assert report.verdicts[0].outcome == "undecided"
+    # Two nodes draw their time-outs once and for all: with time, hardly anything is left to happen in another order.
+    stopped = InstanceCheck(states=3000, clock="none").check(written(tmp_path, TIMED), Budget())
+    assert dict(stopped.facts)["states"] != dict(report.facts)["states"]
+    plain = TIMED.split("[clock]")[0]
+    again = InstanceCheck(states=3000, clock="discrete").check(written(tmp_path, plain), Budget())
+    assert again.verdicts[0].outcome == "undecided"
+    with pytest.raises(BadFileError, match="clock"):
+        InstanceCheck().check(written(tmp_path, TIMED.replace("most_delay = 2", "slowest = 2")), Budget())
+    with pytest.raises(BadFileError):
+        InstanceCheck().check(written(tmp_path, TIMED + "drift = 1.5\n"), Budget())
+
+
+def test_a_protocol_that_reads_the_time_is_undecided_without_a_clock(tmp_path: Path) -> None:
+    asks = 'requests = [{node = 1, command = ["publish", "a", "b"]}]'
+    text = f'[instance]\nprotocol = "central-registry"\nsize = 2\n{asks}\n[environment]\ntimeouts = 2\n'
+    report = InstanceCheck().check(written(tmp_path, text), Budget())
+    (verdict,) = report.verdicts
+    assert verdict.outcome == "undecided"
+    assert "depends on time" in verdict.says
+    assert "in all" not in verdict.says
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("lww-store", "event loop of their own"), ("ss-leader", "meet in pairs"), ("unison", "programs of others")],
+)
+def test_what_cannot_be_explored_is_refused_by_name_with_the_reason(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(BadFileError, match=f"{name} cannot be explored") as caught:
+        InstanceCheck().check(written(tmp_path, GOOD.replace("two-phase-commit", name)), Budget())
+    assert why in str(caught.value)
+    assert "line 2" in str(caught.value)
+
+
+def test_bounds_are_named_beside_the_verdict(tmp_path: Path) -> None:
+    text = GOOD + "drops = 1\n"
+    (verdict,) = InstanceCheck().check(written(tmp_path, text), Budget()).verdicts
+    assert verdict.outcome == "holds"
+    assert "with at most 1 loss" in verdict.says
+    assert "in all" not in verdict.says
+
+
 def test_requests_faults_and_what_must_happen_are_read(tmp_path: Path) -> None:
     text = """\
 [instance]

@@ -5,7 +5,8 @@ import pytest
 from wavetank.errors import BadValueError
 from wavetank.protocols.explore.counterexample import Path, follow, shortened
 from wavetank.protocols.explore.environment import Environment
-from wavetank.protocols.explore.system import Action, System
+from wavetank.protocols.explore.parts import Action
+from wavetank.protocols.explore.system import System
 from wavetank.protocols.explore.two_phase_commit import Abort, Prepared, TwoPhaseCommit
 
 PREPARE_1 = Action("timer", 1, -1, "prepare")

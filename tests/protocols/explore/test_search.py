@@ -1,14 +1,72 @@
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
+from wavetank.protocols.explore import explore
 from wavetank.protocols.explore.environment import Environment, Symmetry
 from wavetank.protocols.explore.search import Column, OutOfBudget, Search, resident_bytes
 from wavetank.protocols.explore.system import System
 from wavetank.protocols.explore.two_phase_commit import TransactionManager, TwoPhaseCommit
 from wavetank.protocols.explore.views import Views
+from wavetank.protocols.interfaces import Message, Node, Snapshot
+
+
+class Letter(Message, frozen=True):
+    """From one of two."""
+
+    kind: int
+
+
+class Passing(Node):
+    """Nodes 2 and 3 write to node 1, which passes both letters on at once, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        self.read: list[int] = []
+
+    def start(self) -> None:
+        if self.context.id >= 2:
+            self.context.send(1, Letter(self.context.id))
+
+    def receive(self, sender: int, message: Any) -> None:
+        if self.context.id == 0:
+            self.read.append(message.kind)
+            return
+        self.held.append(message.kind)
+        if len(self.held) == 2:
+            for kind in self.held:
+                self.context.send(0, Letter(kind))
+            self.held.clear()
+
+
+class PassesOn:
+    messages: ClassVar[tuple[type[Message], ...]] = (Letter,)
+
+    def node(self, index: int, size: int) -> Node:
+        return Passing()
+
+    def bears(self, size: int) -> int:
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("order", ["breadth-first", "depth-first"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_with_fifo_links_the_order_on_a_link_tells_states_apart(order: str, exact: bool) -> None:
+    # Two states differ in nothing but which of two letters is first on the link from node 1 to node 0.
+    first: dict[str, Any] = {
+        f"{kind} first": lambda snapshot, kind=kind: snapshot.nodes[0].read == [kind, 5 - kind] for kind in (2, 3)
+    }
+    found = explore(PassesOn(), 4, environment=Environment(channels="fifo"), sometimes=first, order=order, exact=exact)
+    assert [each.outcome for each in found.judgements] == ["holds", "holds", "holds"]
+    # Start, one letter at node 1 (two ways); both passed on, one read, both read, in two orders each.
+    assert (found.states, found.terminal_states) == (1 + 2 + 2 + 2 + 2, 2)
 
 
 def search_of(algorithm: TwoPhaseCommit, size: int, *, symmetry: bool = False, **keywords: bool) -> Search:

@@ -6,12 +6,15 @@ from typing import Any, ClassVar
 import pytest
 
 from wavetank.errors import BadValueError
+from wavetank.protocols.explore import explore
 from wavetank.protocols.explore.environment import Environment, Symmetry
-from wavetank.protocols.explore.system import ACT, DROP, DUPLICATE, Action, Kind, System
+from wavetank.protocols.explore.parts import ACT, DROP, DUPLICATE, Action, Kind
+from wavetank.protocols.explore.system import System
 from wavetank.protocols.explore.two_phase_commit import Prepared, TransactionManager, TwoPhaseCommit
 from wavetank.protocols.interfaces import Message, Node, Snapshot
 from wavetank.protocols.network import Topology
-from wavetank.protocols.simulation import Request
+from wavetank.protocols.quantas.rounds import QuantasRounds
+from wavetank.protocols.simulation import LIVES, Request, simulate
 
 
 class Note(Message, frozen=True):
@@ -229,3 +232,70 @@ def test_a_renaming_of_a_renaming_is_a_renaming() -> None:
         for image in images:
             assert {system.image(image, place) for place in range(len(system.permutations))} == images
         row = system.after(row, system.actions(row)[-1])
+
+
+class Hello(Message, frozen=True):
+    """Here I am."""
+
+
+class FirstCome(Node):
+    """Decides, in instance 0, whom it heard first."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def start(self) -> None:
+        self.context.broadcast(Hello())
+
+    def receive(self, sender: int, message: Any) -> None:
+        if not self.done:
+            self.done = True
+            self.context.decide(sender)
+
+
+class DecidesAnId:
+    messages: ClassVar[tuple[type[Message], ...]] = (Hello,)
+    symmetry: ClassVar[Symmetry] = Symmetry(ids={}, decisions="ids")
+
+    def node(self, index: int, size: int) -> Node:
+        return FirstCome()
+
+    def bears(self, size: int) -> int:
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
+        wrong = [instance for _, instance in snapshot.decisions if instance != 0]
+        return f"instances {wrong}" if wrong else ""
+
+
+def test_symmetry_renames_what_was_decided_and_not_in_which_instance() -> None:
+    plain, symmetric = (explore(DecidesAnId(), 3, symmetry=symmetry) for symmetry in (False, True))
+    assert plain.outcome == symmetric.outcome == "holds"
+    # Orbits counted by hand: the images of every state under all renamings, each state once.
+    system = System(DecidesAnId(), 3, symmetry=True)
+    rows, todo = {system.initial}, [system.initial]
+    while todo:
+        row = todo.pop()
+        for action in system.actions(row):
+            after = system.after(row, action)
+            if after not in rows:
+                rows.add(after)
+                todo.append(after)
+    orbits = {min(system.image(row, place) for place in range(len(system.permutations))) for row in rows}
+    assert plain.states == len(rows)
+    assert symmetric.states == len(orbits) < plain.states
+
+
+class Unlisted(DecidesAnId):
+    messages: ClassVar[tuple[type[Message], ...]] = ()
+
+
+def test_a_message_whose_kind_is_not_listed_is_refused_in_every_life() -> None:
+    with pytest.raises(BadValueError, match="lists") as caught:
+        explore(Unlisted(), 2)
+    assert "Hello" in str(caught.value)
+    for life in LIVES:
+        with pytest.raises(BadValueError, match="lists"):
+            simulate(Unlisted(), size=2, until=5, life=life)
+    with pytest.raises(BadValueError, match="lists"):
+        QuantasRounds().simulate(Unlisted(), rounds=5, size=2)

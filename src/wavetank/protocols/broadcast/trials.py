@@ -57,6 +57,8 @@ class Setting:
             requests=self.requests,
             faults=self.faults,
             scheduler=self.scheduler,
+            # Deliveries cannot be taken back: what is broken stays broken.
+            invariant="at-the-end",
         )
 
 

@@ -362,12 +362,39 @@ class Raft:
         return (size - 1) // 2
 
     def violation(self, snapshot: Snapshot) -> str:
-        """Return which of Raft's safety properties is broken: one leader a term, one command a place of the log."""
+        """Return which of Raft's safety properties is broken.
+
+        One leader a term; logs that agree on the term of a place agree on all up to it; a leader of the latest term
+        has every entry that is committed; one command a place of the log is applied.
+        """
         leaders: dict[int, int] = {}
+        servers: list[tuple[int, RaftNode]] = []
         for index, outer in enumerate(snapshot.nodes):
             node = getattr(outer, "inner", outer)
-            if isinstance(node, RaftNode) and node.role == "leader" and not getattr(outer, "down", False):
+            if not isinstance(node, RaftNode):
+                continue
+            if index in snapshot.correct:
+                servers.append((index, node))
+            if node.role == "leader" and not getattr(outer, "down", False):
                 other = leaders.setdefault(node.term, index)
                 if other != index:
                     return f"nodes {other} and {index} both lead term {node.term}"
-        return disagreement(snapshot)
+        return _broken_logs(servers, leaders) or disagreement(snapshot)
+
+
+def _broken_logs(servers: list[tuple[int, RaftNode]], leaders: dict[int, int]) -> str:
+    """Return how log matching or leader completeness is broken, or ""."""
+    for place, (index, one) in enumerate(servers):
+        for other_index, other in servers[place + 1 :]:
+            last = min(len(one.log), len(other.log)) - 1
+            while one.log[last].term != other.log[last].term:
+                last -= 1
+            if one.log[: last + 1] != other.log[: last + 1]:
+                return f"the logs of nodes {index} and {other_index} agree on the term of place {last}, but not before"
+    latest = max([node.term for _, node in servers], default=0)
+    nodes = dict(servers)
+    leader = leaders.get(latest, _NOTHING)
+    for index, node in servers if leader in nodes else ():
+        if nodes[leader].log[: node.commit + 1] != node.log[: node.commit + 1]:
+            return f"node {leader} leads term {latest} without what node {index} has committed"
+    return ""

@@ -8,21 +8,22 @@ sooner or later on all of them, and shows what is wrong as a message sequence ch
 >>> print(explore(MyAlgorithm(), 3, environment=Environment(crashes=1)).outcome)  # doctest: +SKIP
 """
 
+from wavetank.protocols.explore.clock import Clock
 from wavetank.protocols.explore.environment import AnyOf, Environment, Symmetry
 from wavetank.protocols.explore.explorer import (
-    Counterexample,
     Exploration,
-    Judgement,
     SearchBudget,
     explore,
     replay,
     violation_of,
 )
-from wavetank.protocols.explore.system import Action
+from wavetank.protocols.explore.parts import Action
+from wavetank.protocols.explore.verdicts import Counterexample, Judgement
 
 __all__ = [
     "Action",
     "AnyOf",
+    "Clock",
     "Counterexample",
     "Environment",
     "Exploration",

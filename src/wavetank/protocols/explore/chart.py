@@ -53,6 +53,8 @@ def step_in_words(step: Step, path: Path) -> str:
         found = f"{action.sender}->{node} {message_in_words(action.what)}"
         found += {"drop": " is lost", "duplicate": " will come twice"}.get(kind, "")
         found += " (node is down)" if step.lost else ""
+    elif kind == "tick":
+        found = "a round passes"
     elif kind == "choose":
         found = f"{node} sends what it likes" if CHOICE in str(action.what) else f"{node} chooses {action.what}"
     elif kind == "request":
@@ -64,6 +66,15 @@ def step_in_words(step: Step, path: Path) -> str:
     for number, result in step.replied:
         found += f"; answers #{number}: {result!r}"
     return found + (f"; {step.broken}" if step.broken else "")
+
+
+def _in_words(path: Path, at: int) -> str:
+    """Return step ``at`` in one line; a step of the clock says what time it is."""
+    found = step_in_words(path.steps[at], path)
+    if path.steps[at].action.kind != "tick":
+        return found
+    now = sum(step.action.kind == "tick" for step in path.steps[: at + 1])
+    return f"{found}: time {now}"
 
 
 def as_text(path: Path, *, says: str = "", cycle: int = 0, width: int = 80) -> str:
@@ -92,7 +103,7 @@ def as_text(path: Path, *, says: str = "", cycle: int = 0, width: int = 80) -> s
         _draw(drawn, columns, step)
         head = f"{at:>{numbers}} {'~' if repeats else ' '}"
         drawn[: len(head)] = head
-        words = textwrap.wrap(step_in_words(step, path), max(width - edge, 12)) or [""]
+        words = textwrap.wrap(_in_words(path, at - 1), max(width - edge, 12)) or [""]
         lines.append(("".join(drawn) + words[0]).rstrip())
         up[step.action.node] = {"crash": False, "recover": True}.get(step.action.kind, up[step.action.node])
         for more in words[1:]:
@@ -120,6 +131,10 @@ def _lifelines(columns: list[int], up: list[bool], width: int) -> list[str]:
 
 def _draw(row: list[str], columns: list[int], step: Step) -> None:
     action = step.action
+    if action.kind == "tick":
+        for column in range(columns[0], columns[-1] + 1):
+            row[column] = "." if row[column] == " " else row[column]
+        return
     if action.kind not in _MESSAGES:
         marks = {"timer": "*", "request": "?", "crash": "X", "recover": "^", "choose": "!"}
         row[columns[action.node]] = marks[action.kind]
@@ -164,7 +179,7 @@ def as_svg(path: Path, *, says: str = "", cycle: int = 0) -> str:
     gap = 110 if size <= 6 else 70
     columns = [_MARGIN + gap * node for node in range(size)]
     left = columns[-1] + 40
-    words = [textwrap.wrap(step_in_words(step, path), 84)[:2] for step in steps]
+    words = [textwrap.wrap(_in_words(path, at), 84)[:2] for at in range(len(steps))]
     longest = max([len(line) for lines in words for line in lines] + [len(says) - 30, 20])
     width, bottom = round(left + longest * 7.3 + 24), _TOP + _LINE * (len(steps) + 1)
     height = bottom + 44
@@ -218,6 +233,8 @@ def _lifelines_svg(path: Path, columns: list[int], bottom: int) -> list[str]:
 
 def _mark_svg(step: Step, columns: list[int], y: int, sent_y: int) -> str:
     action = step.action
+    if action.kind == "tick":
+        return f'<path class="l d" d="M{columns[0]} {y}H{columns[-1]}"/>'
     x = columns[action.node]
     if action.kind == "crash":
         return f'<path class="m x" d="M{x - 6} {y - 6}l12 12m0-12l-12 12"/>'

@@ -1,7 +1,8 @@
 """``wavetank check`` for instance files: a protocol, how many nodes, what may go wrong; every interleaving is explored.
 
 A file says ``[instance]`` (protocol, size, requests, properties, order), ``[parameters]`` of the protocol,
-``[environment]``, ``[[faults]]`` and ``[budget]``; every table but the first may be left out.
+``[environment]``, ``[clock]``, ``[[faults]]`` and ``[budget]``; every table but the first may be left out.  Time passes
+where there is a table ``[clock]``, be it empty, or with ``--set clock=discrete``.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ from typing import Any, NoReturn
 from wavetank import catalog
 from wavetank.errors import BadFileError, WavetankError, nearest_of
 from wavetank.protocols.checking import Budget, CheckReport, Verdict
+from wavetank.protocols.explore.clock import Clock
 from wavetank.protocols.explore.environment import Environment
-from wavetank.protocols.explore.explorer import ORDERS, Exploration, Judgement, SearchBudget, explore
+from wavetank.protocols.explore.explorer import ORDERS, Exploration, SearchBudget, explore
+from wavetank.protocols.explore.verdicts import Judgement, limits_in_words
 from wavetank.protocols.explore.views import Predicate
 from wavetank.protocols.faults import FAULTS, Fault
 from wavetank.protocols.interfaces import Algorithm, Snapshot
 from wavetank.protocols.simulation import Request
 from wavetank.settings import check_parameters, setting
 
-_TABLES = ("instance", "parameters", "environment", "faults", "budget")
+_TABLES = ("instance", "parameters", "environment", "clock", "faults", "budget")
+_CLOCKS = ("", "none", "discrete")
 _PROPERTIES = ("answered", "decided")
 # Text of a terminal of 80 columns, less the indent of evidence.
 _WIDTH = 66
 _LARGEST_BYTES = 2**20
+_MOST_DEPTH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,7 @@ class InstanceCheck:
 
     order: str = setting("", says="order of the search, in place of the file's", choices=("", *ORDERS))
     states: int = setting(0, says="budget of states, in place of the file's; 0 for that", low=0)
+    clock: str = setting("", says="whether time passes, in place of the file's table [clock]", choices=_CLOCKS)
 
     def check(self, path: Path, budget: Budget) -> CheckReport:
         """Read an instance file and explore it.
@@ -89,6 +95,10 @@ class InstanceCheck:
             place = re.search(r"\(at (line \d+, column \d+)\)", str(error))
             where = f"{path}, {place[1]}" if place else f"{path}, at its end"
             raise BadFileError("The file is not TOML.", given=str(error), where=where) from error
+        except RecursionError as error:
+            raise _too_deep(path) from error
+        if _depth(tables) > _MOST_DEPTH:
+            raise _too_deep(path)
         file = _File(path, text)
         for name in tables:
             if name not in _TABLES:
@@ -97,6 +107,8 @@ class InstanceCheck:
         algorithm = file.protocol(instance.protocol, tables)
         limits = _Budget(**file.table(_Budget, tables, "budget"))
         environment = file.made(Environment, file.table(Environment, tables, "environment"), "environment")
+        clock = file.made(Clock, file.table(Clock, tables, "clock"), "clock")
+        timed = "clock" in tables if not self.clock else self.clock == "discrete"
         faults = file.faults(tables, instance.size)
         requests = file.requests(instance)
         spend = SearchBudget(
@@ -118,6 +130,7 @@ class InstanceCheck:
                 eventually={name: _property(name, len(requests)) for name in instance.eventually},
                 budget=spend,
                 seed=instance.seed,
+                clock=clock if timed else None,
             )
         except WavetankError as error:
             raise _located(error, f"{path}, [instance]") from error
@@ -175,8 +188,16 @@ class _File:
     def protocol(self, name: str, tables: Mapping[str, Any]) -> Algorithm:
         """Return the protocol with its parameters."""
         entries = {entry.name: entry for entry in catalog.everything() if entry.shape == "node"}
-        if name not in entries or not _is_algorithm(entries[name]):
-            nodes = sorted(each for each, entry in entries.items() if _is_algorithm(entry))
+        if name in entries and explorable(entries[name]):
+            self.refuse(
+                f"{name} cannot be explored: {explorable(entries[name])}.",
+                "instance",
+                "protocol",
+                given=name,
+                hint=f"wavetank show {name} says how it runs",
+            )
+        if name not in entries:
+            nodes = sorted(each for each, entry in entries.items() if not explorable(entry))
             problem = f"There is no protocol named {name!r}." if name else "The file names no protocol."
             self.refuse(problem, "instance", "protocol", given=name, allowed=nodes, nearest=nearest_of(name, nodes))
         entry = entries[name]
@@ -225,12 +246,42 @@ class _File:
         return found
 
 
-def _is_algorithm(entry: catalog.SystemEntry) -> bool:
-    """Return whether an entry makes nodes that exchange messages: other areas have nodes of their own."""
-    if not entry.object.startswith("wavetank.") or entry.area == "protocols":
-        kind = entry.load()
-        return hasattr(kind, "messages") and hasattr(kind, "node") and hasattr(kind, "violation")
-    return False
+def explorable(entry: catalog.SystemEntry) -> str:
+    """Return why a system of the catalog cannot be explored, "" when it can.
+
+    Parameters
+    ----------
+    entry : SystemEntry
+    """
+    if entry.shape != "node" or (entry.object.startswith("wavetank.") and entry.area != "protocols"):
+        return "it does not make nodes that exchange messages"
+    kind = entry.load()
+    if all(hasattr(kind, name) for name in ("messages", "node", "violation")):
+        return ""
+    if entry.object.startswith("wavetank.protocols.population."):
+        return "its agents meet in pairs and exchange no messages"
+    if entry.object.startswith("wavetank.protocols.consistency."):
+        return "its replicas run in an event loop of their own and are no nodes"
+    return "it runs programs of others, and makes no nodes that exchange messages"
+
+
+def _depth(tables: Mapping[str, Any]) -> int:
+    """Return how many tables and lists stand inside each other, at most; without recursion."""
+    level: list[Any] = [tables]
+    depth = 0
+    while level:
+        depth += 1
+        inner = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+    return depth
+
+
+def _too_deep(path: Path) -> BadFileError:
+    return BadFileError(
+        "The file is nested too deeply for an instance.",
+        allowed=f"up to {_MOST_DEPTH} tables and lists inside each other",
+        where=str(path),
+    )
 
 
 def _text_of(path: Path) -> str:
@@ -285,11 +336,14 @@ def _more_than_it_bears(algorithm: Algorithm, size: int, faults: Sequence[Fault]
 
 
 def _report(path: Path, instance: _Instance, found: Exploration, remark: str) -> CheckReport:
-    covered = "all" if found.complete else f"not all: {found.stopped_by}"
+    limits = limits_in_words(found.system)
+    covered = "all" + (f" {limits}" if limits else "") if found.complete else f"not all: {found.stopped_by}"
+    if found.beyond_horizon:
+        covered = f"not all: {found.beyond_horizon:,} at the horizon of the clock"
     facts = [
         ("protocol", f"{instance.protocol}, {instance.size} nodes"),
         ("states", f"{found.states:,} ({covered}), {found.transitions:,} steps, {found.terminal_states:,} ends"),
-        ("speed", f"{found.states_per_s:,.0f} states a second; handlers ran {found.handler_calls:,} times"),
+        ("speed", f"{found.states_per_s:,.0f} states per second; handlers ran {found.handler_calls:,} times"),
     ]
     if remark:
         facts.append(("beyond its promise", remark))
@@ -299,7 +353,7 @@ def _report(path: Path, instance: _Instance, found: Exploration, remark: str) ->
             outcome=each.outcome,
             says=each.says,
             by=found.order,
-            evidence=each.example.chart(_WIDTH) if each.example is not None and each.outcome == "violated" else "",
+            evidence=each.example.chart(_WIDTH) if each.example is not None and each.outcome != "holds" else "",
         )
         for each in found.judgements
     ]
@@ -313,7 +367,7 @@ def _report(path: Path, instance: _Instance, found: Exploration, remark: str) ->
 
 
 def _page(subject: str, facts: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> str:
-    drawn = [each for each in judgements if each.example is not None and each.outcome == "violated"]
+    drawn = [each for each in judgements if each.example is not None and each.outcome != "holds"]
     if not drawn:
         return ""
     rows = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in facts)

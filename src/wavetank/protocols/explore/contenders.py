@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from wavetank.errors import BadValueError
 from wavetank.protocols.explore.environment import COUNTED, Environment
 from wavetank.protocols.explore.explorer import ORDERS, SearchBudget, explore
-from wavetank.protocols.explore.values import Opaque, canonical, copied
-from wavetank.protocols.interfaces import Algorithm, Message, Node, Snapshot
+from wavetank.protocols.explore.values import canonical, copied
+from wavetank.protocols.interfaces import Algorithm, Message, Node, Opaque, Snapshot
 from wavetank.rng import Draws
 from wavetank.settings import setting
 

@@ -32,8 +32,8 @@ DONE, NEEDS_ROOM, NEEDS_STEPS = range(3)
 
 # Places in the array of counters.
 (
-    STATES, NUMBERS, EDGES, STEPS, TERMINAL, MISSING, UNSEEN, AGAIN, TOP, EXPANDED, MOST, MOST_SENDS,
-) = range(12)  # fmt: skip
+    STATES, NUMBERS, EDGES, STEPS, TERMINAL, MISSING, UNSEEN, AGAIN, TOP, EXPANDED, MOST, MOST_SENDS, BEYOND,
+) = range(13)  # fmt: skip
 
 # A state that nothing but faults and choices can leave, in its flags; the lower bits are the caller's.
 IS_TERMINAL = np.uint8(128)
@@ -52,6 +52,10 @@ class Tables(NamedTuple):
     ----------
     event_node, event_cost, event_channel, event_obliged : int32 array (events,)
         Whom an event happens to, the counter it draws on (-1: none), its link (-1: no message), whether it must happen.
+    event_ready, event_later : int32 array (events,)
+        Whether a message may arrive by now; the same message one round later, -1 when it must arrive first.
+    local_idle : int32 array (locals,)
+        Whether a local state waits for no time to come.
     menu_start : int32 array (locals + 1,)
     menu : int32 array
         The events of local state i are ``menu[menu_start[i]:menu_start[i + 1]]``.
@@ -60,6 +64,7 @@ class Tables(NamedTuple):
     step_keys, step_values : int64 array, int32 array (a power of two,)
         Hash table from ``local << 32 | event`` to a step; -2 for one that was asked for.
     step_local, step_replies : int32 array (steps,)
+        Of the clock's step, -1 where time may not pass and -2 where the horizon was reached.
     sends_start : int32 array (steps + 1,)
     sends : int32 array
     merge_keys, merge_values : int64 array, int32 array
@@ -73,6 +78,9 @@ class Tables(NamedTuple):
     event_cost: Int32s
     event_channel: Int32s
     event_obliged: Int32s
+    event_ready: Int32s
+    event_later: Int32s
+    local_idle: Int32s
     menu_start: Int32s
     menu: Int32s
     views: Int32s
@@ -94,8 +102,9 @@ class Store(NamedTuple):
 
     Parameters
     ----------
-    counters : int64 array (12,)
-        By the places above: how much was found, and what the state at hand needs (``MOST`` successors).
+    counters : int64 array (13,)
+        By the places above: how much was found, what the state at hand needs (``MOST`` successors), and in how many
+        states only the horizon kept time from passing (``BEYOND``).
     keys : uint64 array (a power of two, 2)
         Fingerprints; (0, 0) is an empty place.
     places : int32 array
@@ -157,6 +166,8 @@ class Shape(NamedTuple):
         1 to keep all edges.
     deep : int
         1 for depth first: ``todo`` is a stack.
+    tick : int
+        The event that lets a round pass; -1 without a clock.
     """
 
     nodes: int
@@ -167,6 +178,7 @@ class Shape(NamedTuple):
     exact: int
     edges: int
     deep: int
+    tick: int
 
 
 @compiled(uint64(int64, int64, int64))
@@ -413,6 +425,59 @@ def _ask(store: Store, key: int, kind: int) -> None:
 
 
 @compiled
+def _passes(row: Int32s, fixed: int, length: int, possible: bool, shape: Shape, tables: Tables, store: Store) -> int:
+    """Return 1 when a round may pass, 0 when not, -1 when steps are not known yet, 2 when only the horizon forbids it.
+
+    Where nothing can ever happen any more, and where a round changes nothing, it does not pass.
+    """
+    changes = False
+    for at in range(fixed, length):
+        later = tables.event_later[row[at]]
+        if later < 0:
+            return 0
+        changes |= later != row[at]
+    moves = possible or length > fixed
+    known = True
+    due = False
+    beyond = False
+    for node in range(shape.nodes):
+        key = (np.int64(row[node]) << 32) | np.int64(shape.tick)
+        step = find_key(tables.step_keys, tables.step_values, key)
+        if step < 0:
+            known = False
+            if step == -1:
+                put_key(tables.step_keys, tables.step_values, key, _ASKED)
+                _ask(store, key, 0)
+            continue
+        after = tables.step_local[step]
+        due |= after == -1
+        beyond |= after == -2
+        changes |= after != row[node]
+        moves |= tables.local_idle[row[node]] == 0
+    if not known:
+        return -1
+    if due or not moves:
+        return 0
+    if beyond:
+        return 2
+    return int(changes)
+
+
+@compiled
+def _pass(row: Int32s, fixed: int, length: int, shape: Shape, tables: Tables, scratch: Int32s) -> int:
+    """Write the state one round later; return its length."""
+    size = fixed
+    for node in range(shape.nodes):
+        key = (np.int64(row[node]) << 32) | np.int64(shape.tick)
+        scratch[node] = tables.step_local[find_key(tables.step_keys, tables.step_values, key)]
+    for at in range(shape.nodes, fixed):
+        scratch[at] = row[at]
+    for at in range(fixed, length):
+        size = _insert(scratch, fixed, size, tables.event_later[row[at]], shape, tables)
+    return size
+
+
+@compiled
 def expand(todo: Int32s, first: int, last: int, shape: Shape, tables: Tables, store: Store, scratch: Int32s) -> int:
     """Expand states and enter what follows from them.
 
@@ -453,7 +518,7 @@ def expand(todo: Int32s, first: int, last: int, shape: Shape, tables: Tables, st
         start = store.starts[state - store.base[1]] - store.base[0]
         length = store.starts[state - store.base[1] + 1] - store.base[0] - start
         # Room for all that can follow.
-        most = 3 * (length - fixed)
+        most = 3 * (length - fixed) + 1 + nodes
         for node in range(nodes):
             local = store.numbers[start + node]
             most += tables.menu_start[local + 1] - tables.menu_start[local]
@@ -486,6 +551,8 @@ def expand(todo: Int32s, first: int, last: int, shape: Shape, tables: Tables, st
                 if mark == previous:
                     continue
                 previous = mark
+                if tables.event_ready[event] == 0:
+                    continue
                 begin = 0
                 end = 1
             else:
@@ -530,6 +597,10 @@ def expand(todo: Int32s, first: int, last: int, shape: Shape, tables: Tables, st
                             plan[0, count] = event
                             plan[1, count] = how
                             count += 1
+        passes = 0
+        if shape.tick >= 0:
+            passes = _passes(row, fixed, length, count > 0, shape, tables, store)
+            known &= passes >= 0
         if not known:
             if shape.deep == 1:
                 return 2
@@ -540,6 +611,22 @@ def expand(todo: Int32s, first: int, last: int, shape: Shape, tables: Tables, st
         counters[EXPANDED] += 1
         if shape.deep == 1:
             counters[TOP] -= 1
+        # Where only the horizon ends a run, it does not end.
+        obliged += passes
+        counters[BEYOND] += int(passes == 2)
+        if passes == 1:
+            counters[STEPS] += 1
+            size = _pass(row, fixed, length, shape, tables, scratch)
+            one, two = fingerprint(scratch, size, shape, tables)
+            target, new = enter(scratch, size, one, two, state, shape.tick * 3, shape, tables, store)
+            if shape.edges == 1:
+                store.edges[counters[EDGES], 0] = state
+                store.edges[counters[EDGES], 1] = target
+                store.edges[counters[EDGES], 2] = shape.tick * 3
+                counters[EDGES] += 1
+            if new and shape.deep == 1:
+                todo[counters[TOP]] = target
+                counters[TOP] += 1
         if obliged == 0:
             store.flags[state] |= IS_TERMINAL
             counters[TERMINAL] += 1

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavetank.errors import BadValueError, nearest_of
-from wavetank.protocols.explore.system import ACT, Action, Kind, System
+from wavetank.protocols.explore.parts import ACT, Action, Kind
+from wavetank.protocols.explore.system import System
 from wavetank.protocols.interfaces import Snapshot
 
 MOST_REPLAYED = 200_000
@@ -67,6 +68,20 @@ class Path:
         """Return the actions; :func:`follow` takes them."""
         return [step.action for step in self.steps]
 
+    @property
+    def reads_time(self) -> bool:
+        """Return whether a node read the time on the way while there was no clock."""
+        system = self.system
+        if system.starts_timed:
+            return True
+        steps = zip(self.rows, self.actions, strict=False)
+        numbers = [(row, system.step(action)) for row, action in steps]
+        return any(
+            found is not None and (row[action.node], found[1]) in system.timed
+            for (row, found), action in zip(numbers, self.actions, strict=True)
+            if found is not None and found[0] == ACT
+        )
+
     def snapshot(self, at: int = -1) -> Snapshot:
         """Return the state after so many steps; the last by default."""
         return self.system.snapshot(self.rows[at])
@@ -117,7 +132,7 @@ def follow(system: System, actions: Sequence[Action], *, skip: bool = False) -> 
 def _told(system: System, row: tuple[int, ...], numbers: tuple[int, int], after: tuple[int, ...]) -> Step:
     how, number = numbers
     action, event = system.action(numbers), system.events[number]
-    if how != ACT:
+    if how != ACT or event.kind == Kind.TICK:
         return Step(action)
     before, now = system.locals[row[event.node]], system.locals[after[event.node]]
     step = system.transition(row[event.node], number)

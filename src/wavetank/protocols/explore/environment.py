@@ -1,7 +1,8 @@
 """What may happen around the nodes of an explored instance, and what an algorithm says about its symmetry.
 
 Every kind of misfortune has a bound, so that the number of states stays finite: at most so many messages are lost, so
-many nodes crash.  Time is abstract: any timer that is set may run out next, however long it was set for.
+many nodes crash.  Without a clock (:mod:`~wavetank.protocols.explore.clock`) time is abstract: any timer that is set
+may run out next, however long it was set for.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Environment:
         ``any-time``, ``when-quiet`` (only when no message is in transit: time-outs longer than any delay) or ``never``.
     draws : str
         ``counted``: how many random numbers a node drew is part of its state.  ``fresh``: every call of a handler draws
-        the same numbers, which is exact where randomness only says how long timers are set, as time is abstract.
+        the same numbers, which is exact where randomness only says how long timers are set and there is no clock.
     drops, duplicates, crashes, recoveries, timeouts : int or "unlimited"
         How often each may happen in one run of the system.  A crashed node loses everything but what it saved; what
         arrives while it is down is lost.

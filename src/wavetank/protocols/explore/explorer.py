@@ -20,17 +20,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from wavetank.errors import BadValueError, nearest_of
 from wavetank.protocols.explore import core
+from wavetank.protocols.explore.clock import Clock, ClockWasRead
 from wavetank.protocols.explore.counterexample import Path, follow, shortened
 from wavetank.protocols.explore.environment import Environment
 from wavetank.protocols.explore.liveness import never, obliged_causes
+from wavetank.protocols.explore.parts import OBLIGED, Action
 from wavetank.protocols.explore.search import OutOfBudget, Search, resident_bytes
-from wavetank.protocols.explore.system import Action, System
+from wavetank.protocols.explore.system import System
+from wavetank.protocols.explore.verdicts import Counterexample, Judgement, Outcome, limits_in_words, on_time
 from wavetank.protocols.explore.views import Predicate, Views
 from wavetank.protocols.faults import Fault
 from wavetank.protocols.interfaces import Algorithm
@@ -42,8 +45,6 @@ ORDERS = ("breadth-first", "depth-first", "random")
 
 # One bit is for invariants, one says that a state is terminal.
 MOST_PREDICATES = 6
-
-Outcome = Literal["holds", "violated", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,65 +75,6 @@ class SearchBudget:
                 raise BadValueError("A budget is more than nothing.", given=value, where=name)
 
 
-@dataclass(frozen=True)
-class Counterexample:
-    """A run to a state that must not be, or one that never does what it must.
-
-    Parameters
-    ----------
-    says : str
-        What is wrong at its end.
-    path : Path
-    cycle : int
-        How many of the last steps repeat for ever; 0 when the run ends.
-    """
-
-    says: str
-    path: Path
-    cycle: int = 0
-
-    @property
-    def actions(self) -> list[Action]:
-        """Return the actions, for :func:`replay`."""
-        return self.path.actions
-
-    def chart(self, width: int = 80) -> str:
-        """Return the run as a message sequence chart in text, ``width`` columns wide."""
-        from wavetank.protocols.explore.chart import as_text
-
-        return as_text(self.path, says=self.says, cycle=self.cycle, width=width)
-
-    def svg(self) -> str:
-        """Return the run as a message sequence chart, an SVG document that needs nothing else."""
-        from wavetank.protocols.explore.chart import as_svg
-
-        return as_svg(self.path, says=self.says, cycle=self.cycle)
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What is known of one property.
-
-    Parameters
-    ----------
-    name : str
-    kind : str
-        ``always``, ``eventually`` or ``sometimes``.
-    outcome : str
-        ``holds``, ``violated`` or ``undecided``.
-    says : str
-        What was found, or why nothing was.
-    example : Counterexample or None
-        Of a violation; of a ``sometimes`` that holds, the run that shows it.
-    """
-
-    name: str
-    kind: str
-    outcome: Outcome
-    says: str = ""
-    example: Counterexample | None = None
-
-
 @dataclass(kw_only=True)
 class Exploration:
     """What a search found.
@@ -159,6 +101,8 @@ class Exploration:
         One for each property; ``invariant`` is the algorithm's own ``violation``.
     terminal : list of Path
         Runs to the first few terminal states.
+    beyond_horizon : int
+        States in which time went on beyond the horizon of the clock.
     """
 
     system: System
@@ -175,6 +119,7 @@ class Exploration:
     seconds: float = 0.0
     judgements: list[Judgement] = field(default_factory=list)
     terminal: list[Path] = field(default_factory=list)
+    beyond_horizon: int = 0
 
     @property
     def outcome(self) -> Outcome:
@@ -215,6 +160,7 @@ def explore(
     budget: SearchBudget | None = None,
     seed: int = 0,
     terminal: int = 3,
+    clock: Clock | None = None,
 ) -> Exploration:
     """Explore every interleaving of a small instance.
 
@@ -251,6 +197,9 @@ def explore(
         Of the nodes' random streams, and of random walks.
     terminal : int
         How many terminal states to keep a run to.
+    clock : Clock, optional
+        How time passes.  By default there is no time: any timer that is set may run out next.  Where a node or a
+        predicate then reads ``context.now``, what depends on it is ``undecided``.
 
     Raises
     ------
@@ -261,23 +210,35 @@ def explore(
     budget = budget or SearchBudget()
     _check(order, symmetry, exact, always, eventually, sometimes, budget)
     began = time.monotonic()
-    system = System(
-        algorithm,
-        size,
-        requests=requests,
-        environment=environment,
-        faults=faults,
-        topology=topology,
-        symmetry=symmetry,
-        seed=seed,
-    )
-    predicates = [*eventually.items(), *sometimes.items()]
-    views = Views(system, predicates, _invariant(algorithm, always))
-    found = Exploration(system=system, order=order)
-    if order == "random":
-        _walk(found, views, list(eventually), list(sometimes), budget, seed, terminal)
-    else:
-        _search(found, views, list(eventually), list(sometimes), budget, exact=exact, terminal=terminal)
+
+    def searched(absolute: bool) -> tuple[Exploration, Views]:
+        system = System(
+            algorithm,
+            size,
+            requests=requests,
+            environment=environment,
+            faults=faults,
+            topology=topology,
+            symmetry=symmetry,
+            seed=seed,
+            clock=clock,
+            absolute=absolute,
+        )
+        views = Views(system, [*eventually.items(), *sometimes.items()], _invariant(algorithm, always))
+        found = Exploration(system=system, order=order)
+        if order == "random":
+            _walk(found, views, list(eventually), list(sometimes), budget, seed, terminal)
+        else:
+            _search(found, views, list(eventually), list(sometimes), budget, exact=exact, terminal=terminal)
+        return found, views
+
+    try:
+        found, views = searched(False)
+    except ClockWasRead:
+        # The time is no part of the states unless it makes a difference.
+        found, views = searched(True)
+    system = found.system
+    found.judgements = [on_time(each, found) for each in found.judgements]
     found.local_states, found.handler_calls, found.judged = len(system.locals), system.handler_calls, views.calls
     found.seconds = time.monotonic() - began
     return found
@@ -405,7 +366,8 @@ def _search(
         found.judgements.append(Judgement("invariant", "always", "violated", says, Counterexample(says, path)))
     else:
         found.judgements.append(_unbroken(found))
-    obliged = obliged_causes([event.kind in (0, 1, 2) for event in system.events])
+    found.beyond_horizon = int(search.counters[core.BEYOND])
+    obliged = obliged_causes([event.kind in OBLIGED for event in system.events])
     ends = (flags & core.IS_TERMINAL) != 0
     cut = np.zeros(ends.size, np.bool_)
     if found.complete and eventually and system.bounds_timeouts:
@@ -421,7 +383,9 @@ def _search(
             found.judgements.append(Judgement(name, "eventually", "undecided", _cut_short(system)))
             continue
         if lasso is None:
-            found.judgements.append(Judgement(name, "eventually", "holds", "on every fair run"))
+            limits = limits_in_words(system)
+            says = "on every fair run" + (f" {limits}" if limits else "")
+            found.judgements.append(Judgement(name, "eventually", "holds", says))
             continue
         causes = [*lasso.steps, *lasso.cycle]
         path = follow(system, [system.action((cause % 3, cause // 3)) for cause in causes])
@@ -444,9 +408,15 @@ def _cut_short(system: System) -> str:
     )
 
 
+def _covered(found: Exploration, every: str = "all") -> str:
+    """Return which states were visited; never "all" where a bound kept runs short."""
+    limits = limits_in_words(found.system)
+    return f"the {found.states:,} states {limits}" if limits else f"{every} {found.states:,} states"
+
+
 def _unbroken(found: Exploration) -> Judgement:
     if found.complete:
-        return Judgement("invariant", "always", "holds", f"in all {found.states:,} states")
+        return Judgement("invariant", "always", "holds", f"in {_covered(found)}")
     says = f"unbroken in {found.states:,} states; {found.stopped_by}"
     return Judgement("invariant", "always", "undecided", says)
 
@@ -456,7 +426,7 @@ def _seen(found: Exploration, name: str, path: Path | None) -> Judgement:
         says = f"after {len(path.steps)} steps"
         return Judgement(name, "sometimes", "holds", says, Counterexample(f"{name}: {says}", path))
     if found.complete:
-        return Judgement(name, "sometimes", "violated", f"{name} in none of {found.states:,} states")
+        return Judgement(name, "sometimes", "violated", f"{name} in none of {_covered(found, 'the')}")
     return Judgement(name, "sometimes", "undecided", f"not seen in {found.states:,} states; {found.stopped_by}")
 
 
@@ -512,7 +482,9 @@ def _walk(
                         seen_ends.add(row)
                         if len(found.terminal) < terminal:
                             found.terminal.append(replayed(steps))
-                    for place in () if system.held_timers(row) else range(1, 1 + len(eventually)):
+                    for place in (
+                        () if system.held_timers(row) or system.at_horizon(row) else range(1, 1 + len(eventually))
+                    ):
                         if not held >> place & 1 and place not in missed:
                             missed[place] = replayed(steps)
                 if not possible or len(steps) >= (budget.depth or 100) or visited >= budget.states:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError
 from wavetank.protocols.explore import core
 from wavetank.protocols.explore.environment import CHANNELS, COUNTED
-from wavetank.protocols.explore.system import COST, TIMEOUTS, Kind, System
+from wavetank.protocols.explore.parts import COST, OBLIGED, TIMEOUTS, Kind
+from wavetank.protocols.explore.system import System
 from wavetank.protocols.explore.views import Views
 
 # States in one call of the loop: short enough to look at the clock, long enough to forget the call.
@@ -133,8 +134,10 @@ class Search:
             exact=int(exact),
             edges=int(edges),
             deep=int(deep),
+            tick=system.tick,
         )
-        self._events = {name: Column(np.int32) for name in ("node", "cost", "channel", "obliged")}
+        self._events = {name: Column(np.int32) for name in ("node", "cost", "channel", "obliged", "ready", "later")}
+        self._idle = Column(np.int32)
         self._menu_start, self._menu = Column(np.int32), Column(np.int32)
         self._menu_start.extend([0])
         self._step_local, self._step_replies = Column(np.int32), Column(np.int32)
@@ -155,7 +158,7 @@ class Search:
         self._permutations = np.array(system.permutations, np.int32)
         self._longest = 2 * len(system.initial) + 16
         self._scratch = np.zeros(self._longest, np.int32)
-        self.counters = np.zeros(12, np.int64)
+        self.counters = np.zeros(13, np.int64)
         self._keys = np.zeros((4096, 2), np.uint64)
         self._places = np.zeros(4096, np.int32)
         self.parents = np.zeros(2048, np.int32)
@@ -279,6 +282,9 @@ class Search:
             event_cost=self._events["cost"].array,
             event_channel=self._events["channel"].array,
             event_obliged=self._events["obliged"].array,
+            event_ready=self._events["ready"].array,
+            event_later=self._events["later"].array,
+            local_idle=self._idle.array,
             menu_start=self._menu_start.array,
             menu=self._menu.array,
             views=self._view_ids.array,
@@ -348,15 +354,19 @@ class Search:
     def _sync(self) -> None:
         """Tell the loop of events and local states that are new."""
         system = self.system
+        least = 0 if system.clock is None else system.clock.least_delay
+        self._events["later"].extend(system.later[self._known_events :])
         for event in system.events[self._known_events :]:
             message = event.kind == Kind.RECEIVE
             self._events["node"].extend([event.node])
             self._events["cost"].extend([COST.get(event.kind, -1)])
             self._events["channel"].extend([event.sender * system.size + event.node if message else -1])
-            self._events["obliged"].extend([int(event.kind in (Kind.RECEIVE, Kind.TIMER, Kind.REQUEST))])
+            self._events["obliged"].extend([int(event.kind in OBLIGED)])
+            self._events["ready"].extend([int(not message or event.age >= least)])
         for number in range(self._known_locals, len(system.locals)):
             self._menu.extend(system.menus[number])
             self._menu_start.extend([self._menu.size])
+            self._idle.extend([int(system.idle(number))])
         self._renew_views()
         self._local_images = _with_images(
             self._local_images, system.local_images, self._known_locals, len(system.locals)

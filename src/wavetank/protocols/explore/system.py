@@ -18,211 +18,37 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from wavetank.errors import BadValueError
+from wavetank.protocols.explore.clock import DUE, HORIZON, NEVER_DUE, Clock, counted_down
 from wavetank.protocols.explore.environment import CHOICE, COUNTED, UNLIMITED, Environment, Symmetry
-from wavetank.protocols.explore.values import Opaque, canonical, copied, renamed
+from wavetank.protocols.explore.parts import (
+    ACT,
+    COST,
+    DROP,
+    DROPS,
+    DUPLICATE,
+    DUPLICATES,
+    NAMES,
+    OBLIGED,
+    TIMEOUTS,
+    Action,
+    Event,
+    Kind,
+    Local,
+    NodeContext,
+    Transition,
+)
+from wavetank.protocols.explore.values import canonical, copied, renamed
 from wavetank.protocols.faults import Fault, attach, byzantine_members
-from wavetank.protocols.interfaces import Algorithm, Message, Node, Snapshot
+from wavetank.protocols.interfaces import Algorithm, Node, Snapshot, unlisted
 from wavetank.protocols.network import Topology
 from wavetank.protocols.simulation import Request
-from wavetank.rng import Draws, stream_key
+from wavetank.rng import stream_key
 
 # Beyond this, looking at every permutation of a state costs more than the symmetry saves.
 MOST_PERMUTATIONS = 720
-
-DROPS, DUPLICATES, CRASHES, RECOVERIES, TIMEOUTS = range(len(COUNTED))
-
-
-class Kind(IntEnum):
-    """What an event does to its node."""
-
-    RECEIVE = 0
-    TIMER = 1
-    REQUEST = 2
-    CRASH = 3
-    RECOVER = 4
-    # A step that a Byzantine node may take and need not.
-    CHOOSE = 5
-
-
-COST = {Kind.CRASH: CRASHES, Kind.RECOVER: RECOVERIES, Kind.TIMER: TIMEOUTS}
-
-# How an event takes place: it acts, or its message is lost or doubled.
-ACT, DROP, DUPLICATE = range(3)
-
-
-class Event(NamedTuple):
-    """Something that can happen to one node.
-
-    Parameters
-    ----------
-    kind : Kind
-    node : int
-    sender : int
-        Of a message; -1 otherwise.
-    what : object
-        The message, the timer's name, or the number of the request.
-    """
-
-    kind: Kind
-    node: int
-    sender: int = -1
-    what: Any = None
-
-
-class Action(NamedTuple):
-    """One step of a run, in terms of the algorithm; lists of them are replayed.
-
-    Parameters
-    ----------
-    kind : str
-        ``deliver``, ``drop``, ``duplicate``, ``timer``, ``request``, ``crash``, ``recover`` or ``choose``.
-    node : int
-        To whom it happens; the receiver of a message.
-    sender : int
-        Of a message; -1 otherwise.
-    what : object
-        The message, the timer's name, or the number of the request.
-    """
-
-    kind: str
-    node: int
-    sender: int = -1
-    what: Any = None
-
-    def __str__(self) -> str:
-        if self.kind in ("deliver", "drop", "duplicate"):
-            return f"{self.kind} {self.sender} -> {self.node}: {self.what!r}"
-        return f"{self.kind} at {self.node}" + ("" if self.what is None else f": {self.what}")
-
-
-_NAMES = {
-    Kind.RECEIVE: "deliver",
-    Kind.TIMER: "timer",
-    Kind.REQUEST: "request",
-    Kind.CRASH: "crash",
-    Kind.RECOVER: "recover",
-    Kind.CHOOSE: "choose",
-}
-
-
-class Local:
-    """One state of one node, with everything that belongs to it alone."""
-
-    __slots__ = ("broken", "decisions", "draws", "given", "index", "node", "saved", "timers", "up")
-
-    def __init__(
-        self,
-        index: int,
-        node: Node,
-        timers: tuple[str, ...] = (),
-        saved: Mapping[str, Any] | None = None,
-        up: bool = True,
-        given: int = 0,
-        draws: int = 0,
-        decisions: Mapping[Any, Any] | None = None,
-        broken: str = "",
-    ) -> None:
-        self.index = index
-        self.node = node
-        self.timers = timers
-        self.saved = saved or {}
-        self.up = up
-        self.given = given
-        self.draws = draws
-        self.decisions = decisions or {}
-        self.broken = broken
-
-
-class Transition(NamedTuple):
-    """What one event does to one local state.
-
-    Parameters
-    ----------
-    local : int
-        The new local state.
-    sends : tuple of int
-        Events: the messages sent, in order.
-    replies : int
-        Number of the replies given; 0 for none.
-    """
-
-    local: int
-    sends: tuple[int, ...]
-    replies: int
-
-
-class _Context(Opaque):
-    """A node's side of the explorer."""
-
-    def __init__(self, index: int, size: int, peers: Sequence[int], key: int) -> None:
-        self.id = index
-        self.size = size
-        self.peers = peers
-        self.now = 0.0
-        self.rng = Draws(key)
-        self.timers: set[str] = set()
-        self.saved: dict[str, Any] = {}
-        self.decisions: dict[Any, Any] = {}
-        self.sent: list[tuple[int, Message]] = []
-        self.replies: dict[int, Any] = {}
-        self.contradiction = ""
-
-    def begin(self, local: Local) -> None:
-        """Take on what belongs to a local state."""
-        self.rng.count = local.draws
-        self.timers = set(local.timers)
-        self.saved = dict(local.saved)
-        self.decisions = dict(local.decisions)
-        self.sent = []
-        self.replies = {}
-        self.contradiction = ""
-
-    def send(self, to: int, message: Message) -> None:
-        """See Context."""
-        if to not in self.peers:
-            raise BadValueError(f"Node {self.id} has no link to node {to}.", given=to, allowed="those in context.peers")
-        self.sent.append((to, message))
-
-    def broadcast(self, message: Message) -> None:
-        """See Context."""
-        self.sent.extend([(to, message) for to in self.peers])
-
-    def set_timer(self, name: str, after: float) -> None:
-        """See Context."""
-        if not after > 0:
-            raise BadValueError(
-                "A timer runs out later than now.", given=after, where=f"node {self.id}, timer {name!r}"
-            )
-        self.timers.add(name)
-
-    def cancel_timer(self, name: str) -> None:
-        """See Context."""
-        self.timers.discard(name)
-
-    def save(self, key: str, value: Any) -> None:
-        """See Context."""
-        self.saved[key] = copied(value)
-
-    def load(self, key: str, default: Any = None) -> Any:
-        """See Context."""
-        return copied(self.saved[key]) if key in self.saved else default
-
-    def decide(self, value: Any, instance: Any = 0) -> None:
-        """See Context."""
-        known = self.decisions.setdefault(instance, value)
-        if known != value:
-            self.contradiction = f"node {self.id} decided {known!r}, then {value!r} in instance {instance!r}"
-
-    def reply(self, number: int, result: Any) -> None:
-        """See Context."""
-        self.replies.setdefault(number, result)
-
-    def record(self, metric: str, value: float = 1.0) -> None:
-        """See Context; figures are no part of a state."""
 
 
 class System:
@@ -246,11 +72,28 @@ class System:
         Whether states that differ by a renaming of interchangeable nodes count as one.
     seed : int
         Of the nodes' random streams.
+    clock : Clock, optional
+        How time passes; by default there is no time.
+    absolute : bool
+        Whether the time itself is a part of the states: needed where handlers read it.
+
+    Attributes
+    ----------
+    timed : set of (int, int)
+        Local states and events whose handler read the time while there was no clock.
+    starts_timed : bool
+        Whether a node did so when it was started.
+    has_timers : bool
+        Whether a node set a timer.
+    drew : bool
+        Whether a node drew random numbers.
 
     Raises
     ------
     BadValueError
-        For a size, request, fault or symmetry that makes no sense.
+        For a size, request, fault, clock or symmetry that makes no sense.
+    ClockWasRead
+        With a clock, when a handler reads the time and ``absolute`` is False.
     """
 
     def __init__(
@@ -264,12 +107,18 @@ class System:
         topology: Topology | None = None,
         symmetry: bool = False,
         seed: int = 0,
+        clock: Clock | None = None,
+        absolute: bool = False,
     ) -> None:
         if size < 1:
             raise BadValueError("An instance has nodes.", given=size, allowed="1 or more", where="size")
         self.algorithm = algorithm
         self.size = size
         self.environment = environment or Environment()
+        self.clock = clock
+        self.absolute = absolute and clock is not None
+        self.seed = seed
+        self._check_clock(symmetry)
         self.faults = tuple(faults)
         self.requests = tuple(requests)
         self.correct = frozenset(range(size)) - byzantine_members(faults)
@@ -284,9 +133,12 @@ class System:
             raise BadValueError("The topology has another size.", given=network.size, allowed=str(size))
         fresh = self._fresh_draws = self.environment.draws == "fresh"
         self.contexts = [
-            _Context(node, size, tuple(network.peers(node)), stream_key(seed, "node", -1 if fresh else node))
+            NodeContext(node, size, tuple(network.peers(node)), stream_key(seed, "node", -1 if fresh else node), clock)
             for node in range(size)
         ]
+        for context in self.contexts:
+            context.absolute = self.absolute
+        self._kinds = frozenset(algorithm.messages)
         self._asked: list[list[int]] = [[] for _ in range(size)]
         for number in sorted(range(len(self.requests)), key=lambda number: self.requests[number].at):
             node = self.requests[number].node
@@ -302,6 +154,12 @@ class System:
         self.decided: list[int] = []
         self._decided_ids: dict[Hashable, int] = {}
         self.transitions: dict[tuple[int, int], Transition] = {}
+        self.has_timers = False
+        self.timed: set[tuple[int, int]] = set()
+        self.starts_timed = False
+        self.drew = False
+        # For each event that is a message the same message one round later; -1 for one that is due.
+        self.later: list[int] = []
         self.handler_calls = 0
         # Number 0 is "no replies", both of a step and of a state.
         self.replies: list[dict[int, Any]] = [{}]
@@ -315,6 +173,7 @@ class System:
         self._symmetry: Symmetry | None = None
         if symmetry:
             self._symmetry, self.permutations = self._declared_symmetry(network)
+        self.tick = -1 if clock is None else self._intern_event(Event(Kind.TICK, -1))
         self.initial = self._start()
         if symmetry:
             self._check_symmetry()
@@ -325,7 +184,10 @@ class System:
         locals_, sends, replies = [], [], 0
         for index in range(self.size):
             fresh = Local(index, self._new_node(index))
+            if self.clock is not None:
+                fresh.pending = tuple(math.ceil(self.requests[number].at) for number in self._asked[index])
             local, sent, given = self._react(fresh, lambda node: node.start())
+            self.starts_timed = self.starts_timed or self.contexts[index].read
             locals_.append(self._intern_local(local))
             sends += sent
             replies = self.merged(replies, given)
@@ -337,21 +199,62 @@ class System:
         node.context = self.contexts[index]
         return node
 
+    def _check_clock(self, symmetry: bool) -> None:
+        if self.clock is None:
+            return
+        environment = self.environment
+        for where, given, allowed in (
+            ("channels", environment.channels, ("any-order", "fifo")),
+            ("timers", environment.timers, ("any-time",)),
+            ("timeouts", environment.timeouts, ("unlimited",)),
+            ("draws", environment.draws, ("counted",)),
+            ("symmetry", symmetry, (False,)),
+        ):
+            if given not in allowed:
+                raise BadValueError(
+                    "This does not go with a clock, which says when messages arrive and timers run out.",
+                    given=f"{where} = {given}",
+                    allowed=[str(each) for each in allowed],
+                    where=where,
+                )
+        if len(self.clock.offsets) > self.size:
+            raise BadValueError(
+                "There are more offsets than nodes.",
+                given=len(self.clock.offsets),
+                allowed=f"up to {self.size}",
+                where="offsets",
+            )
+
     # Interning
 
     def _intern_event(self, event: Event) -> int:
         what = (
             canonical(event.what, f"message {type(event.what).__name__}") if event.kind == Kind.RECEIVE else event.what
         )
-        key = (event.kind, event.node, event.sender, what)
+        key = (event.kind, event.node, event.sender, what, event.age)
         found = self._event_ids.get(key)
         if found is None:
             found = self._event_ids[key] = len(self.events)
             self.events.append(event)
+            self.later.append(found)
+            if self.clock is not None and event.kind == Kind.RECEIVE:
+                self._intern_later(found, event, key[:-1], self.clock)
             if self._symmetry is not None:
                 self.event_images.append([])
                 self._find_images(found, event, self._renamed_event, self._intern_event, self.event_images)
         return found
+
+    def _intern_later(self, number: int, event: Event, key: tuple[Any, ...], clock: Clock) -> None:
+        """Intern a new message at every age it may reach."""
+        while (age := clock.older(event.age)) != event.age:
+            if age == DUE:
+                self.later[number] = DUE
+                return
+            event = event._replace(age=age)
+            self.later[number] = self._event_ids[*key, age] = len(self.events)
+            number = len(self.events)
+            self.events.append(event)
+            self.later.append(number)
 
     def _find_images(
         self,
@@ -393,7 +296,8 @@ class System:
         fields = canonical(local.node, where)
         decisions = (local.broken, canonical(local.decisions, f"{where}, decisions"))
         saved = canonical(local.saved, f"{where}, saved")
-        key = (local.index, fields, local.timers, saved, local.up, local.given, local.draws, decisions)
+        timing = (local.waits, local.pending, local.now)
+        key = (local.index, fields, local.timers, saved, local.up, local.given, local.draws, decisions, timing)
         found = self._local_ids.get(key)
         if found is None:
             found = self._local_ids[key] = len(self.locals)
@@ -421,12 +325,14 @@ class System:
             if environment.recoveries:
                 yield Event(Kind.RECOVER, index)
             return
-        for name in local.timers:
+        for place, name in enumerate(local.timers):
             if f":{CHOICE}" in name:
                 yield Event(Kind.CHOOSE, index, -1, name)
+            elif local.waits and local.waits[place][0]:
+                continue
             elif environment.timers != "never" and environment.timeouts:
                 yield Event(Kind.TIMER, index, -1, name)
-        if local.given < len(self._asked[index]):
+        if local.given < len(self._asked[index]) and not (local.pending and local.pending[0]):
             yield Event(Kind.REQUEST, index, -1, self._asked[index][local.given])
         if environment.crashes and index in self.correct:
             yield Event(Kind.CRASH, index)
@@ -452,44 +358,65 @@ class System:
     # Steps of one node
 
     def transition(self, local: int, event: int) -> Transition:
-        """Return what an event does to a local state; the handler runs the first time only."""
+        """Return what an event does to a local state; the handler runs the first time only.
+
+        For the clock's step ``local`` is :data:`~wavetank.protocols.explore.clock.DUE` or ``HORIZON`` when the node
+        does not let time pass.
+        """
         found = self.transitions.get((local, event))
         if found is None:
-            after, sends, replies = self._happened(self.locals[local], self.events[event])
-            found = self.transitions[local, event] = Transition(self._intern_local(after), tuple(sends), replies)
+            before, happened = self.locals[local], self.events[event]
+            if happened.kind == Kind.TICK:
+                found = Transition(self._ticked(before), (), 0)
+            else:
+                after, sends, replies = self._happened(before, happened)
+                found = Transition(self._intern_local(after), tuple(sends), replies)
+            self.transitions[local, event] = found
         return found
+
+    def _ticked(self, local: Local) -> int:
+        """Return a local state one round later, or why there is none."""
+        clock = self.clock
+        if clock is None or local.broken:
+            return self._intern_local(local)
+        waits = counted_down(local.waits)
+        asked = bool(local.pending) and not local.pending[0] and local.up and clock.requests == "on-time"
+        if waits is None or asked:
+            return DUE
+        if self.absolute and local.now >= clock.horizon:
+            return HORIZON
+        pending = tuple(max(left - 1, 0) for left in local.pending)
+        return self._intern_local(local.but(waits=waits, pending=pending, now=local.now + self.absolute))
 
     def _happened(self, local: Local, event: Event) -> tuple[Local, list[int], int]:
         kind = event.kind
         if kind == Kind.CRASH:
-            down = Local(local.index, local.node, (), local.saved, False, local.given, local.draws, local.decisions)
-            return down, [], 0
+            return local.but(timers=(), waits=(), up=False, broken=""), [], 0
         if kind == Kind.RECOVER:
-            fresh = Local(
-                local.index,
-                self._new_node(local.index),
-                (),
-                local.saved,
-                True,
-                local.given,
-                local.draws,
-                local.decisions,
-            )
-            return self._react(fresh, lambda node: node.start())
+            fresh = local.but(node=self._new_node(local.index), timers=(), waits=(), up=True, broken="")
+            return self._noted(event, local, self._react(fresh, lambda node: node.start()))
         if not local.up or local.broken:
             return local, [], 0
-        node = copied(local.node)
-        before = Local(
-            local.index, node, local.timers, local.saved, True, local.given, local.draws, local.decisions
-        )  # fmt: skip
+        before = local.but(node=copied(local.node))
         if kind == Kind.RECEIVE:
-            return self._react(before, lambda node: node.receive(event.sender, event.what))
-        if kind == Kind.REQUEST:
+            found = self._react(before, lambda node: node.receive(event.sender, event.what))
+        elif kind == Kind.REQUEST:
             before.given += 1
+            before.pending = before.pending[1:]
             command = self.requests[event.what].command
-            return self._react(before, lambda node: node.request(event.what, command))
-        before.timers = tuple(name for name in local.timers if name != event.what)
-        return self._react(before, lambda node: node.timer(event.what))
+            found = self._react(before, lambda node: node.request(event.what, command))
+        else:
+            left = [place for place, name in enumerate(local.timers) if name != event.what]
+            before.timers = tuple(local.timers[place] for place in left)
+            before.waits = tuple(local.waits[place] for place in left) if local.waits else ()
+            found = self._react(before, lambda node: node.timer(event.what))
+        return self._noted(event, local, found)
+
+    def _noted(self, event: Event, local: Local, found: tuple[Local, list[int], int]) -> tuple[Local, list[int], int]:
+        """Note a handler that read the time where there is none."""
+        if self.contexts[local.index].read:
+            self.timed.add((self._intern_local(local), self._intern_event(event)))
+        return found
 
     def _react(self, local: Local, handler: Callable[[Node], None]) -> tuple[Local, list[int], int]:
         """Run a handler on a node that nobody else holds."""
@@ -497,27 +424,31 @@ class System:
         context.begin(local)
         self.handler_calls += 1
         broken = ""
+        context.at_work = True
         try:
             handler(local.node)
         except Exception as error:
             # A handler that fails is a finding about the algorithm, and the way to it is worth a counterexample.
             broken = f"node {local.index} raised {type(error).__name__}: {error}"
-        after = Local(
-            local.index,
-            local.node,
-            tuple(sorted(context.timers)),
-            context.saved,
-            True,
-            local.given,
-            0 if self._fresh_draws else context.rng.count,
-            context.decisions,
-            broken or context.contradiction,
+        finally:
+            context.at_work = False
+        self.drew = self.drew or context.rng.count > local.draws
+        names = tuple(sorted(context.timers))
+        self.has_timers = self.has_timers or bool(names)
+        after = local.but(
+            timers=names,
+            waits=() if self.clock is None else tuple(context.timers[name] for name in names),
+            saved=context.saved,
+            up=True,
+            draws=0 if self._fresh_draws else context.rng.count,
+            decisions=context.decisions,
+            broken=broken or context.contradiction,
         )
-        sends = [
-            self._intern_event(Event(Kind.RECEIVE, to, local.index, message))
-            for to, message in context.sent
-            if not broken
-        ]
+        sends = []
+        for to, message in () if broken else context.sent:
+            if type(message) not in self._kinds:
+                raise unlisted(message, self.algorithm)
+            sends.append(self._intern_event(Event(Kind.RECEIVE, to, local.index, message)))
         return after, sends, self._intern_replies(context.replies)
 
     # Steps of the system
@@ -557,6 +488,8 @@ class System:
             if link in seen:
                 continue
             seen.add(link)
+            if self.clock is not None and self.events[event].age < self.clock.least_delay:
+                continue
             found.append((ACT, event))
             if budget[DROPS]:
                 found.append((DROP, event))
@@ -570,7 +503,38 @@ class System:
                 if kind == Kind.TIMER and network and self.environment.timers == "when-quiet":
                     continue
                 found.append((ACT, event))
+        if self._passes(row, bool(found))[0] is not None:
+            found.append((ACT, self.tick))
         return found
+
+    def idle(self, local: int) -> bool:
+        """Return whether a local state waits for no time to come."""
+        found = self.locals[local]
+        waiting = any(last != NEVER_DUE for _, last in found.waits) or any(found.pending)
+        return bool(found.broken) or not waiting
+
+    def _passes(self, row: Sequence[int], possible: bool) -> tuple[tuple[int, ...] | None, bool]:
+        """Return the state one round later, None when time does not pass, and whether only the horizon forbids it.
+
+        Where nothing can ever happen any more, and where a round changes nothing, time does not pass.
+        """
+        if self.clock is None:
+            return None, False
+        network = [self.later[event] for event in self.network_of(row)]
+        nodes = [self.transition(local, self.tick).local for local in row[: self.size]]
+        if DUE in network or DUE in nodes or not (possible or network or not all(map(self.idle, row[: self.size]))):
+            return None, False
+        if HORIZON in nodes:
+            return None, True
+        after = self._with_network((*nodes, *row[self.size : self.fixed_width]), network)
+        return (after, False) if after != tuple(row) else (None, False)
+
+    def at_horizon(self, row: Sequence[int]) -> bool:
+        """Return whether time would go on if there were no horizon."""
+        if not self.absolute:
+            return False
+        possible = any(event != self.tick for _, event in self.actions(row))
+        return self._passes(row, possible)[1]
 
     @property
     def bounds_timeouts(self) -> bool:
@@ -598,12 +562,15 @@ class System:
     def obliged(self, action: tuple[int, int]) -> bool:
         """Return whether something must happen sooner or later if it stays possible: no fault, no choice."""
         how, event = action
-        return how == ACT and self.events[event].kind in (Kind.RECEIVE, Kind.TIMER, Kind.REQUEST)
+        return how == ACT and self.events[event].kind in OBLIGED
 
     def after(self, row: Sequence[int], action: tuple[int, int]) -> tuple[int, ...]:
         """Return the state after something happened."""
         how, event = action
         found, changed = self.events[event], list(row)
+        if found.kind == Kind.TICK:
+            passed = self._passes(row, True)[0]
+            return tuple(row) if passed is None else passed
         network = self.network_of(row)
         if how == DUPLICATE:
             network.insert(network.index(event), event)
@@ -629,15 +596,15 @@ class System:
     def action(self, step: tuple[int, int]) -> Action:
         """Return a step as a user reads it."""
         how, event = step
-        kind, node, sender, what = self.events[event]
-        return Action(("", "drop", "duplicate")[how] or _NAMES[kind], node, sender, what)
+        kind, node, sender, what, age = self.events[event]
+        return Action(("", "drop", "duplicate")[how] or NAMES[kind], node, sender, what, age)
 
     def step(self, action: Action) -> tuple[int, int] | None:
         """Return the numbers of an action, or None when no such thing can happen here."""
         how = {"drop": DROP, "duplicate": DUPLICATE}.get(action.kind, ACT)
-        kind = next((kind for kind, name in _NAMES.items() if name == action.kind), Kind.RECEIVE)
+        kind = next((kind for kind, name in NAMES.items() if name == action.kind), Kind.RECEIVE)
         what = canonical(action.what) if kind == Kind.RECEIVE else action.what
-        event = self._event_ids.get((kind, action.node, action.sender, what))
+        event = self._event_ids.get((kind, action.node, action.sender, what, action.age))
         return None if event is None else (how, event)
 
     def snapshot(self, row: Sequence[int]) -> Snapshot:
@@ -711,7 +678,7 @@ class System:
         what = event.what
         if event.kind == Kind.RECEIVE and self._symmetry is not None:
             what = renamed(what, self._symmetry.ids, rename, order)
-        return Event(event.kind, rename(event.node), sender, what)
+        return Event(event.kind, rename(event.node), sender, what, event.age)
 
     def _renamed_local(self, local: Local, permutation: tuple[int, ...]) -> Local:
         symmetry = self._symmetry
@@ -719,16 +686,17 @@ class System:
             return local
         rename, order = self._names(permutation)
         saved = renamed(_Fields(local.saved), {_Fields: symmetry.saved}, rename, order).__dict__
-        roles = {"instance": symmetry.decisions, "value": symmetry.decisions}
+        roles = {"value": symmetry.decisions}
         decisions = {}
         for instance, value in local.decisions.items():
-            one = renamed(_Fields({"instance": instance, "value": value}), {_Fields: roles}, rename, order)
-            decisions[one.instance] = one.value
+            # The instance stays: it is a slot or a number, also where it looks like a node's id.
+            one = renamed(_Fields({"value": value}), {_Fields: roles}, rename, order)
+            decisions[instance] = one.value
         index = rename(local.index)
         node = renamed(local.node, symmetry.ids, rename, order)
         if isinstance(node, Node) and "context" in local.node.__dict__:
             node.context = self.contexts[index]
-        return Local(index, node, local.timers, saved, local.up, local.given, local.draws, decisions, local.broken)
+        return local.but(index=index, node=node, saved=saved, decisions=decisions)
 
     def image(self, row: Sequence[int], place: int) -> tuple[int, ...]:
         """Return a state renamed by the permutation of that place."""

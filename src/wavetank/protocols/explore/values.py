@@ -11,21 +11,18 @@ import enum
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
+from types import FunctionType, MethodType
 from typing import Any, cast
 
 import msgspec
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.interfaces import Node
+from wavetank.protocols.interfaces import Node, Opaque
 from wavetank.rng import Draws
 
 _ATOMS = (int, str, bytes, type(None))
 # Handed round as they are: names of things, not things that change.
 _FIXED = (type, enum.Enum, range)
-
-
-class Opaque:
-    """Base of what belongs to the explorer and is no part of any state: contexts."""
 
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
@@ -81,6 +78,13 @@ def _canonical(value: Any, where: str, open_objects: dict[int, int]) -> Hashable
         return Opaque
     if isinstance(value, _FIXED):
         return value
+    if kind is MethodType:
+        # A method kept in a field is its name and its object, mostly the node itself.
+        of_context = isinstance(value.__self__, Opaque)
+        method = value.__func__.__name__ if of_context else value.__func__
+        return (kind, method, _canonical(value.__self__, f"{where}.__self__", open_objects))
+    if kind is FunctionType and value.__closure__ is None:
+        return value
     if isinstance(value, msgspec.Struct):
         names = value.__struct_fields__
         return (kind, *[_canonical(getattr(value, name), f"{where}.{name}", open_objects) for name in names])
@@ -125,7 +129,7 @@ def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
     if kind is tuple:
         items = [copied(item, memo) for item in value]
         return value if all(one is other for one, other in zip(items, value, strict=True)) else tuple(items)
-    if isinstance(value, (Opaque, frozenset, *_FIXED)):
+    if isinstance(value, (Opaque, frozenset, *_FIXED)) or (kind is FunctionType and value.__closure__ is None):
         return value
     if id(value) in memo:
         return memo[id(value)]
@@ -140,6 +144,8 @@ def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
         made = memo[id(value)] = set(value)
     elif isinstance(value, msgspec.Struct) and value.__struct_config__.frozen:
         return value
+    elif kind is MethodType:
+        made = MethodType(value.__func__, copied(value.__self__, memo))
     elif isinstance(value, dict):
         # defaultdict, Counter, OrderedDict: their own copy knows their factory.
         made = memo[id(value)] = value.copy()

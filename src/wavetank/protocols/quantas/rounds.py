@@ -27,7 +27,7 @@ from wavetank.errors import BadValueError
 from wavetank.protocols.faults import Behaviour, Fault, FaultyNode
 from wavetank.protocols.interfaces import Algorithm, Message, Node
 from wavetank.protocols.network import Topology
-from wavetank.protocols.simulation import Happening, Request, Run, SimulatedContext, new_run
+from wavetank.protocols.simulation import Happening, Request, Run, SimulatedContext, asking, new_run
 from wavetank.rng import Draws, stream_key
 from wavetank.settings import check_parameters, setting
 
@@ -203,6 +203,8 @@ class _Context(SimulatedContext):
         linked = self._linked
         if (to == self.id or not 0 <= to < self.size) if linked is None else to not in linked:
             raise self.no_link(to)
+        if type(message) not in self._kinds:
+            raise self.not_listed(message)
         loop = self._loop
         loop.sent += 1
         if not loop.plain:
@@ -248,6 +250,8 @@ class _Context(SimulatedContext):
 
     def broadcast(self, message: Message) -> None:
         """See Context."""
+        if type(message) not in self._kinds:
+            raise self.not_listed(message)
         loop = self._loop
         slot = max(self._slot, loop.first)
         if not loop.plain or self._top > slot:
@@ -491,6 +495,7 @@ class _Loop:
                 reached = number
                 break
         run.time = float(reached)
+        asking(run)(run.time)
         run.sent, run.delivered, run.dropped = self.sent, self.delivered, self.dropped
         run.duplicated, run.timers = self.duplicated, self.timers
         run.under_way = self.sent + self.duplicated - self.delivered - self.dropped

@@ -156,7 +156,7 @@ class ByzantineDigraphs(Study):
             run = simulate(algorithm, network=Network(topology=graph), until=until, seed=draws.bits(), faults=faults)
             correct = [key for key in run.decisions if key[0] not in members]
             runs.count += 1
-            runs.violations += bool(algorithm.violation(run.snapshot())) or len(correct) < self.size - self.faults
+            runs.violations += bool(run.violation) or len(correct) < self.size - self.faults
             runs.messages += run.sent
             runs.decisions += len(correct)
             runs.rounds += sum(run.decided_at[key] for key in correct)
@@ -167,7 +167,7 @@ class ByzantineDigraphs(Study):
             algorithm = replace(system, faults=self.faults, inputs=each.inputs)
             until = algorithm.rounds(self.size) + 1
             run = simulate(algorithm, network=Network(topology=graph), until=until, faults=each.faults)
-            if algorithm.violation(run.snapshot()):
+            if run.violation:
                 return True
         return False
 

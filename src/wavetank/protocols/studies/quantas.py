@@ -209,7 +209,7 @@ class QuantasStudy(Study):
             run = rules.simulate(system, rounds=self.rounds, size=self.servers, seed=seed, faults=faults)
             series = system.series(run, self.rounds)
             outputs[count] = series["throughput"][-1]
-            violations += count <= bears and bool(system.violation(run.snapshot()))
+            violations += count <= bears and bool(run.violation)
             found.put("output_per_round", outputs[count] / self.rounds, equivocators=count)
             if count == 0:
                 _put_main(found, outputs[count], run, self.rounds, series["latency"][-1], experiment="consensus")
@@ -233,7 +233,7 @@ class QuantasStudy(Study):
         for each in ((), faults):
             run = simulate(system, size=self.servers, until=self.rounds, seed=seed, requests=asked, faults=each)
             answered.append(len(run.replies))
-            violations += bool(system.violation(run.snapshot()))
+            violations += bool(run.violation)
             if not each:
                 waits = [answer.at - asked[number].at for number, answer in run.replies.items()]
                 latency = statistics.fmean(waits) if waits else math.nan

@@ -97,9 +97,9 @@ class _CutRouting(LLMRouting):
 
     longest_output_tokens: int = 0
 
-    def split(self, seed: int) -> tuple[RequestTrace, RequestTrace]:
+    def split(self, seed: int, n: int = 0) -> tuple[RequestTrace, RequestTrace]:
         """Return past requests, and the requests to serve."""
-        past, served = super().split(seed)
+        past, served = super().split(seed, n)
         return (self._cut(past), self._cut(served)) if self.longest_output_tokens else (past, served)
 
     def _cut(self, trace: RequestTrace) -> RequestTrace:

@@ -19,6 +19,7 @@ from wavetank.serving.studies.steady import (
     repeated,
     service_time_s,
     steady_rate,
+    tokens_out,
 )
 from wavetank.settings import setting
 from wavetank.study import Chart, Measurements, Metric, Study
@@ -32,7 +33,7 @@ QUANTILES = tuple(np.round(np.linspace(0.0, 1.0, 21), 2).tolist())
 PROBES = 60
 # A trace that is shorter than this many mean service times is served several times over: a tenth of it is warm-up, and
 # what is counted then lasts for more than ten.
-SERVICE_TIMES = 20
+SERVICE_TIMES = 30
 LEAST_SERVED = 1_000
 # Beyond this many requests nothing is served several times over.
 MOST_SERVED = 5_000_000
@@ -63,13 +64,14 @@ class LLMRouting(Study):
     metrics = (
         Metric(
             "capacity_tokens_per_s", "tokens/s", "higher",
-            of="output tokens finished per second by a full cluster behind this router: the trace's requests replayed "
+            of="output tokens given per second by a full cluster behind this router: the trace's requests replayed "
             "at 1.3 times what the cluster finishes until ten batch means agree within 1 %, without warm-up and drain",
         ),
         Metric(
             "throughput_tokens_per_s", "tokens/s", "higher",
-            of="output tokens of the requests that finished between the warm-up (a tenth of the trace) and the last "
-            "arrival, per second of it; a trace shorter than 20 mean service times is served several times over",
+            of="output tokens given between the warm-up (a tenth of the trace) and the last arrival, per second of it, "
+            "evenly between a request's first and last; a trace shorter than 30 mean service times is served several "
+            "times over",
         ),
         Metric(
             "imbalance_tokens", "tokens", "lower",
@@ -430,11 +432,15 @@ class LLMRouting(Study):
             guess_per_s=full.requests_per_s,
             service_s=full.service_s,
             seed=seed,
+            split=self.layout == "decode-group",
         )
 
     def figures(self, run: ServingRun) -> dict[str, float]:
         """Return a run's metrics, with the imbalance of independent replicas taken at the probes."""
         figures = run.metrics(slo_ttft_s=self.slo_ttft_s, slo_tpot_s=self.slo_tpot_s)
+        start_s, end_s = run.window_s
+        begun, ended = tokens_out(run, np.array([start_s, end_s]), split=self.layout == "decode-group")
+        figures["throughput_tokens_per_s"] = float(ended - begun) / (end_s - start_s)
         if math.isnan(figures["imbalance_tokens"]) and run.probe_s.size:
             figures["imbalance_tokens"] = float(_probed_imbalance(run).mean())
         return figures
@@ -506,4 +512,5 @@ def _saturation(study: LLMRouting) -> SteadyRate:
         guess_per_s=guess_per_s,
         service_s=service_time_s(run, slots / guess_per_s),
         seed=0,
+        split=study.layout == "decode-group",
     )

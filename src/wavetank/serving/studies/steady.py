@@ -61,7 +61,7 @@ class SteadyRate:
     Attributes
     ----------
     tokens_per_s : float
-        Output tokens finished per second.
+        Output tokens given per second.
     requests_per_s : float
         The same in requests of the mean answer.
     error : float
@@ -122,7 +122,14 @@ def repeated(trace: RequestTrace, passes: int) -> RequestTrace:
 
 
 def steady_rate(
-    trace: Callable[[int], RequestTrace], serve: Serve, *, slots: int, guess_per_s: float, service_s: float, seed: int
+    trace: Callable[[int], RequestTrace],
+    serve: Serve,
+    *,
+    slots: int,
+    guess_per_s: float,
+    service_s: float,
+    seed: int,
+    split: bool = False,
 ) -> SteadyRate:
     """Replay a backlog until the rate at which the cluster finishes it is steady.
 
@@ -137,6 +144,8 @@ def steady_rate(
     guess_per_s, service_s : float
         About how many requests it finishes per second, and how long it works on one, to begin with.
     seed : int
+    split : bool
+        Whether prompts are computed elsewhere (:func:`tokens_out`).
 
     Raises
     ------
@@ -150,12 +159,16 @@ def steady_rate(
         n = min(wanted, MOST_REQUESTS)
         requests = backlog(trace(n), n, offered_per_s, seed)
         run = serve(requests)
-        means = _batch_means(run)
+        means = _batch_means(run, split)
         tokens_per_s = float(means.mean())
-        error = _T * float(means.std(ddof=1)) / math.sqrt(BATCHES) / tokens_per_s if tokens_per_s else math.inf
+        error = _T * float(means.std(ddof=1)) / math.sqrt(BATCHES) / tokens_per_s if tokens_per_s > 0 else math.inf
         drift = abs(float(means[: BATCHES // 2].mean() / means[BATCHES // 2 :].mean()) - 1) if means.all() else math.inf
+        if tokens_per_s == 0:
+            # Nothing was given in the counted time: what was taken for a service time is far too short.
+            wanted, service_s = 4 * n, 4 * service_s
+            continue
         requests_per_s = tokens_per_s / float(requests.output_tokens.mean())
-        service_s = service_time_s(run, slots / requests_per_s if requests_per_s else math.inf)
+        service_s = service_time_s(run, slots / requests_per_s)
         found = SteadyRate(tokens_per_s, requests_per_s, error, service_s, offered_per_s, run)
         long_enough = float(run.arrival_s[-1] - run.arrival_s[0]) >= 0.7 * SERVICE_TIMES * service_s
         full = requests_per_s <= 0.9 * offered_per_s
@@ -174,12 +187,41 @@ def steady_rate(
     return found
 
 
-def _batch_means(run: ServingRun) -> NDArray[np.float64]:
-    """Return the output tokens per second of the requests finished in each batch."""
+def tokens_out(run: ServingRun, until_s: NDArray[np.float64], *, split: bool = False) -> NDArray[np.float64]:
+    """Return how many output tokens were out by each of some times.
+
+    Tokens after a request's first are taken to come evenly.  Counted by the requests that finish instead, a rate would
+    miss what those in progress got, and answers of very unequal length make that much of a short run.
+
+    Parameters
+    ----------
+    run : ServingRun
+    until_s : float64, shape (m,)
+    split : bool
+        Whether prompts are computed elsewhere.  Then a request may wait between its first token and the others; those
+        are taken to come, just before its last, at the pace of the twentieth of the requests that is fastest.
+
+    Returns
+    -------
+    float64, shape (m,)
+    """
+    first_s, finish_s, later = run.first_token_s, run.finish_s, run.output_tokens - 1
+    paces_s = run.tpot_s[later >= 8] if split else np.zeros(0)
+    if paces_s.size:
+        first_s = np.maximum(first_s, finish_s - later * float(np.quantile(paces_s, 0.05)))
+    lasts_s = np.maximum(finish_s - first_s, 1e-15)
+    out = [
+        np.where(now_s >= first_s, 1.0 + later * np.minimum((now_s - first_s) / lasts_s, 1.0), 0.0).sum()
+        for now_s in until_s
+    ]
+    return np.array(out)
+
+
+def _batch_means(run: ServingRun, split: bool) -> NDArray[np.float64]:
+    """Return the output tokens per second of each batch."""
     first, last = float(run.arrival_s[0]), float(run.arrival_s[-1])
     edges = np.linspace(first + WARM_UP * (last - first), last, BATCHES + 1)
-    tokens, _ = np.histogram(run.finish_s, edges, weights=run.output_tokens)
-    means: NDArray[np.float64] = tokens / (edges[1] - edges[0])
+    means: NDArray[np.float64] = np.diff(tokens_out(run, edges, split=split)) / (edges[1] - edges[0])
     return means
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,6 +133,9 @@ class LLMRouting(Study):
               says="Load is a share of the saturation rate; beyond it every router queues."),
         Chart("sweep", "Imbalance as signals get older", y="imbalance_tokens", by="refresh_s",
               says="A router that needs fresh signals rises to the right."),
+        Chart("bars", "Capacity over ages of signals, slots, experts and groups (with grid=true)",
+              y="capacity_tokens_per_s", by="case",
+              says="Where the bars of a case are level, routing gains nothing there."),
         Chart("distribution", "Time to first token of all requests", y="ttft_s", by="quantile", log="y",
               says="Lower is better at every share of requests."),
         Chart("timeline", "Imbalance over the run", y="imbalance_tokens", by="time_s",
@@ -162,6 +166,12 @@ class LLMRouting(Study):
     refreshes_s: tuple[float, ...] = setting(
         (0.0, 0.03, 0.3, 1.0), unit="s", says="ages of signals swept besides", low=0, high=600
     )
+    grid: bool = setting(
+        False, says="measure capacity, tails and goodput too over ages of signals, slots, shared experts and groups"
+    )
+    grid_refreshes_s: tuple[float, ...] = setting((0.0, 0.1), unit="s", says="ages in the grid", low=0, high=600)
+    grid_slots: tuple[int, ...] = setting((64, 256), unit="requests", says="max_running in the grid", low=1, high=10**5)
+    grid_workers: tuple[int, ...] = setting((16, 64), unit="workers", says="workers in the grid", low=1, high=10_000)
     layout: str = setting(
         "group",
         says="group: one step barrier; replicas: independent; decode-group: a barrier, prompts computed elsewhere",
@@ -209,6 +219,8 @@ class LLMRouting(Study):
         known = len(served) if self.trace == "generated" else min(len(self.read()), self.requests)
         check_that_all_fit(served, cluster, first_row=1 + known - len(served))
         # Compiles in this process, once: trials in other processes then find the code on disk.
+        for cell in self.cells().values():
+            cell.cluster()
         needed = self.needed(served, self.load)
         if needed > max(len(served), MOST_SERVED):
             raise BadValueError(
@@ -420,6 +432,33 @@ class LLMRouting(Study):
             swept = self.figures(self.serve(system, requests, refresh_s))
             for name in ("ttft_p99_s", "imbalance_tokens"):
                 found.put(name, swept[name], refresh_s=refresh_s)
+        for case, other in self.cells().items():
+            run = other.serve(system, other.served(seed, self.load))
+            there = other.figures(run)
+            full = other.capacity(system, seed)
+            found.put("capacity_tokens_per_s", full.tokens_per_s, case=case)
+            for name in ("ttft_p99_s", "tpot_p99_s", "goodput_per_s", "idle_share"):
+                found.put(name, there[name], case=case)
+        return found
+
+    def cells(self) -> dict[str, LLMRouting]:
+        """Return the clusters of the sensitivity grid by name; none without ``grid``."""
+        if not self.grid:
+            return {}
+        from wavetank.platforms.catalog import as_model
+
+        # Experts are shared where the model has any, and as evenly as the group can.
+        experts = as_model(self.model).experts
+        found: dict[str, LLMRouting] = {}
+        for workers, slots, refresh_s in itertools.product(self.grid_workers, self.grid_slots, self.grid_refreshes_s):
+            age = f"{refresh_s:g} s old" if refresh_s else "fresh"
+            for sharing in {1, math.gcd(workers, experts)} if experts and self.layout != "replicas" else {1}:
+                kind = "full copies" if sharing == 1 else "shared experts"
+                found[f"{workers} workers, {slots} slots, {age}, {kind}"] = dataclasses.replace(
+                    self, grid=False, loads=(), refreshes_s=(), workers=workers, max_running=slots,
+                    refresh_s=refresh_s, expert_parallel=sharing,
+                    max_batched_tokens=max(self.max_batched_tokens, slots),
+                )  # fmt: skip
         return found
 
     def capacity(self, system: Any, seed: int) -> SteadyRate:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.platforms.step_time import step_ps
 from wavetank.serving import core
 from wavetank.serving.adapters import codes_of, share_with_a_slot
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster
@@ -335,7 +336,8 @@ def check_steps(requests: RequestTrace, parts: Sequence[Cluster]) -> None:
         chunks = -(-requests.prompt_tokens // (part.max_batched_tokens - part.max_running + 1))
         by_work = float(requests.output_tokens.sum()) + float(chunks.sum())
         # No step is shorter than one of a single request without context.
-        shortest_s = min(part.step_time.seconds(1, 0), part.step_time.seconds(0, 0, 1, 1)) + part.sync_s
+        shortest_ps = min(step_ps(part.step_time, 1, 0), step_ps(part.step_time, 0, 0, 1, 1))
+        shortest_s = shortest_ps / PS_PER_S + part.sync_s
         by_time = 2 * LONGEST_TRACE_S / shortest_s
         if min(by_work, by_time) > MOST_STEPS:
             raise BadValueError(

@@ -452,7 +452,8 @@ class LLMRouting(Study):
         found: dict[str, LLMRouting] = {}
         for workers, slots, refresh_s in itertools.product(self.grid_workers, self.grid_slots, self.grid_refreshes_s):
             age = f"{refresh_s:g} s old" if refresh_s else "fresh"
-            for sharing in {1, math.gcd(workers, experts)} if experts and self.layout != "replicas" else {1}:
+            shares = math.gcd(workers, experts) if experts and self.layout != "replicas" else 1
+            for sharing in sorted({1, shares}):
                 kind = "full copies" if sharing == 1 else "shared experts"
                 found[f"{workers} workers, {slots} slots, {age}, {kind}"] = dataclasses.replace(
                     self, grid=False, loads=(), refreshes_s=(), workers=workers, max_running=slots,

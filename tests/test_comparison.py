@@ -510,3 +510,22 @@ def test_a_run_ends_its_trials_when_its_progress_fails(tmp_path: Path, monkeypat
     with contextlib.suppress(Interrupted):
         run_plan(plan, study, folder, on="here", progress=Witness(stop_after=1))
     assert closed == [True]
+
+
+@pytest.mark.parametrize("seeds", [9_999_999_999, [0, 2**40], range(2_000_000)])
+def test_more_seeds_than_anybody_can_run_are_refused_before_a_list_of_them_is_made(seeds: Any) -> None:
+    with pytest.raises(BadValueError, match="too"):
+        make_plan("toy-noise", seeds=seeds)
+
+
+@pytest.mark.parametrize("systems", [[object()], [None], [3]])
+def test_a_system_that_is_no_name_is_refused_with_what_to_do(systems: Any) -> None:
+    with pytest.raises(BadValueError, match="A system is named"):
+        make_plan("toy-noise", systems=systems)
+
+
+def test_a_study_file_with_too_many_seeds_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text('format = 1\nstudy = "toy-noise"\nseeds = 9999999999\n')
+    with pytest.raises(BadValueError, match="too many seeds"):
+        make_plan(str(file))

@@ -31,7 +31,7 @@ from wavetank.records import (
     read_parquet,
     write_parquet,
 )
-from wavetank.runfolder import Plan
+from wavetank.runfolder import Plan, check_seeds
 from wavetank.settings import check_parameters
 from wavetank.study import Study, Trial, build_study, settings_of
 from wavetank.summary import Row, summarise
@@ -279,6 +279,17 @@ def make_plan(
     if isinstance(systems, str):
         # A lone name is an iterable of letters, too.
         systems = (systems,)
+    systems = None if systems is None else tuple(systems)
+    for given_system in systems or ():
+        if not isinstance(given_system, str):
+            raise BadValueError(
+                "A system is named, as the catalog has it.",
+                given=given_system,
+                allowed="names (wavetank list)",
+                where="systems",
+                hint="a router of your own is tried with wavetank.serving.simulate, or registered under the entry "
+                "points wavetank.systems",
+            )
     chosen = tuple(dict.fromkeys(systems)) if systems is not None else base.systems or _runnable(built)
     if not chosen:
         raise BadValueError("No system was chosen.", allowed=built.systems, where=f"study {base.study}")
@@ -356,6 +367,7 @@ def _left_out(study: Study, chosen: Sequence[str]) -> list[str]:
 def _seeds(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
     if seeds is None:
         return ()
+    check_seeds(seeds, "--seeds")
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds))
     if not chosen or min(chosen) < 0:
         raise BadValueError("The seeds must be one or more numbers from 0.", given=seeds, where="--seeds")

@@ -20,7 +20,7 @@ import platform
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ import wavetank
 from wavetank.errors import BadFileError, BadValueError, RunFolderError
 
 FORMAT = 1
+# Of one run, and the largest of them; more than anybody can run, and than the streams of a seed take.
+MOST_SEEDS, LARGEST_SEED = 1_000_000, 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +175,7 @@ def load_plan(path: Path) -> Plan:
         )
     try:
         seeds = msgspec.convert(table.get("seeds", []), int | list[int])
+        check_seeds(seeds, str(path))
         plan = Plan(
             study=table["study"],
             settings=msgspec.convert(table.get("settings", {}), dict[str, Any]),
@@ -187,6 +190,27 @@ def load_plan(path: Path) -> Plan:
             "The study file's seeds must be one or more numbers from 0.", given=table["seeds"], where=str(path)
         )
     return plan
+
+
+def check_seeds(seeds: int | Sequence[int], where: str) -> None:
+    """Refuse more seeds than anybody can run, before a list of them is made, and seeds that no record can hold.
+
+    Parameters
+    ----------
+    seeds : int or sequence of int
+        How many, or which.
+    where : str
+        Where they were given.
+    """
+    count = seeds if isinstance(seeds, int) else len(seeds)
+    if count > MOST_SEEDS:
+        raise BadValueError(
+            "There are too many seeds.", given=f"{count:,}", allowed=f"up to {MOST_SEEDS:,}", where=where,
+            hint="a list of single seeds is given as 0,3,7",
+        )  # fmt: skip
+    largest = 0 if isinstance(seeds, int) else max(seeds, default=0)
+    if largest > LARGEST_SEED:
+        raise BadValueError("A seed is too large.", given=largest, allowed=f"0 to {LARGEST_SEED:,}", where=where)
 
 
 def provenance(plan: Plan, data: Mapping[str, str], on: str) -> dict[str, Any]:

@@ -157,7 +157,8 @@ def _assignments(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[s
 
 def _seeds(text: str) -> int | list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
+    # Python reads numbers of a few thousand digits at most.
+    if not parts or not all(part.isascii() and part.isdigit() and len(part) < 100 for part in parts):
         raise BadValueError(
             "The seeds must be a count or a list of numbers from 0.",
             given=text,

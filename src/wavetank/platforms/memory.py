@@ -59,6 +59,7 @@ def kv_capacity_tokens(
     memory_share: float = 0.9,
     reserved_bytes: int = 2_000_000_000,
     precision: Precision = "bf16",
+    expert_parallel: int = 1,
 ) -> int:
     """Return how many tokens of KV cache fit beside the weights.
 
@@ -76,6 +77,8 @@ def kv_capacity_tokens(
         Activations, graphs and buffers on each device, bytes.
     precision : {"bf16", "fp8"}, default "bf16"
         Of the weights; the cache is bf16.
+    expert_parallel : int, default 1
+        Data-parallel workers that share the routed experts: each keeps that share of their weights.
 
     Returns
     -------
@@ -98,7 +101,10 @@ def kv_capacity_tokens(
         raise BadValueError("memory_share is out of range.", given=memory_share, allowed="more than 0, at most 1")
     if reserved_bytes < 0:
         raise BadValueError("reserved_bytes must not be negative.", given=reserved_bytes)
-    weights = model.parameters * weight_bytes_per_parameter(precision) / tensor_parallel
+    if expert_parallel < 1:
+        raise BadValueError("expert_parallel must be a positive whole number.", given=expert_parallel)
+    kept = model.parameters - model.expert_parameters * (1 - 1 / expert_parallel)
+    weights = kept * weight_bytes_per_parameter(precision) / tensor_parallel
     room = device.memory_bytes * memory_share - reserved_bytes - weights
     tokens = int(room // (model.kv_bytes_per_token * kv_share(model, tensor_parallel)))
     if tokens < 1:

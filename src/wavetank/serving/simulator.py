@@ -5,7 +5,9 @@ The work is done by :mod:`wavetank.serving.core`; this module checks what goes i
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.platforms.step_time import step_ps
 from wavetank.serving import core
 from wavetank.serving.adapters import codes_of, share_with_a_slot
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster
@@ -26,8 +29,12 @@ if TYPE_CHECKING:
 PS_PER_S = 1_000_000_000_000
 # 53 days, so that no sum of step times leaves 64 bits.
 LONGEST_TRACE_S = 4.6e6
-# The core counts a request's tokens in 32 bits.
-LONGEST_REQUEST_TOKENS = 2**31 - 1
+# The year 5,138 in Unix time.
+NO_DATE_S = 1e11
+# A longer context than any engine serves; the core counts a request's tokens in 32 bits and their pairs in 64.
+LONGEST_REQUEST_TOKENS = 100_000_000
+# The core keeps a request's last step and its number in one whole number.
+MOST_REQUESTS, MOST_STEPS = 2**31 - 1, 2**31 - 1
 # Share of a trace's span at its start that no figure counts.
 WARM_UP = 0.1
 
@@ -36,8 +43,8 @@ WARM_UP = 0.1
 class ServingRun:
     """What happened to every request, and to the cluster.
 
-    All arrays have shape (requests,) in order of arrival unless stated otherwise; times are seconds since the trace's
-    zero.
+    All arrays have shape (requests,) in order of arrival unless stated otherwise; times are seconds on the trace's own
+    clock, be it Unix time.
 
     Attributes
     ----------
@@ -221,7 +228,8 @@ def simulate(
     Raises
     ------
     BadValueError
-        If a request cannot ever fit into a worker's KV cache, the trace or its service takes too long, or
+        If a request cannot ever fit into a worker's KV cache, the trace, its service or a prompt is too long to
+        simulate, a worker could take more steps than can be counted, arrivals are beyond any date in seconds, or
         ``max_waiting`` is set where requests wait elsewhere than at the workers that they are sent to at arrival.
     WavetankError
         If the router names a worker that does not exist, or never places what waits.
@@ -240,7 +248,26 @@ def simulate(
         raise BadValueError(
             "There must be one expected length a request.", given=expected.shape, allowed=f"({len(requests)},)"
         )
+    wrong = np.flatnonzero((expected < 0) | np.isinf(expected))
+    if wrong.size:
+        raise BadValueError(
+            "An expected length is a finite number of tokens, or NaN where nobody predicts it.",
+            given=float(expected[wrong[0]]),
+            allowed=">= 0",
+            where=f"row {wrong[0] + 1}, expected_output_tokens",
+        )
     parts = (cluster.prefill, cluster.decode) if isinstance(cluster, DisaggregatedCluster) else (cluster,)
+    zero_s = _zero_s(requests)
+    if zero_s:
+        run = simulate(
+            dataclasses.replace(requests, arrival_s=requests.arrival_s - zero_s), cluster, router,
+            decode_router=decode_router, expected_output_tokens=expected_output_tokens, probes=probes,
+        )  # fmt: skip
+        return dataclasses.replace(
+            run, arrival_s=requests.arrival_s, first_token_s=run.first_token_s + zero_s,
+            finish_s=run.finish_s + zero_s, probe_s=run.probe_s + zero_s,
+        )  # fmt: skip
+    check_steps(requests, parts)
     if any(part.max_waiting for part in parts) and (len(parts) > 1 or isinstance(router, PoolRouter)):
         raise BadValueError(
             "Workers refuse requests only where these are sent to them at arrival.",
@@ -265,6 +292,60 @@ def simulate(
         **_worker_time(tables, arrival_ps, rows["finish_ps"]),
         **_probed(tables),
     )
+
+
+def _zero_s(requests: RequestTrace) -> float:
+    """Return what to count times from: 0, or the first arrival where the trace's clock is a calendar's.
+
+    Raises
+    ------
+    BadValueError
+        If the trace lasts longer than can be simulated.
+    """
+    first, last = float(requests.arrival_s[0]), float(requests.arrival_s[-1])
+    if first >= NO_DATE_S:
+        raise BadValueError(
+            "The arrivals are no Unix time in seconds: they would be thousands of years ahead.",
+            given=f"{first:g} s",
+            allowed=f"below {NO_DATE_S:g} s",
+            hint="are they in milli-, micro- or nanoseconds? RequestTrace takes seconds; read_trace tells them apart",
+        )
+    if last - first > LONGEST_TRACE_S:
+        raise BadValueError(
+            "The trace is too long.",
+            given=f"{last - first:g} s",
+            allowed=f"up to {LONGEST_TRACE_S:g} s",
+            hint="are its arrivals in milliseconds? RequestTrace takes seconds; read_trace(..., time_unit='ms')",
+        )
+    # Whole seconds, so that no digit after the point is lost.
+    return math.floor(first) if last > LONGEST_TRACE_S else 0.0
+
+
+def check_steps(requests: RequestTrace, parts: Sequence[Cluster]) -> None:
+    """Refuse a trace that could take a worker more steps than can be counted, before any is simulated.
+
+    Raises
+    ------
+    BadValueError
+        If both the trace's tokens and the longest time allow more than that.
+    """
+    if len(requests) > MOST_REQUESTS:
+        raise BadValueError("The trace has too many requests.", given=len(requests), allowed=f"{MOST_REQUESTS:,}")
+    for part in parts:
+        # A step gives somebody a token or computes a chunk of somebody's prompt; preempted work is done again.
+        chunks = -(-requests.prompt_tokens // (part.max_batched_tokens - part.max_running + 1))
+        by_work = float(requests.output_tokens.sum()) + float(chunks.sum())
+        # No step is shorter than one of a single request without context.
+        shortest_ps = min(step_ps(part.step_time, 1, 0), step_ps(part.step_time, 0, 0, 1, 1))
+        shortest_s = shortest_ps / PS_PER_S + part.sync_s
+        by_time = 2 * LONGEST_TRACE_S / shortest_s
+        if min(by_work, by_time) > MOST_STEPS:
+            raise BadValueError(
+                "The requests could take a worker more steps than can be counted.",
+                given=f"{by_work:,.0f} tokens and chunks in steps of {shortest_s:.3g} s or longer",
+                allowed=f"{MOST_STEPS:,} steps",
+                hint="check the unit of the step time, or serve fewer requests",
+            )
 
 
 def _counted_ps(arrival_ps: NDArray[np.int64]) -> tuple[int, int]:
@@ -355,10 +436,6 @@ def _run(
     prompt_tokens = requests.prompt_tokens if rows is None else requests.prompt_tokens[rows]
     n = prompt_tokens.size
     _check_sizes(prompt_tokens, output_tokens, cluster, (np.arange(n) if rows is None else rows) + 1)
-    if arrival_ps[-1] > LONGEST_TRACE_S * PS_PER_S:
-        raise BadValueError(
-            "The trace is too long.", given=f"{arrival_ps[-1] / PS_PER_S:g} s", allowed=f"up to {LONGEST_TRACE_S:g} s"
-        )
     reads_prefix = bool(getattr(router, "reads_prefix", False))
     with_blocks = requests.block_ids is not None and rows is None and (reads_prefix or cluster.prefix_caching)
     caching = with_blocks and cluster.prefix_caching

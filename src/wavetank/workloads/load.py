@@ -19,6 +19,7 @@ import json
 import os
 import re
 import tempfile
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,13 +85,17 @@ RECORDING_VERSION = 1
 
 # No trace starts years after its own beginning: such a start is a date in Unix seconds.
 _UNIX_TIME_S = 1e8
+# A first arrival from here on is no date in Unix seconds (the year 5,138) but one in the next smaller unit, and so on.
+_UNIX_UNITS = ((1e11, "ms"), (1e14, "us"), (1e17, "ns"))
+# Whole numbers that lie this far apart are likely to be of a smaller unit than seconds.
+_LONG_GAP_S = 100.0
 
 
 def read_trace(
     source: str | Path,
     *,
     columns: Mapping[str, str] | None = None,
-    time_unit: str = "s",
+    time_unit: str | None = None,
     sort: bool = False,
     block_tokens: int | None = None,
 ) -> RequestTrace:
@@ -106,8 +111,9 @@ def read_trace(
         ``arrival_s``, ``prompt_tokens``, ``output_tokens`` and, where the file has them, ``block_ids`` (a list a
         row), ``model``, ``tier``, ``adapter`` (empty for none).  Fields not mentioned are found by the spellings of
         the public traces.
-    time_unit : str
-        Unit of a numeric arrival column.  Real traces bring their own.
+    time_unit : str, optional
+        Unit of a numeric arrival column.  Real traces bring their own.  When left out it is seconds, or, for Unix
+        times, milli-, micro- or nanoseconds where seconds would be a date thousands of years ahead; a warning says so.
     sort : bool
         Put requests that are out of order in order of arrival, instead of refusing them.
     block_tokens : int, optional
@@ -130,7 +136,29 @@ def read_trace(
         If the content makes no sense; the error names the row (after the header, from 1) and the column.
     DataUnavailableError
         If a real trace is not on this machine.
+
+    Warns
+    -----
+    UserWarning
+        Where the unit of the arrival times was not given and is not plainly seconds.
     """
+    trace, notes = read_trace_and_notes(
+        source, columns=columns, time_unit=time_unit, sort=sort, block_tokens=block_tokens
+    )
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return trace
+
+
+def read_trace_and_notes(
+    source: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    time_unit: str | None = None,
+    sort: bool = False,
+    block_tokens: int | None = None,
+) -> tuple[RequestTrace, tuple[str, ...]]:
+    """Read a trace as :func:`read_trace` does, and return with it, for people, what had to be assumed."""
     named = TRACES.get(str(source))
     if named is not None:
         path = datasets.find(named.dataset, named.file)
@@ -138,17 +166,21 @@ def read_trace(
     else:
         path = _existing_file(source)
         name = path.name
-    per_second = convert(1.0, "s", time_unit, where="time_unit")
+    per_second = None if time_unit is None else convert(1.0, "s", time_unit, where="time_unit")
     recorded = _recording_head(path)
     if recorded is not None:
         sort = True
         block_tokens = block_tokens or recorded.get("block_tokens")
     with _whole_lines(path) if recorded is not None else contextlib.nullcontext(path) as whole:
         values, chosen = _read_file(whole, _known_fields(columns or {}))
+    notes: tuple[str, ...] = ()
+    if per_second is None:
+        unit, notes = _likely_unit(values["arrival_s"], chosen["arrival_s"])
+        per_second = convert(1.0, "s", unit)
     values["arrival_s"] = _in_seconds(values["arrival_s"], per_second)
     make = RequestTrace.sorted if sort else RequestTrace
     try:
-        return make(**values, block_tokens=block_tokens or 512, name=name)
+        return make(**values, block_tokens=block_tokens or 512, name=name), notes
     except BadTraceError as error:
         place = re.sub(r"column '(\w+)'", lambda match: f"column {chosen.get(match[1], match[1])!r}", error.where or "")
         raise BadTraceError(
@@ -436,6 +468,27 @@ def _clock(values: npt.NDArray[Any], path: Path, place: str) -> npt.NDArray[Any]
             ) from None  # fmt: skip
         times[row] = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
     return times
+
+
+def _likely_unit(arrivals: npt.NDArray[Any], column: str) -> tuple[str, tuple[str, ...]]:
+    """Return the unit that arrivals are most likely in, and what must be said about it."""
+    if arrivals.size == 0 or arrivals.dtype.kind == "M" or not np.isfinite(arrivals).all():
+        return "s", ()
+    first = float(arrivals.min())
+    unit = next((unit for least, unit in reversed(_UNIX_UNITS) if first >= least), "s")
+    if unit != "s":
+        return unit, (
+            f"The column {column!r} begins at {first:.4g}, a date thousands of years ahead in seconds: it was read as "
+            f"Unix time in {unit} (--set time_unit= or time_unit= says otherwise).",
+        )
+    gaps = np.diff(np.sort(arrivals))
+    whole = bool((arrivals == np.floor(arrivals)).all())
+    if gaps.size and whole and float(np.median(gaps)) >= _LONG_GAP_S:
+        return unit, (
+            f"The column {column!r} was read as seconds, whose median gap is {float(np.median(gaps)):,.0f} s; if it is "
+            "in milliseconds, give --set time_unit=ms (in Python time_unit='ms').",
+        )
+    return unit, ()
 
 
 def _in_seconds(arrivals: npt.NDArray[Any], per_second: float) -> npt.NDArray[Any]:

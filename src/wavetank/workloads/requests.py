@@ -281,6 +281,24 @@ class RequestTrace:
         rows = np.arange(min(_whole_positive(n, "n"), len(self)))
         return self._take(rows, self.arrival_s[rows])
 
+    def chosen(self, rows: npt.ArrayLike, arrival_s: npt.ArrayLike) -> RequestTrace:
+        """Return requests by number, in that order, with new arrival times.
+
+        Parameters
+        ----------
+        rows : array_like of int, shape (m,)
+            0-based numbers of requests; one may be chosen several times.
+        arrival_s : array_like, shape (m,)
+            Seconds, ascending.
+        """
+        numbers = _whole_numbers(rows, "rows")
+        outside = np.flatnonzero((numbers < 0) | (numbers >= len(self)))
+        if outside.size:
+            raise BadValueError(
+                "There is no such request.", given=int(numbers[outside[0]]), allowed=f"0 to {len(self) - 1}"
+            )
+        return self._take(numbers, _times(arrival_s))
+
     def replayed(self, times: int) -> RequestTrace:
         """Return the trace ``times`` times over, back to back, at the same mean rate.
 

@@ -8,6 +8,7 @@ import pytest
 import wavetank
 from wavetank.errors import BadFileError, BadValueError, DataUnavailableError, WavetankError
 from wavetank.serving.routing.baselines import RoundRobin
+from wavetank.serving.studies import llm_routing
 from wavetank.serving.studies.llm_routing import LLMRouting, saturation_per_s
 from wavetank.workloads.load import read_trace
 
@@ -149,7 +150,7 @@ class TestPairing:
             asked.append([question for question in spy.asked if question != (0.0, 1000.0)])
         assert asked[0] == asked[1] != asked[2]
         # At the chosen load, then beyond saturation.
-        assert len(asked[0]) == 100
+        assert len(asked[0]) > 1.5 * len(study.served(0, 0.9)) > 1000
 
     def test_the_offered_load_is_the_asked_share_of_saturation(self, compare):
         result = compare(systems=FEW, load=0.7, seeds=2)
@@ -160,9 +161,9 @@ class TestPairing:
                 )
 
     def test_a_load_of_zero_keeps_the_traces_own_times(self):
-        study = LLMRouting(requests=50, load=0.0)
+        study = LLMRouting(requests=5000, workers=2, load=0.0)
         assert study.served(2, 0.0) == study.split(2)[1]
-        assert study.served(2, 0.0).rate_per_s == pytest.approx(10, rel=0.9)
+        assert study.served(2, 0.0).rate_per_s == pytest.approx(10, rel=0.2)
 
 
 class TestSaturation:
@@ -200,10 +201,10 @@ class TestSaturation:
 
         whole = LLMRouting.serve
         monkeypatch.setattr(LLMRouting, "serve", serve)
-        saturation_per_s.__wrapped__(study)
-        trace, backlog = study.split(0)[1], served[0]
-        assert len(backlog) == 11 * len(trace)
-        assert backlog.n_blocks == 11 * trace.n_blocks
+        llm_routing._saturation.__wrapped__(study)
+        # As many are generated as are wanted; none comes twice.
+        for backlog in served:
+            assert backlog.n_blocks == study.split(0, len(backlog))[1].n_blocks
 
     def test_a_backlog_that_grows_is_recorded(self, compare):
         common = {"systems": ("fewest-kv-tokens",), "workers": 2, "max_running": 8, "requests": 1500}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wavetank.errors import BadValueError
+from wavetank.serving.studies.steady import (
+    OVERLOAD,
+    SteadyRate,
+    backlog,
+    repeated,
+    service_time_s,
+    steady_rate,
+    tokens_out,
+)
 from wavetank.settings import setting
 from wavetank.study import Chart, Measurements, Metric, Study
 
@@ -20,11 +30,14 @@ if TYPE_CHECKING:
     from wavetank.serving.simulator import ServingRun
     from wavetank.workloads.requests import RequestTrace
 
-OVERLOAD = 1.3
 QUANTILES = tuple(np.round(np.linspace(0.0, 1.0, 21), 2).tolist())
 PROBES = 60
-# The saturation rate is taken where the cluster is full: between these shares of the completions of a backlog.
-FULL_FROM, FULL_TO = 0.1, 0.8
+# A trace that is shorter than this many mean service times is served several times over: a tenth of it is warm-up, and
+# what is counted then lasts for more than ten.
+SERVICE_TIMES = 30
+LEAST_SERVED = 1_000
+# Beyond this many requests nothing is served several times over.
+MOST_SERVED = 5_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +65,14 @@ class LLMRouting(Study):
     metrics = (
         Metric(
             "capacity_tokens_per_s", "tokens/s", "higher",
-            of="output tokens finished a second at 1.3 times the saturation rate: what the cluster can give "
-            "behind this router",
+            of="output tokens given per second by a full cluster behind this router: the trace's requests replayed "
+            "at 1.3 times what the cluster finishes until ten batch means agree within 1 %, without warm-up and drain",
         ),
         Metric(
             "throughput_tokens_per_s", "tokens/s", "higher",
-            of="output tokens of the requests that finished between the warm-up (a tenth of the trace) and the last "
-            "arrival, per second of it",
+            of="output tokens given between the warm-up (a tenth of the trace) and the last arrival, per second of it, "
+            "evenly between a request's first and last; a trace shorter than 30 mean service times is served several "
+            "times over",
         ),
         Metric(
             "imbalance_tokens", "tokens", "lower",
@@ -95,9 +109,18 @@ class LLMRouting(Study):
             of="share of all worker time, in the same span, in steps that compute a prompt somewhere in the group",
             table=False,
         ),
-        Metric("prefill_steps", "steps", of="steps that compute a prompt, over the whole run", table=False),
+        Metric(
+            "prefill_steps", "steps", of="steps that compute a prompt, over the whole run, per thousand requests",
+            table=False,
+        ),
+        Metric(
+            "capacity_error", "", of="half the 95 % interval of the capacity's batch means, relative to it", table=False
+        ),
+        Metric("service_times", "", of="span of the arrivals as served / mean service time", table=False),
         Metric("offered_per_s", "requests/s", of="arrival rate of the trace as served", table=False),
-        Metric("saturation_per_s", "requests/s", of="completions of a backlog while every worker is full", table=False),
+        Metric(
+            "saturation_per_s", "requests/s", of="what a full cluster finishes behind fewest-kv-tokens", table=False
+        ),
         Metric("saturated", "", of="1 when the backlog still grew at the end of the trace", table=False),
     )  # fmt: skip
     charts = (
@@ -110,6 +133,9 @@ class LLMRouting(Study):
               says="Load is a share of the saturation rate; beyond it every router queues."),
         Chart("sweep", "Imbalance as signals get older", y="imbalance_tokens", by="refresh_s",
               says="A router that needs fresh signals rises to the right."),
+        Chart("bars", "Capacity over ages of signals, slots, experts and groups (with grid=true)",
+              y="capacity_tokens_per_s", by="case",
+              says="Where the bars of a case are level, routing gains nothing there."),
         Chart("distribution", "Time to first token of all requests", y="ttft_s", by="quantile", log="y",
               says="Lower is better at every share of requests."),
         Chart("timeline", "Imbalance over the run", y="imbalance_tokens", by="time_s",
@@ -120,8 +146,13 @@ class LLMRouting(Study):
         "generated", says="generated, a trace's name (azure-conv-2023, ...) or a CSV, JSONL or Parquet file"
     )
     columns: tuple[str, ...] = setting((), says="a file's column map: arrival_s=TS,prompt_tokens=IN,output_tokens=OUT")
+    time_unit: str = setting(
+        "",
+        says="of a file's arrival column: s, ms, us or ns; empty: seconds, or what Unix times look like",
+        choices=("", "s", "ms", "us", "ns"),
+    )
     requests: int = setting(
-        20_000, unit="requests", says="generated requests; of a trace: at most", low=20, high=10_000_000
+        20_000, unit="requests", says="generated requests, at least; of a trace: at most", low=20, high=10_000_000
     )
     arrivals: str = setting("bursty", says="of generated requests", choices=("poisson", "bursty", "diurnal"))
     lengths: str = setting("conv", says="of generated requests: Azure 2023 chat or code", choices=("conv", "code"))
@@ -135,6 +166,12 @@ class LLMRouting(Study):
     refreshes_s: tuple[float, ...] = setting(
         (0.0, 0.03, 0.3, 1.0), unit="s", says="ages of signals swept besides", low=0, high=600
     )
+    grid: bool = setting(
+        False, says="measure capacity, tails and goodput too over ages of signals, slots, shared experts and groups"
+    )
+    grid_refreshes_s: tuple[float, ...] = setting((0.0, 0.1), unit="s", says="ages in the grid", low=0, high=600)
+    grid_slots: tuple[int, ...] = setting((64, 256), unit="requests", says="max_running in the grid", low=1, high=10**5)
+    grid_workers: tuple[int, ...] = setting((16, 64), unit="workers", says="workers in the grid", low=1, high=10_000)
     layout: str = setting(
         "group",
         says="group: one step barrier; replicas: independent; decode-group: a barrier, prompts computed elsewhere",
@@ -144,6 +181,13 @@ class LLMRouting(Study):
     device: str = setting("H200-SXM", says="accelerator of a worker")
     model: str = setting("Qwen3-30B-A3B", says="what every worker serves")
     tensor_parallel: int = setting(1, says="devices a worker", low=1, high=64)
+    expert_parallel: int = setting(
+        1,
+        unit="workers",
+        says="workers that share the experts of a mixture; 1: every worker has all of them",
+        low=1,
+        high=10_000,
+    )
     max_running: int = setting(64, unit="requests", says="most requests in a worker's batch", low=1, high=100_000)
     max_batched_tokens: int = setting(2048, unit="tokens", says="token budget of a step", low=1, high=10_000_000)
     kv_capacity_tokens: int = setting(
@@ -172,60 +216,142 @@ class LLMRouting(Study):
                 where="requests, history",
             )
         # By the row of the user's trace: what comes later is resampled, repeated and cut.
-        known = len(served) if self.trace == "generated" else min(len(_read(self.trace, self.columns)), self.requests)
+        known = len(served) if self.trace == "generated" else min(len(self.read()), self.requests)
         check_that_all_fit(served, cluster, first_row=1 + known - len(served))
         # Compiles in this process, once: trials in other processes then find the code on disk.
-        saturation_per_s(self)
+        for cell in self.cells().values():
+            cell.cluster()
+        needed = self.needed(served, self.load)
+        if needed > max(len(served), MOST_SERVED):
+            raise BadValueError(
+                "This trace is too short for so many slots: figures would be of their filling.",
+                given=f"{len(served):,} requests on {self.workers:,} workers of {self.max_running:,} slots",
+                allowed=f"{needed:,} requests ({SERVICE_TIMES} mean service times); up to {MOST_SERVED:,} are made by "
+                "serving the trace several times over",
+                where="workers, max_running",
+                hint="fewer workers, a smaller max_running or a longer trace",
+            )
 
     def notes(self) -> tuple[str, ...]:
-        """Return what qualifies the figures."""
+        """Return what was assumed of the trace and what qualifies the figures."""
         said = [
+            self.assumed(),
             f"Saturation rate of this cluster: {saturation_per_s(self):.3g} requests/s "
-            "(a backlog drained behind fewest-kv-tokens).",
+            "(a backlog replayed behind fewest-kv-tokens until the rate is steady).",
             "Routers with a length predictor learned from "
             + ("another generated trace" if self.trace == "generated" else f"the first {self.history:.0%} of the trace")
             + "; the other requests are served, so that predictions are out of sample.",
+            *self.notes_on_length(),
         ]
         if self.load >= 1:
             said.append("The offered load is at or above saturation: latencies grow with the length of the trace.")
-        if self.layout != "replicas":
+        if self.layout != "replicas" and self.expert_parallel == 1:
             said.append(
-                "Every worker of the group reads its own copy of the weights; expert parallelism is not modelled."
+                "Every worker of the group reads its own copy of the weights; --set expert_parallel= shares the "
+                "experts of a mixture, which changes what routing gains."
             )
+        return tuple(said)
+
+    def assumed(self) -> str:
+        """Return one sentence on the workload and the cluster that the figures are of."""
+        own, served = self.split(0)[1], self.served(0, self.load)
+        tokens = f"{own.prompt_tokens.mean():,.0f} prompt and {own.output_tokens.mean():,.0f} output tokens on average"
+        speed = served.rate_per_s / own.rate_per_s if own.span_s > 0 else math.nan
+        if self.trace == "generated":
+            what = f"{len(served):,} generated requests ({self.lengths}, {self.arrivals}), {tokens}"
+        else:
+            what = f"{len(own):,} requests of {self.trace} over {own.span_s:,.3g} s, {tokens}"
+            if self.load > 0:
+                what += f", sent {speed:.3g} times as fast ({self.load:.3g} of the saturation rate)"
+        layout = {
+            "group": "in one group that steps together",
+            "replicas": "as independent replicas",
+            "decode-group": "in one group that steps together, prompts computed by as many others",
+        }[self.layout]
+        return (
+            f"Assumed: {what}; {self.workers} workers of {self.tensor_parallel} x {self.device} with {self.model}, "
+            f"{layout}, {self.max_running} slots each, routers see them every {self.refresh_s:g} s. "
+            "Change with --set workers=, device=, model=, layout=, load=."
+        )
+
+    def notes_on_length(self) -> tuple[str, ...]:
+        """Return what was done about a trace that is short, and about times that may be of another unit."""
+        said: list[str] = []
+        if self.trace != "generated":
+            said += _read(self.trace, self.columns, self.time_unit)[1]
+        own, served = self.split(0)[1], self.served(0, self.load)
+        if len(served) > len(own):
+            rate = served.rate_per_s
+            span_s, service_s = len(own) / rate, saturation(self).service_s
+            done = "more were generated" if self.trace == "generated" else "they were served several times over"
+            said.append(
+                f"The {len(own):,} requests span {span_s:.3g} s at this load, {span_s / service_s:.2g} mean service "
+                f"times of {service_s:.3g} s; {done}, {len(served):,} in all, so that figures are not of the cluster's "
+                "filling."
+            )
+        elif own.span_s == 0:
+            said.append("All requests arrive at once: figures of latency and throughput are of the whole run.")
         return tuple(said)
 
     def data(self) -> Mapping[str, str]:
         """Return the checksum of the trace."""
-        return {} if self.trace == "generated" else {self.trace: _read(self.trace, self.columns).checksum}
+        return {} if self.trace == "generated" else {self.trace: self.read().checksum}
 
-    def split(self, seed: int) -> tuple[RequestTrace, RequestTrace]:
-        """Return past requests, for predictors, and the requests to serve, at the trace's own times."""
-        from wavetank.workloads.generate import SharedPrefix, generate_requests
+    def read(self) -> RequestTrace:
+        """Return the trace as its file has it."""
+        return _read(self.trace, self.columns, self.time_unit)[0]
 
+    def split(self, seed: int, n: int = 0) -> tuple[RequestTrace, RequestTrace]:
+        """Return past requests, for predictors, and the requests to serve, at the trace's own times.
+
+        Parameters
+        ----------
+        seed : int
+        n : int
+            Generated requests, where more than the setting are wanted.
+        """
         if self.trace == "generated":
-            shared = SharedPrefix(share=self.shared_prefix) if self.shared_prefix > 0 else None
-            made = [
-                generate_requests(
-                    rate_per_s=10.0,
-                    n_requests=self.requests,
-                    arrivals=self.arrivals,
-                    lengths=self.lengths,
-                    seed=which,
-                    shared_prefix=shared,
-                )
-                for which in (seed + 1_000_000, seed)
-            ]
-            return made[0], made[1]
-        whole = _read(self.trace, self.columns).head(self.requests)
+            return self.generated(seed + 1_000_000, self.requests), self.generated(seed, max(n, self.requests))
+        whole = self.read().head(self.requests)
         cut = min(max(int(len(whole) * self.history), 1), len(whole) - 1)
         start_s = float(whole.arrival_s[cut])
         # Requests of one instant stay together: none is both learned from and served.
         cut = int(np.searchsorted(whole.arrival_s, start_s))
         return whole.head(max(cut, 1)), whole.slice(start_s).resampled(seed)
 
+    def generated(self, seed: int, n: int) -> RequestTrace:
+        """Return ``n`` generated requests."""
+        from wavetank.workloads.generate import SharedPrefix, generate_requests
+
+        return generate_requests(
+            rate_per_s=10.0,
+            n_requests=n,
+            arrivals=self.arrivals,
+            lengths=self.lengths,
+            seed=seed,
+            shared_prefix=SharedPrefix(share=self.shared_prefix) if self.shared_prefix > 0 else None,
+        )
+
+    def replayable(self, seed: int, n: int) -> RequestTrace:
+        """Return what a backlog of ``n`` requests replays: as many generated ones, or the trace."""
+        return self.split(seed, n)[1]
+
+    def needed(self, trace: RequestTrace, load: float) -> int:
+        """Return how many requests last for enough mean service times, at a share of the saturation rate."""
+        full = saturation(self)
+        rate_per_s = load * full.requests_per_s if load > 0 else trace.rate_per_s
+        if math.isnan(rate_per_s):
+            return len(trace)
+        return max(LEAST_SERVED, math.ceil(rate_per_s * SERVICE_TIMES * full.service_s))
+
     def served(self, seed: int, load: float) -> RequestTrace:
-        """Return the requests at ``load`` times the saturation rate."""
+        """Return the requests at ``load`` times the saturation rate, enough of them for the figures to be steady."""
         trace = self.split(seed)[1]
+        needed = self.needed(trace, load)
+        if needed > len(trace):
+            trace = (
+                self.split(seed, needed)[1] if self.trace == "generated" else repeated(trace, -(-needed // len(trace)))
+            )
         return trace.at_rate(load * saturation_per_s(self)) if load > 0 else trace
 
     def cluster(self, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
@@ -233,14 +359,19 @@ class LLMRouting(Study):
         from wavetank.platforms import RooflineStepTime, kv_capacity_tokens
         from wavetank.serving.cluster import Cluster, DisaggregatedCluster
 
-        step_time = RooflineStepTime(device=self.device, model=self.model, tensor_parallel=self.tensor_parallel)
+        step_time = RooflineStepTime(
+            device=self.device,
+            model=self.model,
+            tensor_parallel=self.tensor_parallel,
+            expert_parallel=self.expert_parallel,
+        )
         replica = Cluster(
             workers=self.workers,
             step_time=step_time,
             max_running=self.max_running,
             max_batched_tokens=self.max_batched_tokens,
             kv_capacity_tokens=self.kv_capacity_tokens
-            or kv_capacity_tokens(self.device, self.model, self.tensor_parallel),
+            or kv_capacity_tokens(self.device, self.model, self.tensor_parallel, expert_parallel=self.expert_parallel),
             refresh_s=self.refresh_s if refresh_s is None else refresh_s,
             prefix_caching=self.prefix_caching,
         )
@@ -276,12 +407,15 @@ class LLMRouting(Study):
         figures = self.figures(run)
         for metric in self.metrics:
             if metric.name in figures:
-                found.put(metric.name, figures[metric.name])
-        overloaded = self.figures(self.serve(system, self.served(seed, OVERLOAD)))
-        found.put("capacity_tokens_per_s", overloaded["throughput_tokens_per_s"])
+                found.put(metric.name, _per_thousand(run) if metric.name == "prefill_steps" else figures[metric.name])
+        full = self.capacity(system, seed)
+        overloaded = self.figures(full.run)
+        found.put("capacity_tokens_per_s", full.tokens_per_s)
+        found.put("capacity_error", full.error)
         # Where capacity is measured: does a router lead because it batches prompts into fewer steps?
-        for name in ("mixed_share", "prefill_steps"):
-            found.put(name, overloaded[name], load=OVERLOAD)
+        found.put("mixed_share", overloaded["mixed_share"], load=OVERLOAD)
+        found.put("prefill_steps", _per_thousand(full.run), load=OVERLOAD)
+        found.put("service_times", requests.span_s / saturation(self).service_s)
         found.put("offered_per_s", requests.rate_per_s)
         found.put("saturation_per_s", saturation_per_s(self))
         found.put("saturated", float(_backlog_grows(run)))
@@ -298,11 +432,55 @@ class LLMRouting(Study):
             swept = self.figures(self.serve(system, requests, refresh_s))
             for name in ("ttft_p99_s", "imbalance_tokens"):
                 found.put(name, swept[name], refresh_s=refresh_s)
+        for case, other in self.cells().items():
+            run = other.serve(system, other.served(seed, self.load))
+            there = other.figures(run)
+            full = other.capacity(system, seed)
+            found.put("capacity_tokens_per_s", full.tokens_per_s, case=case)
+            for name in ("ttft_p99_s", "tpot_p99_s", "goodput_per_s", "idle_share"):
+                found.put(name, there[name], case=case)
         return found
+
+    def cells(self) -> dict[str, LLMRouting]:
+        """Return the clusters of the sensitivity grid by name; none without ``grid``."""
+        if not self.grid:
+            return {}
+        from wavetank.platforms.catalog import as_model
+
+        # Experts are shared where the model has any, and as evenly as the group can.
+        experts = as_model(self.model).experts
+        found: dict[str, LLMRouting] = {}
+        for workers, slots, refresh_s in itertools.product(self.grid_workers, self.grid_slots, self.grid_refreshes_s):
+            age = f"{refresh_s:g} s old" if refresh_s else "fresh"
+            shares = math.gcd(workers, experts) if experts and self.layout != "replicas" else 1
+            for sharing in sorted({1, shares}):
+                kind = "full copies" if sharing == 1 else "shared experts"
+                found[f"{workers} workers, {slots} slots, {age}, {kind}"] = dataclasses.replace(
+                    self, grid=False, loads=(), refreshes_s=(), workers=workers, max_running=slots,
+                    refresh_s=refresh_s, expert_parallel=sharing,
+                    max_batched_tokens=max(self.max_batched_tokens, slots),
+                )  # fmt: skip
+        return found
+
+    def capacity(self, system: Any, seed: int) -> SteadyRate:
+        """Return what a full cluster gives behind a router."""
+        full = saturation(self)
+        return steady_rate(
+            lambda n: self.replayable(seed, n),
+            lambda requests: self.serve(system, requests),
+            slots=self.workers * self.max_running,
+            guess_per_s=full.requests_per_s,
+            service_s=full.service_s,
+            seed=seed,
+            split=self.layout == "decode-group",
+        )
 
     def figures(self, run: ServingRun) -> dict[str, float]:
         """Return a run's metrics, with the imbalance of independent replicas taken at the probes."""
         figures = run.metrics(slo_ttft_s=self.slo_ttft_s, slo_tpot_s=self.slo_tpot_s)
+        start_s, end_s = run.window_s
+        begun, ended = tokens_out(run, np.array([start_s, end_s]), split=self.layout == "decode-group")
+        figures["throughput_tokens_per_s"] = float(ended - begun) / (end_s - start_s)
         if math.isnan(figures["imbalance_tokens"]) and run.probe_s.size:
             figures["imbalance_tokens"] = float(_probed_imbalance(run).mean())
         return figures
@@ -311,6 +489,10 @@ class LLMRouting(Study):
 def _probed_imbalance(run: ServingRun) -> np.ndarray[Any, np.dtype[np.float64]]:
     loads = run.probe_tokens
     return loads.shape[1] * loads.max(axis=1, initial=0.0) - loads.sum(axis=1)
+
+
+def _per_thousand(run: ServingRun) -> float:
+    return 1000.0 * run.prefill_steps / run.arrival_s.size
 
 
 def _backlog_grows(run: ServingRun) -> bool:
@@ -328,31 +510,47 @@ def _most_workers(system: Any) -> int:
 
 
 @lru_cache(maxsize=8)
-def _read(trace: str, columns: tuple[str, ...]) -> RequestTrace:
-    from wavetank.workloads.load import read_trace
+def _read(trace: str, columns: tuple[str, ...], time_unit: str) -> tuple[RequestTrace, tuple[str, ...]]:
+    """Return a trace and what must be said about how it was read."""
+    from wavetank.workloads.load import read_trace_and_notes
 
     pairs = dict(pair.partition("=")[::2] for pair in columns)
     if any(not theirs for theirs in pairs.values()):
         raise BadValueError(
             "A column map is made of pairs.", given=",".join(columns), allowed="arrival_s=TS,...", where="columns"
         )
-    return read_trace(trace, columns=pairs or None)
+    return read_trace_and_notes(trace, columns=pairs or None, time_unit=time_unit or None)
+
+
+def saturation_per_s(study: LLMRouting) -> float:
+    """Return the requests per second that the study's cluster finishes while it is full, behind fewest-kv-tokens."""
+    return saturation(study).requests_per_s
+
+
+def saturation(study: LLMRouting) -> SteadyRate:
+    """Return what the study's full cluster gives behind fewest-kv-tokens: the unit in which loads are said."""
+    # Loads, sweeps and how many requests are generated change nothing about it.
+    requests = 1000 if study.trace == "generated" else study.requests
+    return _saturation(dataclasses.replace(study, load=0.0, loads=(), refreshes_s=(), requests=requests))
 
 
 @lru_cache(maxsize=32)
-def saturation_per_s(study: LLMRouting) -> float:
-    """Return the completions per second of the study's cluster while a backlog keeps every worker full."""
+def _saturation(study: LLMRouting) -> SteadyRate:
     from wavetank.serving.routing.baselines import FewestKVTokens
 
-    trace = study.split(0)[1]
-    # Enough to fill every slot several times over.
-    passes = max(1, math.ceil(4 * study.workers * study.max_running / len(trace)))
-    backlog = trace.replayed(passes)
-    block_ids = trace.block_ids
-    if block_ids is not None:
-        # A pass shares prefixes within itself, as the trace does: no prompt is found whole because it came before.
-        block_ids = (np.arange(passes)[:, None] * trace.n_blocks + block_ids).ravel()
-    at_once = dataclasses.replace(backlog, arrival_s=np.zeros(len(backlog)), block_ids=block_ids)
-    done = np.sort(study.serve(FewestKVTokens(), at_once).finish_s)
-    first, last = int(FULL_FROM * done.size), int(FULL_TO * done.size)
-    return float((last - first) / (done[last] - done[first]))
+    slots = study.workers * study.max_running
+    # A first look: all slots filled at once, several times over.
+    first = backlog(study.replayable(0, 4 * slots), 4 * slots, math.inf, 0)
+    run = study.serve(FewestKVTokens(), first)
+    done = np.sort(run.finish_s)
+    low, high = int(0.1 * done.size), max(int(0.8 * done.size), int(0.1 * done.size) + 1)
+    guess_per_s = float((high - low) / (done[high] - done[low])) if done[high] > done[low] else 1.0 / float(done[high])
+    return steady_rate(
+        lambda n: study.replayable(0, n),
+        lambda requests: study.serve(FewestKVTokens(), requests),
+        slots=slots,
+        guess_per_s=guess_per_s,
+        service_s=service_time_s(run, slots / guess_per_s),
+        seed=0,
+        split=study.layout == "decode-group",
+    )

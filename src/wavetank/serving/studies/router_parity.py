@@ -76,6 +76,14 @@ def _metrics() -> tuple[Metric, ...]:
             "unexplained", "", "lower", "measured",
             "how many of the ten ratios are off by more than 5 % although no phase of the refresh comes that near",
         ),
+        Metric("sent_elsewhere_share", "", "lower", "counted",
+               "requests that the launched router's adapter sends to another worker than the simulation, at the "
+               "study's load in even and in bursty arrivals, on the views that were simulated"),
+        Metric("views_differ_share", "", "lower", "counted",
+               "decisions before which both lives do not show the router the same view, pool and state", False),
+        Metric("contended_share", "", "", "counted",
+               "decisions while requests wait: those in which routers can be told apart", False),
+        Metric("decisions", "", "", "counted", "decisions compared", False),
         Metric("added_latency_s", "s", "lower", "measured",
                "wall time that the router adds to a request of one token on an idle engine: median with it - without"),
         Metric("late_s", "s", "lower", "measured", "wall time from a step's end to its tokens, mean over steps"),
@@ -97,10 +105,14 @@ class _CutRouting(LLMRouting):
 
     longest_output_tokens: int = 0
 
-    def split(self, seed: int) -> tuple[RequestTrace, RequestTrace]:
+    def split(self, seed: int, n: int = 0) -> tuple[RequestTrace, RequestTrace]:
         """Return past requests, and the requests to serve."""
-        past, served = super().split(seed)
+        past, served = super().split(seed, n)
         return (self._cut(past), self._cut(served)) if self.longest_output_tokens else (past, served)
+
+    def needed(self, trace: RequestTrace, load: float) -> int:
+        """Return the trace's own length: what is served live takes as long as it lasts."""
+        return len(trace)
 
     def _cut(self, trace: RequestTrace) -> RequestTrace:
         return dataclasses.replace(trace, output_tokens=np.minimum(trace.output_tokens, self.longest_output_tokens))
@@ -123,6 +135,7 @@ class RouterParity(Study):
         "fewest-requests",
         "fewest-kv-tokens",
         "prefix-affinity",
+        "central-queue",
         "balance-route-0",
         "balance-route",
     )
@@ -142,6 +155,11 @@ class RouterParity(Study):
         "generated", says="generated, a trace's name (azure-conv-2023, ...) or a CSV, JSONL or Parquet file"
     )
     columns: tuple[str, ...] = setting((), says="a file's column map: arrival_s=TS,prompt_tokens=IN,output_tokens=OUT")
+    time_unit: str = setting(
+        "",
+        says="of a file's arrival column: s, ms, us or ns; empty: seconds, or what Unix times look like",
+        choices=("", "s", "ms", "us", "ns"),
+    )
     requests: int = setting(200, unit="requests", says="generated requests; of a trace: at most", low=20, high=10**6)
     arrivals: str = setting("poisson", says="of generated requests", choices=("poisson", "bursty", "diurnal"))
     lengths: str = setting("conv", says="of generated requests: Azure 2023 chat or code", choices=("conv", "code"))
@@ -149,7 +167,7 @@ class RouterParity(Study):
         0.0, says="share of generated requests that begin with a shared prefix", low=0, high=1
     )
     load: float = setting(
-        0.7, says="arrival rate as a share of the saturation rate; 0: the trace's own times", low=0, high=10
+        1.1, says="arrival rate as a share of the saturation rate; 0: the trace's own times", low=0, high=10
     )
     longest_output_tokens: int = setting(
         500, unit="tokens", says="longer answers are cut, so that a trial ends soon; 0: none is", low=0, high=10**9
@@ -185,6 +203,7 @@ class RouterParity(Study):
         """Return what qualifies the figures."""
         wall_s = self.served(0).span_s * self.time_scale
         return (
+            *self.routing.notes_on_length(),
             f"Live times are wall times divided by the time scale of {self.time_scale:g}: a millisecond of connections "
             f"and event loops counts as {1 / self.time_scale:.3g} ms. The arrivals of a trial take {wall_s:.3g} s.",
             f"Saturation rate of this cluster: {saturation_per_s(self.routing):.3g} requests/s.",
@@ -255,6 +274,7 @@ class RouterParity(Study):
                 hint="a larger time_scale, fewer workers, or a quieter machine",
             )
         found = compared(replayed.run(), simulated)
+        self.decide_twice(system, seed, found)
         names = [worker_name(number) for number in range(self.workers)]
         placed = np.array([names.index(outcome.worker) for outcome in replayed.outcomes])
         found.put("same_worker_share", _share(placed, simulated[0].worker))
@@ -267,6 +287,31 @@ class RouterParity(Study):
         found.put("cores", cores)
         found.put("requests", len(trace))
         return found
+
+    def decide_twice(self, system: Any, seed: int, found: Measurements) -> None:
+        """Compare the decisions of both lives, one by one, on the same views."""
+        from wavetank.serving.studies.decision_parity import decision_parity
+
+        both = [
+            decision_parity(self.arriving(arrivals, seed), self.cluster, system, self.adapter)
+            for arrivals in ("poisson", "bursty")
+        ]
+        decisions = sum(each.decisions for each in both)
+        found.put("sent_elsewhere_share", sum(each.sent_elsewhere for each in both) / sum(e.requests for e in both))
+        found.put("views_differ_share", sum(each.views_differ for each in both) / decisions)
+        found.put("contended_share", sum(each.contended for each in both) / decisions)
+        found.put("decisions", decisions)
+
+    def arriving(self, arrivals: str, seed: int) -> RequestTrace:
+        """Return the requests, generated ones with other arrivals."""
+        return dataclasses.replace(self, arrivals=arrivals).served(seed)
+
+    @property
+    def adapter(self) -> Any:
+        """What calls the router in a launched proxy."""
+        from wavetank.serving.live.dispatcher import Dispatcher
+
+        return Dispatcher
 
 
 def delayed(trace: RequestTrace, by_s: float) -> RequestTrace:

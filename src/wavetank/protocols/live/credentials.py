@@ -58,7 +58,7 @@ def signing_key(path: Path) -> tuple[bytes, bytes]:
             serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
+        beside = path.with_name(f".{path.name}.{os.getpid()}.new")
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
             file.write(private)
             file.flush()

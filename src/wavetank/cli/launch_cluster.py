@@ -23,6 +23,7 @@ from wavetank.catalog import SystemEntry
 from wavetank.cli.exits import DOES_NOT_HOLD, INTERRUPTED
 from wavetank.cli.terminal import is_terminal, say, say_heading, say_json, say_wrapped, style
 from wavetank.errors import BadValueError, UnknownNameError, WavetankError, unknown_name
+from wavetank.processes import python_module
 from wavetank.rng import Draws, stream_key
 from wavetank.units import parse_quantity, show
 
@@ -425,7 +426,7 @@ def _join(address: str, token: str | None, name: str | None, out: Path | None) -
         environment[node_process.FOLDER_VARIABLE] = str(out or scratch)
         while True:
             with subprocess.Popen(
-                [sys.executable, "-m", "wavetank.protocols.live.node_process"],
+                python_module("wavetank.protocols.live.node_process"),
                 env=environment,
                 stdin=subprocess.DEVNULL,
             ) as child:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from wavetank.errors import BadFileError, BadValueError, WavetankError
+from wavetank.processes import python_module
 from wavetank.protocols.faults import attach
 from wavetank.protocols.interfaces import Algorithm, Node
 from wavetank.protocols.live import control
@@ -240,7 +241,7 @@ class ProcessCluster(Cluster):
         try:
             with process.log_path.open("ab") as output:
                 process.child = subprocess.Popen(
-                    [sys.executable, "-m", "wavetank.protocols.live.node_process"],
+                    python_module("wavetank.protocols.live.node_process"),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

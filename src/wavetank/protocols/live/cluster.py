@@ -29,7 +29,7 @@ from wavetank.protocols.faults import Fault, attach, byzantine_members
 from wavetank.protocols.history import History, Operation
 from wavetank.protocols.interfaces import Algorithm, Node, Snapshot
 from wavetank.protocols.live.credentials import Certificate, make_certificates, signing_key
-from wavetank.protocols.live.endpoint import TRANSPORTS, Endpoint, EndpointPlan, Output
+from wavetank.protocols.live.endpoint import LARGEST_QUEUE_BYTES, TRANSPORTS, Endpoint, EndpointPlan, Output
 from wavetank.protocols.live.folder import RunFolder, Scratch, manifest_of
 from wavetank.protocols.live.journal import JOURNAL, Journal, as_operation, history_of
 from wavetank.protocols.live.loops import fastest_loop
@@ -65,6 +65,8 @@ class ClusterSettings:
         Whether links are encrypted (TCP only), by certificates made for this run if none is given.
     queue_messages : int
         Messages a link keeps while its socket takes none; the oldest are dropped.
+    queue_bytes : int
+        Bytes of messages that a link keeps meanwhile.
     frame_bytes : int
         Greatest frame, and so the greatest message.
     host : str
@@ -84,6 +86,7 @@ class ClusterSettings:
     sign: bool = setting(False, says="Ed25519 signatures on frames")
     tls: bool = setting(False, says="encrypted links")
     queue_messages: int = setting(65_536, low=1, says="messages a link keeps")
+    queue_bytes: int = setting(LARGEST_QUEUE_BYTES, unit="bytes", low=512, says="bytes a link keeps")
     frame_bytes: int = setting(LARGEST_FRAME_BYTES, unit="bytes", low=512, high=2**28, says="greatest frame")
     host: str = setting("127.0.0.1", says="address to listen on")
     base_port: int = setting(0, low=0, high=65_535, says="first port; 0 for any")
@@ -555,7 +558,8 @@ class Cluster(ABC):
         deadline = time.monotonic() + timeout_s
         while not true(self.run):
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or self.run.failures:
+            # The algorithm goes on without the nodes whose code raised, as long as it bears that.
+            if left_s <= 0 or len(self.run.failures) > self.algorithm.bears(self.run.size):
                 return False
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -598,10 +602,15 @@ class Cluster(ABC):
             for task in tasks:
                 if task.done():
                     task.result()
+            if stop is None or not stop(self.run):
+                await self._settle()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settle(self) -> None:  # noqa: B027  (most clusters have nothing to wait for)
+        """Wait for what was begun in the last moment."""
 
     async def _ask_all(self, base: int, requests: Sequence[Request]) -> None:
         for number, request in sorted(enumerate(requests, base), key=lambda pair: (pair[1].at, pair[0])):
@@ -734,7 +743,7 @@ class InProcessCluster(Cluster):
 
 def endpoint_options(settings: ClusterSettings) -> dict[str, Any]:
     """Return what an endpoint's plan takes from the settings of a cluster."""
-    names = ("round_s", "seed", "transport", "queue_messages", "frame_bytes")
+    names = ("round_s", "seed", "transport", "queue_messages", "queue_bytes", "frame_bytes")
     return {name: getattr(settings, name) for name in names}
 
 

@@ -14,6 +14,7 @@ next start and kept beside the file under ``.torn``.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import struct
@@ -160,7 +161,7 @@ class DurableState:
             try:
                 lock(file, self.path, "The file of a node")
                 # Another process may have replaced it by a smaller one before it let go.
-                if os.path.samestat(os.fstat(file), os.stat(self.path)):
+                if os.path.samestat(os.fstat(file), self.path.stat()):
                     return file, self._read_header(file)
             except BaseException:
                 os.close(file)
@@ -281,7 +282,7 @@ class DurableState:
             return True
         # What is never written of a file that has its length already reads as zeros, sector by sector.
         edges = [at, *range(at - at % _SECTOR_BYTES + _SECTOR_BYTES, size, _SECTOR_BYTES), size]
-        return any(not any(rest[start - at : end - at]) for start, end in zip(edges, edges[1:], strict=False))
+        return any(not any(rest[start - at : end - at]) for start, end in itertools.pairwise(edges))
 
     def _cut(self, at: int, size: int) -> None:
         self.torn_bytes = size - at

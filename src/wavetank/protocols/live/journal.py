@@ -117,9 +117,7 @@ def _events(path: Path) -> Iterator[tuple[_Asked | _Answered, int]]:
             try:
                 event = _decoder.decode(line)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                raise BadFileError(
-                    "The journal is damaged.", given=str(error), where=f"{path}, byte {end}"
-                ) from error
+                raise BadFileError("The journal is damaged.", given=str(error), where=f"{path}, byte {end}") from error
             end += len(line)
             yield event, end
 

@@ -372,7 +372,7 @@ async def join(address: tuple[str, int], token: Token, name: str, timeout_s: flo
 async def join_over(channel: socket.socket, token: Token, name: str, timeout_s: float = 10.0) -> ControlConnection:
     """Prove that one knows the token over a channel that was inherited from the launcher; raises WavetankError."""
     _, connection = await asyncio.get_running_loop().create_connection(ControlConnection, sock=channel)
-    await _introduce(connection, token, name, timeout_s)
+    await _introduce(connection, token, name, timeout_s, pinned=False)
     return connection
 
 
@@ -391,7 +391,7 @@ async def _join(address: tuple[str, int], token: Token, name: str, timeout_s: fl
             hint="is it running, and does a firewall let this port through?",
         ) from None
     try:
-        await _introduce(connection, token, name, timeout_s)
+        await _introduce(connection, token, name, timeout_s, pinned=True)
     except BaseException:
         with contextlib.suppress(AttributeError):
             connection.close()
@@ -408,8 +408,9 @@ def _reason_of(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno and error.errno > 0 else (error.strerror or str(error))
 
 
-async def _introduce(connection: ControlConnection, token: Token, name: str, timeout_s: float) -> None:
-    if token.fingerprint:
+async def _introduce(connection: ControlConnection, token: Token, name: str, timeout_s: float, *, pinned: bool) -> None:
+    # A channel that was inherited leads to the launcher alone, and is not encrypted.
+    if pinned and token.fingerprint:
         tls: ssl.SSLObject = connection.transport.get_extra_info("ssl_object")
         if not hmac.compare_digest(fingerprint(tls.getpeercert(binary_form=True)), token.fingerprint):
             raise WavetankError("Whoever listens there is not the launcher that this token came from.")

@@ -75,7 +75,8 @@ class _Process:
         self.assigned = False
         # Whether it was to come back and has not yet.
         self.returning = False
-        # Links that it never had, with their last error.
+        # Links that it had not when the run began, and that it has not had in this life, with their last error.
+        self.missing_at_first: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self.past_counters: Counter[str] = Counter()
         self.past_hostile: Counter[str] = Counter()
@@ -249,7 +250,7 @@ class ProcessCluster(Cluster):
         for process in self._processes:
             process.say(book)
         for process in self._processes:
-            process.missing = await self._answer(process.connected, process)
+            process.missing = process.missing_at_first = await self._answer(process.connected, process)
         for text in self._missing_links():
             log.warning("%s", text)
         self._epoch_s = time.monotonic()
@@ -483,7 +484,8 @@ class ProcessCluster(Cluster):
             return
         process.give_way(error)
         process.status, process.returning = "given up", False
-        if not self._begun:
+        if not self._begun or process.incarnation == 0:
+            # What fails at its first start was never there to be borne.
             self._fail(error)
             return
         nodes = self._nodes_of(process)
@@ -564,13 +566,13 @@ class ProcessCluster(Cluster):
         process = self._process(node)
         if process.status != "up":
             return
+        if not process.local:
+            process.say(control.Die())
         process.renew()
         if process.child is not None:
             process.child.kill()
             await asyncio.to_thread(process.child.wait)
             process.child = None
-        else:
-            process.say(control.Die())
         process.connection = None
 
     async def restart(self, node: int) -> None:
@@ -607,7 +609,7 @@ class ProcessCluster(Cluster):
         for process in self._processes:
             for link, error in process.missing.items():
                 place, _, target = link.partition(" ")
-                if place.isdecimal() and target.isdecimal():
+                if link in process.missing_at_first and place.isdecimal() and target.isdecimal():
                     pair = (min(int(place), int(target)), max(int(place), int(target)))
                     pairs.setdefault(pair, []).append(f"{place} to {target}: {error[:200]}")
         return [

@@ -94,10 +94,10 @@ class NodeProcess:
                         allowed=control.Assign.__name__,
                     )
                 await self._prepare(assign)
+                return await self._obey()
             except WavetankError as error:
                 self._connection.say(control.trouble_of(error))
                 raise
-            return await self._obey()
         finally:
             for endpoint in self._endpoints.values():
                 await endpoint.close()
@@ -304,13 +304,13 @@ def main() -> int:
     _end_with_parent()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
     try:
-        token = control.Token(os.environ.pop(TOKEN_VARIABLE))
         where: tuple[str, int] | socket.socket
         if CHANNEL_VARIABLE in os.environ:
             where = socket.socket(fileno=int(os.environ[CHANNEL_VARIABLE]))
             where.setblocking(False)
         else:
             where = parse_address(os.environ[ADDRESS_VARIABLE], ADDRESS_VARIABLE)
+        token = control.Token(os.environ.pop(TOKEN_VARIABLE))
         folder = os.environ.get(FOLDER_VARIABLE)
         joined = Path(folder) if folder else None
         with asyncio.Runner(loop_factory=fastest_loop) as runner:

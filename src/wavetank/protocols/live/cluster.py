@@ -351,6 +351,7 @@ class Cluster(ABC):
         self._certificate = certificate
         self._epoch_s = 0.0
         self._ended = False
+        self._played_s: float | None = None
         self._asked: dict[int, int] = {}
         self._retry_handles: dict[int, asyncio.TimerHandle] = {}
         self._last_answered: int | None = None
@@ -603,6 +604,7 @@ class Cluster(ABC):
                 if task.done():
                     task.result()
             if stop is None or not stop(self.run):
+                self._played_s = self.elapsed_s
                 await self._settle()
         finally:
             for task in tasks:
@@ -634,10 +636,11 @@ class Cluster(ABC):
             handle.cancel()
         self.count()
         found = await self._collect()
-        duration_s, rounds = self.run.duration_s, self.run.time
+        # What was waited for afterwards was no part of it.
+        duration_s = self.run.duration_s if self._played_s is None else self._played_s
         self.count()
         run = self.run
-        run.duration_s, run.time = duration_s, rounds
+        run.duration_s, run.time = duration_s, duration_s / self.settings.round_s
         run.nodes = [found.get(node) or attach(self.algorithm, node, run.size, self.faults) for node in range(run.size)]
         run.violation = self._verdict()
         return run

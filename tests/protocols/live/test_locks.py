@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from wavetank.errors import BadFileError
 from wavetank.processes import python_code
+from wavetank.protocols.live import locks
 from wavetank.protocols.live.locks import holder_of, lock
 
 
@@ -49,6 +51,10 @@ def test_a_lock_ends_with_kill_9(tmp_path: Path) -> None:
     os.close(opened)
 
 
-def test_what_cannot_be_locked_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadFileError, match="cannot be locked"):
-        lock(-1, tmp_path, "The file")
+def test_what_cannot_be_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(opened: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(locks.fcntl, "flock", none_left)
+    with pytest.raises(BadFileError, match="cannot be locked: No locks available"):
+        lock(0, tmp_path, "The file")

@@ -60,9 +60,9 @@ def reader(**options: Any) -> FrameReader:
     return FrameReader(CODEC, KEY, senders=SENDERS, **options)
 
 
-def refused(call: Any, *arguments: Any) -> str:
+def refused(call: Any, *arguments: Any, **named: Any) -> str:
     with pytest.raises(HostileFrameError) as caught:
-        call(*arguments)
+        call(*arguments, **named)
     assert caught.value.reason in REASONS
     return caught.value.reason
 
@@ -248,7 +248,7 @@ class TestSignatures:
         senders = {0: frozenset((0,)), 1: frozenset((1,))}
         reading = DatagramReader(CODEC, IDENTITY, senders=senders, signatures=self.end(keys))
         liar = DatagramWriter(CODEC, IDENTITY, 0, 2**32 - 1, signatures=self.end(keys, 0, 1))
-        assert refused(reading.batch, liar._datagram([], 0, 1)) == "wrong-sender"
+        assert refused(reading.batch, liar._datagram([], (0, 0), 1)) == "wrong-sender"
         [good] = DatagramWriter(CODEC, IDENTITY, 0, 0, signatures=self.end(keys, 0, 1)).datagrams([(0, 1, Ball(1))])
         assert reading.batch(good) == [(0, 1, Ball(1))]
 

@@ -9,6 +9,7 @@ the next one.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -185,7 +186,7 @@ class RunFolder:
 def manifest_of(algorithm: Any, run: str, nodes: int, processes: int) -> Manifest:
     """Return the manifest of a new run of an algorithm."""
     kind = type(algorithm)
-    names = getattr(algorithm, "__dataclass_fields__", ())
+    names = [item.name for item in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
     return Manifest(
         format=_FORMAT,
         version=VERSION,

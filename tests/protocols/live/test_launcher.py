@@ -225,6 +225,29 @@ def test_a_process_that_dies_while_it_comes_back_is_started_once_more(
     play(story())
 
 
+def test_a_child_that_is_late_takes_nobodys_place(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST) as cluster:
+            process = cluster._processes[0]
+            here = process.connection
+            late = control.ControlConnection()
+            late.transport = here.transport
+            # What proved itself is a child that was given up and has been replaced since.
+            before = subprocess.Popen([sys.executable, "-c", ""])
+            before.wait()
+
+            async def proven(*_: Any) -> str:
+                return process.name
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(control, "admit", proven)
+                patch.setattr(late, "close", lambda: None)
+                await cluster._admit_child(process, before, late)
+            assert process.connection is here
+
+    play(story())
+
+
 def test_a_run_waits_for_a_node_that_is_just_coming_back(play: Any) -> None:
     run = run_cluster(
         DurableCounter(), 2, processes=2, round_s=0.01, duration_s=0.3, outages=[Outage(node=0, at_s=0.1, for_s=0.15)]

@@ -290,7 +290,7 @@ class ProcessCluster(Cluster):
             raise WavetankError(f"A process cannot be started: {error}") from error
         ours.setblocking(False)
         _, connection = await asyncio.get_running_loop().create_connection(control.ControlConnection, sock=ours)
-        self._start_task(self._admit_child(process, connection))
+        self._start_task(self._admit_child(process, process.child, connection))
 
     async def _all_joined(self) -> None:
         timeout_s = self._join_timeout_s if self._hosts else _CHILD_TIMEOUT_S
@@ -337,13 +337,19 @@ class ProcessCluster(Cluster):
             return
         self._welcome(process, connection)
 
-    async def _admit_child(self, process: _Process, connection: control.ControlConnection) -> None:
+    async def _admit_child(
+        self, process: _Process, child: subprocess.Popen[bytes], connection: control.ControlConnection
+    ) -> None:
         # A child takes its time to start; whether it lives is watched elsewhere.
-        if await control.admit(connection, self._token, _CHILD_TIMEOUT_S) == process.name:
+        name = await control.admit(connection, self._token, _CHILD_TIMEOUT_S)
+        if name == process.name and process.child is child:
             self._welcome(process, connection)
+        else:
+            # Another one has been started in its place meanwhile.
+            connection.close()
 
     def _welcome(self, process: _Process, connection: control.ControlConnection) -> None:
-        process.connection = connection
+        process.connection, process.assigned = connection, False
         process.joined.set()
         process.reader = self._start_task(self._listen(process, connection))
         if process.expected:
@@ -517,6 +523,7 @@ class ProcessCluster(Cluster):
                 # What it said itself, a damaged file for one, will not be different next time.
                 if self._trouble is not None or process.status == "given up":
                     return
+                process.connection = None
                 if process.child is not None:
                     process.child.kill()
                     await asyncio.to_thread(process.child.wait)
@@ -525,7 +532,6 @@ class ProcessCluster(Cluster):
                     return
                 process.revivals += 1
                 process.renew()
-                process.connection = None
 
     async def _begin_again(self, process: _Process) -> None:
         if process.local:
@@ -569,11 +575,12 @@ class ProcessCluster(Cluster):
         if not process.local:
             process.say(control.Die())
         process.renew()
+        # From now on what comes over it, its end too, is said by nobody who counts.
+        process.connection = None
         if process.child is not None:
             process.child.kill()
             await asyncio.to_thread(process.child.wait)
             process.child = None
-        process.connection = None
 
     async def restart(self, node: int) -> None:
         """Start the process of a node again; a host begins now or when it has joined again."""

@@ -12,7 +12,7 @@ import pytest
 from wavetank.errors import BadValueError
 from wavetank.protocols.filesync.live import directory as module
 from wavetank.protocols.filesync.live.directory import DirectoryTree
-from wavetank.protocols.filesync.tree import PRIVATE, Clock, Incoming, TreeError
+from wavetank.protocols.filesync.tree import PRIVATE, Access, Clock, Incoming, TreeError
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -77,7 +78,7 @@ def test_a_second_is_a_line_on_a_terminal_and_ctrl_c_ends_in_a_table(terminal: C
 def test_a_signal_ends_it_in_order_while_it_waits_for_hosts(executable: str, which: signal.Signals) -> None:
     words = [executable, *SHORT, "--nodes", "2", "--hosts", "a,b"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline().startswith("on a: wavetank launch cluster --join 127.0.0.1:")
+        assert process.stdout.readline().startswith("on a: WAVETANK_TOKEN=")
         process.send_signal(which)
         assert process.wait(20) == 130
         assert "Interrupted." in process.stderr.read()
@@ -89,8 +90,16 @@ def test_hosts_join_with_the_line_that_is_printed(executable: str, tmp_path: Pat
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         joined = []
         for _ in range(2):
-            line = launcher.stdout.readline().split(": wavetank ")[1].split()
-            joined.append(subprocess.Popen([executable, *line], stdout=subprocess.PIPE, text=True, cwd=tmp_path))
+            token, line = launcher.stdout.readline().split(": WAVETANK_TOKEN=")[1].split(" wavetank ")
+            environment = {**os.environ, "WAVETANK_TOKEN": token}
+            joined.append(
+                subprocess.Popen(
+                    [executable, *line.split()], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+                )
+            )
+        # Who lists the processes of the machine sees no token.
+        for process in (*joined, launcher):
+            assert token.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
         out = launcher.stdout.read()
         assert launcher.wait(60) == 0, launcher.stderr.read()
         assert [each.wait(20) for each in joined] == [0, 0]
@@ -100,16 +109,109 @@ def test_hosts_join_with_the_line_that_is_printed(executable: str, tmp_path: Pat
     assert "none broken" in out
 
 
-def test_a_wrong_token_and_an_unreachable_launcher_are_told(executable: str, command: Command) -> None:
+def test_a_wrong_token_and_an_unreachable_launcher_are_told(
+    executable: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("ab" * 16)
+    token.chmod(0o600)
+    monkeypatch.delenv("WAVETANK_TOKEN", raising=False)
     words = [executable, *SHORT, "--nodes", "2", "--hosts", "a", "--join-timeout", "60"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
-        address = launcher.stdout.readline().split()[6]
-        wrong = command("launch", "cluster", "--join", address, "--token", "ab" * 16, "--name", "a")
+        address = launcher.stdout.readline().split()[7]
+        wrong = command("launch", "cluster", "--join", address, "--token-file", str(token), "--name", "a")
         launcher.send_signal(signal.SIGINT)
         launcher.wait(20)
     assert (wrong.returncode, "The token is wrong." in wrong.stderr) == (3, True)
-    nobody = command("launch", "cluster", "--join", address, "--token", "ab" * 16)
+    nobody = command("launch", "cluster", "--join", address, "--token-file", str(token))
     assert (nobody.returncode, "The launcher cannot be reached: Connection refused." in nobody.stderr) == (3, True)
+    token.chmod(0o644)
+    open_to_all = command("launch", "cluster", "--join", address, "--token-file", str(token))
+    assert (open_to_all.returncode, "Others can read the file" in open_to_all.stderr) == (3, True)
+
+
+def test_a_used_folder_is_refused_and_resumed_when_asked_and_its_history_holds(
+    command: Command, tmp_path: Path
+) -> None:
+    words = (*SHORT, "--nodes", "3", "--requests", "20", "--duration", "1.5", "--out", "kept")
+    first = command(*words, "--history", "first.jsonl")
+    assert first.returncode == 0, first.stderr
+    refused = command(*words)
+    assert (refused.returncode, "--resume" in refused.stderr) == (3, True)
+    other = command(*words, "--resume", "--set", "election_rounds=15")
+    assert (other.returncode, "other parameters" in other.stderr) == (3, True)
+    second = command(*words, "--resume", "--history", "second.jsonl")
+    assert second.returncode == 0, second.stderr
+    assert "run 2 of this folder" in second.stdout
+    history = read_history(tmp_path / "second.jsonl")
+    assert len(history) == 40
+    written = [each.value for each in history.operations if each.action == "write"]
+    assert len(set(written)) == len(written)
+    checked = command("check", "second.jsonl")
+    assert checked.returncode == 0, checked.stdout
+    assert "violated" not in checked.stdout
+
+
+def test_two_launches_on_one_folder_at_once_leave_one_and_a_reason(executable: str, tmp_path: Path) -> None:
+    words = [executable, *SHORT, "--nodes", "3", "--requests", "20", "--out", str(tmp_path / "kept")]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [each.communicate(timeout=60) for each in both]
+    assert sorted(each.returncode for each in both) == [0, 3]
+    [lost] = [err for each, (_, err) in zip(both, said, strict=True) if each.returncode]
+    [winner] = [each.pid for each in both if not each.returncode]
+    assert f"in use by pid {winner}" in lost
+
+
+def test_a_node_that_did_not_come_back_is_named_and_is_an_exit_code(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from wavetank.protocols.live.launcher import ProcessCluster
+
+    restart = ProcessCluster.restart
+
+    async def damaged(self: Any, node: int) -> None:
+        state = tmp_path / "kept" / f"node-{node}.state"
+        state.write_bytes(b"x" + state.read_bytes()[1:])
+        await restart(self, node)
+
+    monkeypatch.setattr(ProcessCluster, "restart", damaged)
+    words = (*SHORT, "--nodes", "3", "--requests", "20", "--kill", "1@1:0.1", "--out", str(tmp_path / "kept"))
+    told = call(*words)
+    assert told.code == 1
+    assert "node 1 (process 1) did not go on" in told.err
+    assert "20 made, 20 answered" in told.out
+
+
+@pytest.mark.parametrize(("listen", "noted"), [("127.0.0.1:0", False), ("0.0.0.0:0", True)])
+def test_listening_for_all_without_encryption_is_noted(call: Callable[..., Any], listen: str, noted: bool) -> None:
+    told = call(*SHORT, "--nodes", "2", "--hosts", "a", "--listen", listen, "--join-timeout", "0.1")
+    assert told.code == 3
+    assert ("what the launcher and its hosts say" in told.err) == noted
+
+
+def test_a_folder_that_cannot_be_made_is_told(call: Callable[..., Any]) -> None:
+    told = call(*SHORT, "--nodes", "2", "--out", "/proc/x")
+    assert told.code == 3
+    assert "cannot be used" in told.err
+    assert "/proc/x" in told.err
+
+
+def test_what_a_killed_launcher_left_is_swept(executable: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    words = [executable, *SHORT, "--nodes", "2", "--sign", "--duration", "60"]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launcher:
+        for _ in range(1000):
+            if list(tmp_path.glob("wavetank-cluster-*/node-*.key")):
+                break
+            time.sleep(0.02)
+        launcher.kill()
+    left = list(tmp_path.glob("wavetank-cluster-*"))
+    assert len(left) == 1
+    # Its children end with it, and one at a time lets go.
+    time.sleep(0.5)
+    again = [executable, *SHORT, "--nodes", "2", "--duration", "0.1"]
+    assert subprocess.run(again, env=environment, capture_output=True, timeout=60, check=False).returncode == 0
+    assert not left[0].exists()
 
 
 @pytest.mark.parametrize(
@@ -137,8 +239,10 @@ def test_a_wrong_token_and_an_unreachable_launcher_are_told(executable: str, com
         (("--protocol", "raft", "--history", "no/such/folder.jsonl"), "no such folder"),
         (("--protocol", "raft", "--hosts", "a,a"), "name of its own"),
         (("--join", "127.0.0.1:1"), "token that the launcher printed"),
-        (("--join", "127.0.0.1", "--token", "ab" * 16), "HOST:PORT"),
-        (("--join", "127.0.0.1:1", "--token", "short"), "no token"),
+        (("--join", "127.0.0.1"), "HOST:PORT"),
+        (("--join", "127.0.0.1:1", "--token-file", "no such file"), "cannot be read"),
+        (("--join", "127.0.0.1:1", "--token", "ab" * 16), "no option named"),
+        (("--protocol", "raft", "--resume"), "Only a folder that was named"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -180,8 +284,13 @@ def test_every_protocol_that_takes_requests_has_an_example_that_it_takes() -> No
 def test_a_launcher_that_is_gone_is_told_to_who_joined(executable: str, tmp_path: Path) -> None:
     words = [executable, *SHORT, "--nodes", "1", "--hosts", "a", "--duration", "60"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
-        line = launcher.stdout.readline().split(": wavetank ")[1].split()
-        with subprocess.Popen([executable, *line, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True) as joined:
+        token, line = launcher.stdout.readline().split(": WAVETANK_TOKEN=")[1].split(" wavetank ")
+        with subprocess.Popen(
+            [executable, *line.split(), "--out", str(tmp_path)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "WAVETANK_TOKEN": token},
+        ) as joined:
             deadline = time.monotonic() + 30
             # It has begun when its node has saved something.
             while not list(tmp_path.glob("*/node-0.state")) and time.monotonic() < deadline:
@@ -196,8 +305,8 @@ def test_a_port_in_use_is_told(call: Callable[..., Any]) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        for option, value in (("--listen", f"127.0.0.1:{port}"), ("--base-port", str(port))):
-            told = call(*SHORT, "--nodes", "2", option, value)
+        for words in (("--listen", f"127.0.0.1:{port}", "--hosts", "a"), ("--base-port", str(port))):
+            told = call(*SHORT, "--nodes", "2", *words)
             assert told.code == 3
             assert "The port is in use." in told.err
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import logging
 import math
 import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,8 @@ from wavetank import catalog
 from wavetank.catalog import SystemEntry
 from wavetank.cli.exits import DOES_NOT_HOLD, INTERRUPTED
 from wavetank.cli.terminal import is_terminal, say, say_heading, say_json, say_wrapped, style
-from wavetank.errors import BadValueError, UnknownNameError, WavetankError, unknown_name
+from wavetank.errors import BadFileError, BadValueError, UnknownNameError, WavetankError, unknown_name
+from wavetank.processes import python_module
 from wavetank.rng import Draws, stream_key
 from wavetank.units import parse_quantity, show
 
@@ -40,6 +43,8 @@ _KEYS = 4
 _RETRY_ROUNDS = 20.0
 # Requests come in the first part of a run, so that the last ones can still be answered.
 _ASKING = 0.8
+# How long a host waits before it starts a process again that was killed.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S = 0.05, 30.0, 2.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -64,9 +69,12 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--hosts", metavar="A,B,...", help="Wait for these hosts to join, and run the nodes there.")
 @click.option("--join-timeout", metavar="SECONDS", default="120", show_default=True, help="How long to wait for them.")
 @click.option("--join", metavar="HOST:PORT", help="Be one of a launcher's hosts, until it has finished.")
-@click.option("--token", envvar="WAVETANK_TOKEN", help="With --join: what the launcher printed.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="With --join: holds the token; else WAVETANK_TOKEN."
+)
 @click.option("--name", help="With --join: this host's name in --hosts; its host name by default.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep what nodes save and log here.")
+@click.option("--resume", is_flag=True, help="With --out: go on where the run before ended.")
 @click.option("--history", type=click.Path(dir_okay=False, path_type=Path), help="Write the requests as a history.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(**given: Any) -> int:
@@ -77,7 +85,7 @@ def command(**given: Any) -> int:
     --hosts say otherwise.  Ctrl-C ends it in order and prints what there is.
     """
     if given["join"] is not None:
-        return _join(given["join"], given["token"], given["name"], given["out"])
+        return _join(given["join"], given["token_file"], given["name"], given["out"])
     if given["protocol"] is None:
         raise BadValueError("Which protocol?", allowed=_protocols(), where="--protocol", hint="wavetank list protocols")
     return _launch(given)
@@ -162,19 +170,29 @@ def _faults(texts: tuple[str, ...], nodes: int) -> list[Fault]:
     return found
 
 
-def _requests(algorithm: Algorithm, count: int, nodes: int, rounds: float, seed: int) -> list[Request]:
-    """Return requests spread evenly; the algorithm says what is asked of it, or a store's reads and writes are."""
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _requests(algorithm: Algorithm, count: int, nodes: int, rounds: float, seed: int, first: int = 0) -> list[Request]:
+    """Return requests spread evenly; the algorithm says what is asked of it, or a store's reads and writes are.
+
+    Numbers count from ``first``: no value is written twice, also when an earlier run is gone on with.
+    """
     from wavetank.protocols.simulation import Request
 
     example = getattr(algorithm, "example_command", None)
-    draws = Draws(stream_key(seed, "requests"))
+    draws = Draws(stream_key(seed, "requests", first)) if first else Draws(stream_key(seed, "requests"))
     found = []
-    for number in range(count):
+    for place in range(count):
+        number = first + place
         key = f"key-{draws.below(_KEYS)}"
         usual = ("write", key, number) if draws.chance(0.5) else ("read", key)
         found.append(
             Request(
-                at=1.0 + number * rounds * _ASKING / count,
+                at=1.0 + place * rounds * _ASKING / count,
                 node=number % nodes,
                 command=usual if example is None else example(number),
                 client=f"client-{number % _CLIENTS}",
@@ -237,30 +255,41 @@ def _launch(given: dict[str, Any]) -> int:
     warning = excess_faults(algorithm, nodes, faulty)
     if warning:
         say_wrapped(f"Note: {warning}", rest="  ", err=True)
-    requests = _requests(algorithm, given["requests"], nodes, duration_s / settings.round_s, settings.seed)
-    if requests and not _takes_requests(algorithm, nodes):
+    count = given["requests"]
+    if count and not _takes_requests(algorithm, nodes):
         say_wrapped(f"Note: {given['protocol']} takes no requests; none are made.", rest="  ", err=True)
-        requests = []
+        count = 0
+    listen = parse_address(given["listen"], "--listen")
+    if hosts and not settings.tls and not _is_loopback(listen[0]):
+        text = "without --tls, what the launcher and its hosts say to each other can be read on the network."
+        say_wrapped(f"Note: {text}", rest="  ", err=True)
+    if hosts and given["tls_files"] is not None:
+        say_wrapped("Note: every host that joins is sent the key of --tls-files.", rest="  ", err=True)
 
     def told(address: str, token: Any) -> None:
         for host in hosts:
-            say(
-                f"on {host}: wavetank launch cluster --join {address} --token {token.text} --name {host}",
-                err=given["as_json"],
-            )
+            # In the environment other users of the host do not see it.
+            words = f"WAVETANK_TOKEN={token.text} wavetank launch cluster --join {address} --name {host}"
+            say(f"on {host}: {words}", err=given["as_json"])
 
     cluster = ProcessCluster(
         algorithm,
         nodes,
         processes=given["processes"] or nodes,
         hosts=hosts,
-        control_address=parse_address(given["listen"], "--listen"),
+        control_address=listen,
         join_timeout_s=_seconds(given["join_timeout"], "--join-timeout"),
         told=told,
         settings=settings,
         faults=faults,
         folder=given["out"],
+        resume=given["resume"],
         certificate=_certificate(given["tls_files"]),
+    )
+    # Before requests are made: their numbers go on where those of the folder end.
+    cluster.claim()
+    requests = _requests(
+        algorithm, count, nodes, duration_s / settings.round_s, settings.seed, cluster.run.first_number
     )
     with asyncio.Runner(loop_factory=fastest_loop) as runner:
         run, interrupted, trouble = runner.run(_played(cluster, requests, duration_s, outages, quiet=given["as_json"]))
@@ -278,7 +307,7 @@ def _launch(given: dict[str, Any]) -> int:
         raise trouble
     if interrupted:
         return INTERRUPTED
-    return DOES_NOT_HOLD if run.violation or run.failures else 0
+    return DOES_NOT_HOLD if run.violation or run.failures or run.troubles else 0
 
 
 async def _played(
@@ -370,8 +399,20 @@ def _say(run: ClusterRun, name: str, algorithm: Algorithm) -> None:
         rows.append(("latency", times if run.latencies_s else "-"))
     for label, text in rows:
         say(f"{label:<16} {text}")
+    if run.runs > 1:
+        say(f"{'resumed':<16} run {run.runs} of this folder; the history holds the requests of all of them")
+    for text in _troubles(run):
+        say_wrapped(f"trouble: {text}", rest="  ", err=True)
     for node, trace in sorted(run.failures.items()):
         say_wrapped(f"node {node} ended with an exception: {exception_of(trace)}", rest="  ", err=True)
+
+
+def _troubles(run: ClusterRun) -> list[str]:
+    torn = run.counters.get("torn_bytes", 0)
+    found = list(run.troubles)
+    if torn:
+        found.append(f"{torn:,} bytes of what nodes saved were torn by a crash, and are kept in node-*.state.torn")
+    return found
 
 
 def _hostile(run: ClusterRun) -> str:
@@ -403,41 +444,84 @@ def _as_json(run: ClusterRun, name: str, warning: str) -> dict[str, Any]:
         "latency_p50_s": finite(run.latency_s(0.5)),
         "latency_p99_s": finite(run.latency_s(0.99)),
         "counters": run.counters,
+        "troubles": _troubles(run),
+        "runs": run.runs,
         "failures": {str(node): trace for node, trace in run.failures.items()},
         "note": warning,
     }
 
 
-def _join(address: str, token: str | None, name: str | None, out: Path | None) -> int:
+def _token(file: Path | None) -> str:
+    """Return the token from a file that its owner alone can read or from the environment, never from a command line."""
+    if file is None:
+        token = os.environ.get("WAVETANK_TOKEN", "")
+        if not token:
+            raise BadValueError(
+                "A host joins with the token that the launcher printed.",
+                where="WAVETANK_TOKEN or --token-file",
+                hint="paste the launcher's line as it is",
+            )
+        return token
+    try:
+        with file.open(encoding="utf-8") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            if mode & 0o077:
+                raise BadFileError(
+                    "Others can read the file of the token.",
+                    given=f"{mode:04o}",
+                    allowed="0600",
+                    where=str(file),
+                    hint=f"chmod 600 {file}",
+                )
+            return opened.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFileError("The file of the token cannot be read.", given=str(error), where=str(file)) from error
+
+
+def _join(address: str, token_file: Path | None, name: str | None, out: Path | None) -> int:
     """Run processes for a launcher until it has finished; one that is killed is started again."""
     from wavetank.protocols.live import control, node_process
+    from wavetank.protocols.live.folder import RunFolder, Scratch
 
     node_process.parse_address(address, "--join")
-    if token is None:
-        raise BadValueError("A host joins with the token that the launcher printed.", where="--token")
     environment = {
         **os.environ,
         node_process.ADDRESS_VARIABLE: address,
-        node_process.TOKEN_VARIABLE: control.Token(token).text,
+        node_process.TOKEN_VARIABLE: control.Token(_token(token_file)).text,
         node_process.NAME_VARIABLE: name or socket.gethostname(),
     }
-    with tempfile.TemporaryDirectory(prefix="wavetank-joined-") as scratch:
-        environment[node_process.FOLDER_VARIABLE] = str(out or scratch)
-        while True:
-            with subprocess.Popen(
-                [sys.executable, "-m", "wavetank.protocols.live.node_process"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-            ) as child:
-                try:
-                    code = child.wait()
-                except KeyboardInterrupt:
-                    child.kill()
-                    raise
-            if code != -signal.SIGKILL:
-                break
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            folder = stack.enter_context(Scratch("wavetank-joined-"))
+        else:
+            folder = out
+            stack.callback(RunFolder(out).close)
+        environment[node_process.FOLDER_VARIABLE] = str(folder)
+        code = _kept_running(environment)
     if code == 0:
         say("The launcher has finished.")
     if code == node_process.LAUNCHER_LOST:
         raise WavetankError("The launcher is gone; it had not said that it has finished.", where=address)
     return code if code >= 0 else INTERRUPTED
+
+
+def _kept_running(environment: dict[str, str]) -> int:
+    """Start the process of a joined host, again and again while somebody kills it; return the code of its end."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        begun_s = time.monotonic()
+        with subprocess.Popen(
+            python_module("wavetank.protocols.live.node_process"), env=environment, stdin=subprocess.DEVNULL
+        ) as child:
+            try:
+                code = child.wait()
+            except KeyboardInterrupt:
+                child.kill()
+                raise
+        if code != -signal.SIGKILL:
+            return code
+        # What is killed at once, for want of memory for one, would otherwise keep the machine busy.
+        pause_s = (
+            _FIRST_PAUSE_S if time.monotonic() - begun_s > _LONGEST_PAUSE_S else min(2 * pause_s, _LONGEST_PAUSE_S)
+        )
+        time.sleep(pause_s)

@@ -40,7 +40,7 @@ def test_an_ordinary_path_is_taken_as_it_is(path: str) -> None:
 
 
 def put(tree: MemoryTree, path: str, content: bytes, mtime: float = 0.0) -> None:
-    assert tree.write(path, content, mtime=mtime, executable=False, expected=tree.entry(path)) is not None
+    assert tree.write(path, content, mtime=mtime, access=False, expected=tree.entry(path)) is not None
 
 
 def test_what_is_not_as_expected_is_not_replaced() -> None:
@@ -49,8 +49,8 @@ def test_what_is_not_as_expected_is_not_replaced() -> None:
     old = tree.entry("a")
     put(tree, "a", b"two")
     assert old is not None
-    assert tree.write("a", b"three", mtime=0.0, executable=False, expected=old) is None
-    assert tree.write("a", b"three", mtime=0.0, executable=False, expected=None) is None
+    assert tree.write("a", b"three", mtime=0.0, access=False, expected=old) is None
+    assert tree.write("a", b"three", mtime=0.0, access=False, expected=None) is None
     assert not tree.remove("a", old)
     assert tree.read("a") == b"two"
 

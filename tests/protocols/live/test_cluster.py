@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -191,16 +192,37 @@ def test_two_decisions_of_one_node_in_one_instance_contradict(play: Any) -> None
     assert run.decisions == {(0, "slot"): 1}
 
 
-def test_saved_state_stays_in_a_given_folder(tmp_path: Path) -> None:
+def test_saved_state_stays_in_a_given_folder_and_is_gone_on_with_when_asked(tmp_path: Path) -> None:
     request = [Request(at=1, node=0, command="count")]
-    for count in (1, 2):
-        run = run_cluster(
-            DurableCounter(), 1, requests=request, round_s=0.01, folder=tmp_path, stop=lambda run: bool(run.replies)
+
+    def again(resume: bool, **other: Any) -> ClusterRun:
+        return run_cluster(
+            DurableCounter(),
+            other.pop("size", 1),
+            requests=request,
+            round_s=0.01,
+            folder=tmp_path,
+            resume=resume,
+            stop=lambda run: bool(run.replies),
+            **other,
         )
-        assert run.replies[0].result == (0, count)
+
+    for count in (1, 2, 3):
+        run = again(resume=count > 1)
+        # Numbers of requests go on: a second request 0 would be taken for the first one again.
+        assert run.replies[count - 1].result == (0, count)
+        assert (run.first_number, run.runs) == (count - 1, count)
+        operations = run.history().operations
+        assert [each.result for each in operations] == [[0, number + 1] for number in range(count)]
+        assert all(one.returned < other.invoked for one, other in pairwise(operations))
+    with pytest.raises(BadValueError, match="earlier run saved") as caught:
+        again(resume=False)
+    assert "--resume" in caught.value.hint
+    with pytest.raises(BadValueError, match="other nodes"):
+        again(resume=True, size=2)
     (tmp_path / "node-0.state").write_bytes(b"x" * 50)
     with pytest.raises(BadFileError, match="no file of a node"):
-        run_cluster(DurableCounter(), 1, folder=tmp_path)
+        again(resume=True)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_wrong_token_is_told_and_gets_nobody_in(play: Any) -> None:
         async with Listener(Token.new()) as launcher:
             with pytest.raises(WavetankError, match="The token is wrong") as caught:
                 await join(launcher.address, Token.new(), "alpha")
-            assert caught.value.where == "--token"
+            assert caught.value.where == "WAVETANK_TOKEN or --token-file"
             await launcher.task
             assert launcher.names == [None]
 

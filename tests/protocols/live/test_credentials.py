@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import ssl
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.x509.oid import NameOID
 
 from wavetank.errors import BadFileError, MissingExtraError
 from wavetank.protocols.live.credentials import Certificate, Signatures, fingerprint, make_certificates, signing_key
@@ -87,3 +93,76 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(MissingExtraError) as caught:
         signing_key(tmp_path / "key")
     assert caught.value.hint == "pip install 'wavetank[protocols]'"
+
+
+class Authority:
+    """Issues certificates with the faults that people's certificates have."""
+
+    def __init__(self) -> None:
+        self.key = ed25519.Ed25519PrivateKey.generate()
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority")])
+
+    def issued(self, folder: Path, *, from_days: int = -1, to_days: int = 30, passphrase: bytes = b"") -> list[Path]:
+        now = datetime.datetime.now(datetime.UTC)
+        key = ed25519.Ed25519PrivateKey.generate()
+
+        def certificate(name: x509.Name, public: Any, days: tuple[int, int], *, authority: bool) -> bytes:
+            builder = (
+                x509.CertificateBuilder()
+                .subject_name(name)
+                .issuer_name(self.name)
+                .public_key(public)
+                .serial_number(x509.random_serial_number())
+                .not_valid_before(now + datetime.timedelta(days=days[0]))
+                .not_valid_after(now + datetime.timedelta(days=days[1]))
+                .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            )
+            return builder.sign(self.key, None).public_bytes(serialization.Encoding.PEM)
+
+        own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a node")])
+        encryption = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+        secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        texts = (
+            certificate(own, key.public_key(), (from_days, to_days), authority=False),
+            secret,
+            certificate(self.name, self.key.public_key(), (-1, 30), authority=True),
+        )
+        paths = [folder / name for name in ("cert.pem", "key.pem", "ca.pem")]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_bytes(text)
+        return paths
+
+
+@pytest.mark.parametrize(
+    ("faults", "says"),
+    [
+        ({}, ""),
+        ({"from_days": -9, "to_days": -2}, "expired"),
+        ({"from_days": 5}, "not yet valid"),
+        ({"passphrase": b"secret"}, "passphrase"),
+    ],
+    ids=["fine", "expired", "not yet valid", "passphrase"],
+)
+def test_what_nodes_would_not_trust_is_told_when_it_is_read(tmp_path: Path, faults: dict[str, Any], says: str) -> None:
+    paths = Authority().issued(tmp_path, **faults)
+    if not says:
+        Certificate.read(*paths)
+        return
+    with pytest.raises(BadFileError) as caught:
+        Certificate.read(*paths)
+    assert says in str(caught.value)
+    assert "--tls-files" in str(caught.value)
+
+
+def test_a_certificate_of_another_authority_or_swapped_files_are_told(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    certificate, key, authority = Authority().issued(tmp_path / "one")
+    _, _, other = Authority().issued(tmp_path / "other")
+    with pytest.raises(BadFileError, match="would not trust"):
+        Certificate.read(certificate, key, other)
+    with pytest.raises(BadFileError, match="holds something else") as caught:
+        Certificate.read(key, certificate, authority)
+    assert caught.value.where == str(key)
+    with pytest.raises(BadFileError, match="holds something else"):
+        Certificate.read(certificate, certificate, authority)

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadFileError, BadValueError
+from wavetank.protocols.live import durable
+from wavetank.protocols.live.credentials import signing_key
 from wavetank.protocols.live.durable import DurableState
 from wavetank.protocols.live.values import ValueCodec
 
@@ -86,12 +89,139 @@ def test_a_torn_end_is_cut_off_and_nothing_before_it(cut: int, garbage: bytes) -
         state.close()
 
 
-def test_a_file_without_a_whole_header_is_new(tmp_path: Path) -> None:
-    path = tmp_path / "state"
-    path.write_bytes(b"wave")
-    state = opened(path)
-    assert (state.load("value"), state.torn_bytes) == (None, 4)
+def outcome(path: Path, data: bytes) -> tuple[object, int] | str:
+    """What a node finds in a file of these bytes: its value and what was cut, or where the file is damaged."""
+    path.with_name(f"{path.name}.torn").unlink(missing_ok=True)
+    path.write_bytes(data)
+    try:
+        state = opened(path)
+    except BadFileError as error:
+        assert path.read_bytes() == data, "what is damaged stays as it is"
+        return error.where or ""
     state.close()
+    assert path.read_bytes() == data[: len(data) - state.torn_bytes]
+    # What was cut away is still there.
+    torn = state.torn_path.read_bytes() if state.torn_path.exists() else b""
+    assert torn == data[len(data) - state.torn_bytes :]
+    return state.load("value"), state.torn_bytes
+
+
+@pytest.fixture
+def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of files are written that no power cut has to survive."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(durable, "_synchronise", lambda file: None)
+
+
+def test_every_truncation_restores_exactly_what_was_synchronised(tmp_path: Path, no_disk: None) -> None:
+    path = tmp_path / "state"
+    sizes = written(path, *range(20))
+    data = path.read_bytes()
+    header = sizes[0] - (sizes[1] - sizes[0])
+    for size in range(len(data)):
+        found = outcome(path, data[:size])
+        if size < header:
+            # A name only ever leads to a file with a whole header: no crash leaves this.
+            assert isinstance(found, str), size
+        else:
+            whole = sum(each <= size for each in sizes)
+            assert found == (whole - 1 if whole else None, size - ([header, *sizes][whole])), size
+
+
+def test_no_flipped_bit_sets_a_node_back_without_a_word(tmp_path: Path, no_disk: None) -> None:
+    path = tmp_path / "state"
+    sizes = written(path, *range(20))
+    data = path.read_bytes()
+    raised = 0
+    for place in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << bit
+            found = outcome(path, bytes(flipped))
+            if isinstance(found, str):
+                raised += 1
+                record = sum(each <= place for each in sizes)
+                if place >= sizes[0]:
+                    assert found == f"{path}, byte {sizes[record - 1]}"
+            else:
+                # Restored: exactly what came before the flipped record, and the rest is reported and kept.
+                value, cut = found
+                assert cut > 0
+                assert place >= sizes[18]
+                assert value == 18
+    assert raised >= 8 * sizes[18]
+
+
+@pytest.mark.parametrize("sector", [512, 4096])
+def test_no_page_of_zeros_sets_a_node_back_without_a_word(tmp_path: Path, no_disk: None, sector: int) -> None:
+    path = tmp_path / "state"
+    sizes = written(path, *((number, "x" * 900) for number in range(20)))
+    data = path.read_bytes()
+    for start in range(0, len(data), sector):
+        end = min(start + sector, len(data))
+        found = outcome(path, data[:start] + bytes(end - start) + data[end:])
+        if not isinstance(found, str):
+            (number, _), cut = found
+            # Nothing whole follows: what remains is exactly a synchronised prefix, and the loss is counted and kept.
+            assert end == len(data)
+            assert len(data) - cut == sizes[number]
+    assert isinstance(outcome(path, data[: sizes[4]] + bytes(sizes[9] - sizes[4]) + data[sizes[9] :]), str)
+
+
+def test_records_out_of_their_order_are_damage(tmp_path: Path, no_disk: None) -> None:
+    path = tmp_path / "state"
+    sizes = written(path, *range(6))
+    data = path.read_bytes()
+    records = [data[start:end] for start, end in pairwise(sizes)]
+    for other in (
+        [records[1], records[0], *records[2:]],
+        [records[0], *records],
+        records[1:],
+        [*records, records[2]],
+    ):
+        assert isinstance(outcome(path, data[: sizes[0]] + b"".join(other)), str)
+    # A record of another file of the same node is none of this one.
+    stranger = tmp_path / "other"
+    written(stranger, *range(6))
+    theirs = stranger.read_bytes()[sizes[1] : sizes[2]]
+    assert isinstance(outcome(path, data[: sizes[1]] + theirs + data[sizes[2] :]), str)
+
+
+def test_a_short_file_of_somebody_else_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    for content in (b"wave", b"", b"hello"):
+        path.write_bytes(content)
+        with pytest.raises(BadFileError):
+            opened(path)
+        assert path.read_bytes() == content
+
+
+def test_a_file_in_use_is_refused_and_its_owner_named(tmp_path: Path) -> None:
+    state = opened(tmp_path / "state")
+    with pytest.raises(BadFileError, match="in use by") as caught:
+        opened(tmp_path / "state")
+    assert str(os.getpid()) in str(caught.value)
+    # Also when it was replaced by a smaller one meanwhile.
+    for number in range(200):
+        state.save("value", bytes([number]) * 10_000)
+        state.synchronise()
+    with pytest.raises(BadFileError, match="in use by"):
+        opened(tmp_path / "state")
+    state.close()
+    opened(tmp_path / "state").close()
+
+
+def test_files_of_one_node_are_replaced_under_names_of_their_own(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    (tmp_path / "node-1.new").write_text("mine")
+    state = opened(tmp_path / "node-1.state")
+    for number in range(200):
+        state.save("value", bytes([number]) * 10_000)
+        state.synchronise()
+    state.close()
+    signing_key(tmp_path / "node-1.key")
+    assert (tmp_path / "node-1.new").read_text() == "mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["node-1.key", "node-1.new", "node-1.state"]
 
 
 def test_damage_before_the_end_is_told_with_its_place(tmp_path: Path) -> None:
@@ -110,7 +240,8 @@ def test_damage_before_the_end_is_told_with_its_place(tmp_path: Path) -> None:
     [
         (struct.pack(">8sHI", b"somebody", 1, 3), "no file of a node"),
         (struct.pack(">8sHI", b"wavetank", 9, 3), "version"),
-        (struct.pack(">8sHI", b"wavetank", 1, 4), "another node"),
+        (struct.pack(">8sHI", b"wavetank", 1, 3), "version"),
+        (struct.pack(">8sHI", b"wavetank", 2, 4), "another node"),
     ],
 )
 def test_a_file_of_somebody_else_is_refused(tmp_path: Path, header: bytes, says: str) -> None:
@@ -136,7 +267,7 @@ def test_a_file_that_is_mostly_outdated_shrinks_and_keeps_all_values(tmp_path: P
     state.close()
     again = opened(path)
     assert (again.load("kept"), again.load("value")) == ("for ever", bytes([199]) * 10_000)
-    assert not path.with_suffix(".new").exists()
+    assert list(tmp_path.iterdir()) == [path]
     again.close()
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 from small_protocols import Flood
 from socket_protocols import DurableCounter, Quitters, Talkers
 
-from wavetank.errors import BadValueError, WavetankError
+from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.protocols.consensus.raft import Raft
 from wavetank.protocols.live import control, launcher, node_process
 from wavetank.protocols.live.cluster import ClusterSettings, Outage, run_cluster
+from wavetank.protocols.live.credentials import make_certificates
 from wavetank.protocols.live.launcher import ProcessCluster
 from wavetank.protocols.simulation import Request, simulate
 
@@ -135,15 +137,139 @@ def test_raft_goes_on_when_its_leader_is_killed() -> None:
 
 
 def test_an_error_of_a_process_is_told_in_the_launchers_words(play: Any, tmp_path: Path) -> None:
+    run_cluster(DurableCounter(), 2, processes=2, duration_s=0.1, folder=tmp_path)
     (tmp_path / "node-0.state").write_bytes(b"x" * 50)
 
     async def story() -> None:
-        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST, folder=tmp_path) as cluster:
+        cluster = ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST, folder=tmp_path, resume=True)
+        async with cluster:
             await cluster.until(lambda run: False, 30)
 
     with pytest.raises(WavetankError) as caught:
         play(story())
     assert "no file of a node" in str(caught.value)
+
+
+def test_a_folder_that_another_run_uses_is_refused_and_left_as_it_is(play: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST, folder=tmp_path) as cluster:
+            number = cluster.ask(0, "count")
+            assert await cluster.until(lambda run: number in run.replies, 20)
+            before = (tmp_path / "node-0.state").read_bytes()
+            for resume in (False, True):
+                with pytest.raises(BadFileError, match=f"in use by pid {os.getpid()}"):
+                    async with ProcessCluster(DurableCounter(), 2, processes=2, folder=tmp_path, resume=resume):
+                        pass
+            assert (tmp_path / "node-0.state").read_bytes() == before
+
+    play(story())
+
+
+def test_a_restart_is_not_lost_when_clients_ask_the_node_that_comes_back(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 3, processes=3, settings=FAST) as cluster:
+            for times in range(1, 4):
+                await asyncio.gather(cluster.kill(0), cluster.kill(1))
+                coming = asyncio.gather(cluster.restart(0), cluster.restart(1))
+                while not coming.done():
+                    cluster.ask(0, "count")
+                    cluster.ask(1, "count")
+                    await asyncio.sleep(0)
+                await coming
+                assert cluster.run.restarts == 2 * times
+            number = cluster.ask(0, "count")
+            assert await cluster.until(lambda run: number in run.replies, 20)
+            run = await cluster.finish()
+        assert run.troubles == []
+
+    play(story())
+
+
+def test_a_node_that_was_to_come_back_and_cannot_is_named_and_the_others_go_on(play: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        cluster = ProcessCluster(Raft(), 3, processes=3, settings=replace(FAST, retry_rounds=20), folder=tmp_path)
+        async with cluster:
+            assert await cluster.until(lambda run: (tmp_path / "node-0.state").exists(), 20)
+            await cluster.kill(0)
+            state = tmp_path / "node-0.state"
+            state.write_bytes(b"w" + bytes(len(state.read_bytes())))
+            await cluster.restart(0)
+            number = cluster.ask(1, ("write", "x", 1))
+            assert await cluster.until(lambda run: number in run.replies, 30)
+            run = await cluster.finish()
+        [trouble] = run.troubles
+        assert "node 0 (process 0)" in trouble
+        assert "no file of a node" in trouble
+
+    play(story())
+
+
+def test_a_process_that_dies_while_it_comes_back_is_started_once_more(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST) as cluster:
+            await cluster.kill(0)
+            assign = cluster._assign
+
+            def killed_once(process: Any) -> None:
+                monkeypatch.setattr(cluster, "_assign", assign)
+                process.child.kill()
+
+            monkeypatch.setattr(cluster, "_assign", killed_once)
+            await cluster.restart(0)
+            number = cluster.ask(0, "count")
+            assert await cluster.until(lambda run: number in run.replies, 20)
+            assert (cluster.run.restarts, cluster.run.troubles) == (1, [])
+
+    play(story())
+
+
+def test_a_child_that_is_late_takes_nobodys_place(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST) as cluster:
+            process = cluster._processes[0]
+            here = process.connection
+            late = control.ControlConnection()
+            late.transport = here.transport
+            # What proved itself is a child that was given up and has been replaced since.
+            before = subprocess.Popen([sys.executable, "-c", ""])
+            before.wait()
+
+            async def proven(*_: Any) -> str:
+                return process.name
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(control, "admit", proven)
+                patch.setattr(late, "close", lambda: None)
+                await cluster._admit_child(process, before, late)
+            assert process.connection is here
+
+    play(story())
+
+
+def test_a_run_waits_for_a_node_that_is_just_coming_back(play: Any) -> None:
+    run = run_cluster(
+        DurableCounter(), 2, processes=2, round_s=0.01, duration_s=0.3, outages=[Outage(node=0, at_s=0.1, for_s=0.15)]
+    )
+    assert (run.restarts, run.troubles) == (1, [])
+
+
+@pytest.mark.slow
+def test_links_that_never_come_up_are_named(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cryptography")
+    strangers = [*make_certificates(1), *make_certificates(1), *make_certificates(1)]
+    monkeypatch.setattr(launcher, "make_certificates", lambda count: strangers)
+
+    async def story() -> None:
+        settings = ClusterSettings(round_s=0.01, tls=True)
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=settings) as cluster:
+            run = await cluster.finish()
+        [trouble] = run.troubles
+        assert trouble.startswith("endpoints 0 and 1 were never connected")
+        assert "certificate" in trouble
+
+    play(story())
 
 
 def test_a_port_in_use_is_told(play: Any) -> None:
@@ -152,7 +278,7 @@ def test_a_port_in_use_is_told(play: Any) -> None:
         async with server:
             address = server.sockets[0].getsockname()
             with pytest.raises(BadValueError, match="port is in use"):
-                async with ProcessCluster(DurableCounter(), 2, processes=2, control_address=address):
+                async with ProcessCluster(Raft(), 2, hosts=["a", "b"], control_address=address):
                     pass
             settings = ClusterSettings(base_port=address[1])
             with pytest.raises(BadValueError, match="port is in use") as caught:
@@ -266,20 +392,48 @@ def test_a_host_speaks_for_its_own_nodes_alone(play: Any) -> None:
     play(story())
 
 
-def test_strangers_at_the_control_port_are_bounded(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_MOST_ARRIVING", 0)
+def test_strangers_at_the_control_port_keep_no_host_away(play: Any, tmp_path: Path) -> None:
+    hosts: list[Joined] = []
+    silent: list[Any] = []
 
     async def story() -> None:
-        async with ProcessCluster(Talkers(), 2, processes=2, settings=FAST) as cluster:
+        cluster = ProcessCluster(Raft(), 2, hosts=["alpha"], settings=FAST, told=lambda *told: None)
+        begun = asyncio.ensure_future(cluster.__aenter__())
+        try:
+            while cluster._server is None:
+                await asyncio.sleep(0.01)
             address = cluster._control_address
-            silent = [await asyncio.open_connection(*address) for _ in range(2)]
-            for reading, _ in silent:
-                # A challenge: these two are waited for.
-                assert await asyncio.wait_for(reading.read(1), 10)
-            reading, writing = await asyncio.open_connection(*address)
-            assert await asyncio.wait_for(reading.read(), 10) == b""
-            for _, each in (*silent, (reading, writing)):
-                each.close()
+            most = cluster._strangers.most
+            for _ in range(2 * most):
+                silent.append(await asyncio.open_connection(*address))
+            # A challenge for each; the oldest had to go.
+            assert all([await asyncio.wait_for(reading.read(1), 10) for reading, _ in silent[most:]])
+            assert len(cluster._strangers) == most
+            hosts.append(Joined("{}:{}".format(*address), cluster._token, "alpha", tmp_path / "alpha"))
+            await asyncio.wait_for(begun, 30)
+            assert len(cluster._strangers) >= most - 1
+            await cluster.finish()
+        finally:
+            await cluster.__aexit__(None, None, None)
+
+    try:
+        play(story())
+        assert hosts[0].process.wait(20) == 0
+    finally:
+        for host in hosts:
+            host.process.kill()
+            host.process.wait()
+
+
+def test_children_are_reached_through_no_port(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(Talkers(), 2, processes=2, settings=FAST) as cluster:
+            assert cluster._server is None
+            # No launcher's address is in their environment either.
+            for pid in cluster.processes:
+                environment = Path(f"/proc/{pid}/environ")
+                if environment.exists():
+                    assert b"WAVETANK_LAUNCHER=" not in environment.read_bytes()
 
     play(story())
 
@@ -289,12 +443,18 @@ def test_who_listens_everywhere_is_announced_under_the_name_of_the_machine(play:
 
     async def story() -> None:
         cluster = ProcessCluster(
-            Talkers(), 1, processes=1, control_address=("0.0.0.0", 0), told=lambda address, token: told.append(address)
+            Raft(),
+            1,
+            hosts=["a"],
+            control_address=("0.0.0.0", 0),
+            join_timeout_s=0.1,
+            told=lambda address, token: told.append(address),
         )
         async with cluster:
             pass
 
-    play(story())
+    with pytest.raises(WavetankError, match="did not join"):
+        play(story())
     assert told[0].rpartition(":")[0] == socket.gethostname()
 
 

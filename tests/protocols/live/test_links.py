@@ -61,12 +61,12 @@ class Attacker:
         self.writer.close()
         return words.reason
 
-    async def introduce(self, identity: RunIdentity, endpoint: int) -> bytes:
+    async def introduce(self, identity: RunIdentity, endpoint: int, target: int = 0) -> bytes:
         """Shake hands as an insider; returns the key of the session."""
         nonce = b"n" * 16
-        self.writer.write(greeting(identity.hello(endpoint, self.challenge, nonce)))
+        self.writer.write(greeting(identity.hello(endpoint, self.challenge, nonce, target=target)))
         assert isinstance(await self.hear(), Welcome)
-        return identity.session(endpoint, self.challenge.nonce, nonce)
+        return identity.session(endpoint, self.challenge.nonce, nonce, target=target)
 
 
 def address(endpoint: Endpoint) -> tuple[str, int]:
@@ -88,27 +88,31 @@ STRANGERS: dict[str, tuple[Callable[[Challenge, RunIdentity], bytes], str]] = {
     ),
     "another run": (
         lambda challenge, identity: greeting(
-            RunIdentity(run="other", secret=identity.secret, size=3).hello(0, challenge, bytes(16))
+            RunIdentity(run="other", secret=identity.secret, size=3).hello(0, challenge, bytes(16), target=0)
         ),
         "wrong-run",
     ),
     "another size": (
         lambda challenge, identity: greeting(
-            RunIdentity(run=identity.run, secret=identity.secret, size=9).hello(0, challenge, bytes(16))
+            RunIdentity(run=identity.run, secret=identity.secret, size=9).hello(0, challenge, bytes(16), target=0)
         ),
         "wrong-run",
     ),
     "no secret": (
         lambda challenge, identity: greeting(
-            RunIdentity(run=identity.run, secret=bytes(32), size=3).hello(0, challenge, bytes(16))
+            RunIdentity(run=identity.run, secret=bytes(32), size=3).hello(0, challenge, bytes(16), target=0)
         ),
         "forged",
     ),
     "recorded": (
-        lambda challenge, identity: greeting(identity.hello(0, Challenge(VERSION, b"x" * 16), bytes(16))),
+        lambda challenge, identity: greeting(identity.hello(0, Challenge(VERSION, b"x" * 16), bytes(16), target=0)),
         "forged",
     ),
-    "no such endpoint": (lambda challenge, identity: greeting(identity.hello(7, challenge, bytes(16))), "wrong-sender"),
+    "passed on": (lambda challenge, identity: greeting(identity.hello(1, challenge, bytes(16), target=2)), "forged"),
+    "no such endpoint": (
+        lambda challenge, identity: greeting(identity.hello(7, challenge, bytes(16), target=0)),
+        "wrong-sender",
+    ),
 }
 
 
@@ -183,17 +187,99 @@ def test_who_says_nothing_is_dropped(play: Any) -> None:
     play(story())
 
 
-def test_a_crowd_is_turned_away(play: Any) -> None:
+def test_a_crowd_that_keeps_silent_pushes_out_its_own_and_keeps_no_peer_away(play: Any) -> None:
     async def story() -> None:
         async with InProcessCluster(DurableCounter(), 3, settings=SETTINGS) as cluster:
             victim = cluster.endpoints[0]
-            room = victim.most_connections - len(victim.incoming)
-            crowd = [await Attacker(address(victim)).connect() for _ in range(room)]
-            one_more = await Attacker(address(victim)).connect()
-            assert one_more.challenge == Refusal("crowded")
-            for each in (*crowd, one_more):
-                each.writer.close()
+            most = victim.strangers.most
+            crowd = [await Attacker(address(victim)).connect() for _ in range(3 * most)]
+            assert len(victim.strangers) == most
+            assert victim.hostile["crowded"] == 2 * most
+            assert await crowd[0].refused() == "crowded"
+            # Peers that were cut off come back while the crowd is still there.
+            before = [link.connections for each in cluster.endpoints for link in each.links]
+            for each in cluster.endpoints:
+                for link in each.links:
+                    if isinstance(link, StreamLink):
+                        link.cut()
+            await asyncio.sleep(0.05)
+            assert all(await asyncio.gather(*(each.connected(10) for each in cluster.endpoints)))
+            after = [link.connections for each in cluster.endpoints for link in each.links]
+            assert sum(after) > sum(before)
+            assert len(victim.strangers) >= most - 3
             await still_serves(cluster)
+            for each in crowd:
+                each.writer.close()
+
+    play(story())
+
+
+def test_connections_in_their_tls_handshake_are_counted_and_bounded(play: Any) -> None:
+    pytest.importorskip("cryptography")
+    settings = ClusterSettings(round_s=0.01, tls=True)
+
+    async def story() -> None:
+        async with InProcessCluster(DurableCounter(), 3, settings=settings) as cluster:
+            victim = cluster.endpoints[0]
+            victim.hello_timeout_s = 0.2
+            where = victim._gate._listening.getsockname()
+            most = victim.strangers.most
+            crowd = [await asyncio.open_connection(*where) for _ in range(2 * most)]
+            assert await until(lambda: victim.hostile["crowded"] == most)
+            assert len(victim.strangers) == most
+            # One that says something else is refused at once, and the others are when their time is over.
+            _, loud = crowd[-1]
+            loud.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await until(lambda: victim.hostile["tls"] >= 1)
+            await still_serves(cluster)
+            for _, writer in crowd:
+                writer.close()
+            assert await until(lambda: not len(victim.strangers))
+
+    play(story())
+
+
+async def until(true: Callable[[], bool]) -> bool:
+    for _ in range(1000):
+        if true():
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def test_a_link_keeps_no_more_than_its_bytes_while_its_peer_takes_none(play: Any) -> None:
+    settings = ClusterSettings(round_s=0.01, queue_bytes=10_000)
+
+    async def story() -> None:
+        async with InProcessCluster(DurableCounter(), 2, settings=settings, processes=2) as cluster:
+            link = cluster.endpoints[0].links[1]
+            assert isinstance(link, StreamLink)
+            link._current.pause_writing()
+            for number in range(100):
+                link.queue.append((0, 1, Ball(number, "x" * 1000)))
+                link.flush()
+            assert 5 <= len(link.queue) <= 9
+            assert [envelope[2].hops for envelope in link.queue] == list(range(100 - len(link.queue), 100))
+            assert cluster.endpoints[0].overflowed == 100 - len(link.queue)
+            link._current.resume_writing()
+            assert not link.queue
+            assert link._waiting_bytes == 0
+
+    play(story())
+
+
+def test_a_link_says_why_it_is_not_up(play: Any) -> None:
+    async def story() -> None:
+        async with InProcessCluster(DurableCounter(), 2, settings=SETTINGS) as cluster:
+            first = cluster.endpoints[0]
+            assert first.missing() == {}
+            link = first.links[1]
+            link.connections = 0
+            for each in cluster.endpoints[1:]:
+                each._server.close()
+            link.cut()
+            assert await until(lambda: "refused" in link.last_error.lower())
+            assert first.missing() == {1: link.last_error}
 
     play(story())
 
@@ -206,11 +292,11 @@ def test_hundreds_of_streams_of_noise_leave_the_cluster_as_it_was(play: Any) -> 
         kind = noise.randrange(4)
         data = noise.randbytes(noise.randrange(1, 400))
         if kind == 1:
-            await attacker.introduce(victim.identity, 1)
+            await attacker.introduce(victim.identity, 1, victim.number)
         if kind == 2:
             data = framed(data)
         if kind == 3:
-            whole = greeting(victim.identity.hello(1, attacker.challenge, bytes(16)))
+            whole = greeting(victim.identity.hello(1, attacker.challenge, bytes(16), target=victim.number))
             data = whole[: noise.randrange(len(whole))] + data
         attacker.writer.write(data)
         attacker.writer.close()

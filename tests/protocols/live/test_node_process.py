@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from socket_protocols import PingPong
 
-from wavetank.errors import BadValueError
+from wavetank.errors import BadValueError, WavetankError
 from wavetank.protocols.live import control
 from wavetank.protocols.live.cluster import ClusterSettings, endpoint_options
 from wavetank.protocols.live.node_process import NodeProcess, inner, parse_address, tally
@@ -81,7 +81,7 @@ def assignment(module: str, **changes: Any) -> control.Assign:
         "algorithm": codec.encode(PingPong()),
         "network": codec.encode(Network.complete(2)),
         "faults": codec.encode(()),
-        "run": "run",
+        "run": "0123456789abcdef",
         "size": 2,
         "homes": [[0, 1]],
         "endpoints": [0],
@@ -104,11 +104,47 @@ def test_a_joined_host_imports_nothing_but_the_catalogs_protocols(play: Any, tmp
 
 
 @pytest.mark.parametrize(
+    "run", ["", ".", "../../outside", "/tmp/x", "0123456789ABCDEF", "0123456789abcdef\n", "a" * 17]
+)
+def test_a_joined_host_writes_into_no_folder_that_the_launcher_names(play: Any, tmp_path: Path, run: str) -> None:
+    launcher = Launcher(assignment("wavetank.protocols.consensus.raft", run=run))
+    with pytest.raises(BadValueError, match="no name of a run"):
+        play(NodeProcess(launcher, control.Token.new(), joined_folder=tmp_path / "mine").run())
+    assert [type(words) for words in launcher.heard_words] == [control.Trouble]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"options": {"round_s": -1.0}},
+        {"options": {"frame_bytes": 2**40}},
+        {"options": {"folder": "/"}},
+        {"homes": [[0, 1, 2]]},
+        {"endpoints": [4]},
+    ],
+    ids=str,
+)
+def test_what_no_honest_launcher_assigns_is_refused(play: Any, tmp_path: Path, changes: dict[str, Any]) -> None:
+    launcher = Launcher(assignment("socket_protocols", folder=str(tmp_path), **changes))
+    with pytest.raises(WavetankError):
+        play(NodeProcess(launcher, control.Token.new()).run())
+    assert [type(words) for words in launcher.heard_words] == [control.Trouble]
+
+
+@pytest.mark.parametrize("words", [control.Ask(0, 1, b"\xc0"), control.Begin(0.0), control.Book({}, {}, {}, True)])
+def test_words_before_the_assignment_are_an_error_with_a_reason(play: Any, words: control.Words) -> None:
+    launcher = Launcher(words)
+    with pytest.raises(WavetankError, match="before it was told what to run") as caught:
+        play(NodeProcess(launcher, control.Token.new()).run())
+    assert caught.value.given == type(words).__name__
+    assert [type(each) for each in launcher.heard_words] == [control.Trouble]
+
+
+@pytest.mark.parametrize(
     ("module", "says"), [("no_such_module", "cannot be imported here"), ("small_protocols", "hold no value")]
 )
 def test_an_assignment_that_cannot_be_carried_out_is_told_to_the_launcher(play: Any, module: str, says: str) -> None:
-    from wavetank.errors import WavetankError
-
     launcher = Launcher(assignment(module))
     with pytest.raises(WavetankError, match=says):
         play(NodeProcess(launcher, control.Token.new()).run())

@@ -116,3 +116,14 @@ def test_a_class_of_executed_text_brings_its_messages_alone() -> None:
     codec = codec_of_module("no.such.module", (Ball,))
     ball = Ball(3)
     assert codec.decode(codec.encode((ball, 4))) == (ball, 4)
+
+
+def test_what_a_class_demands_of_its_parameters_holds_for_what_comes_over_a_wire() -> None:
+    codec = codec_of(PingPong())
+    fine = Network.complete(4, drop=0.5)
+    assert codec.decode(codec.encode(fine)) == fine
+    broken = object.__new__(type(fine.links))
+    for name in fine.links.__dataclass_fields__:
+        object.__setattr__(broken, name, -1.0 if name == "drop" else getattr(fine.links, name))
+    with pytest.raises(BadFileError, match="Links"):
+        codec.decode(codec.encode(broken))

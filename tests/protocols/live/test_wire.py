@@ -60,9 +60,9 @@ def reader(**options: Any) -> FrameReader:
     return FrameReader(CODEC, KEY, senders=SENDERS, **options)
 
 
-def refused(call: Any, *arguments: Any) -> str:
+def refused(call: Any, *arguments: Any, **named: Any) -> str:
     with pytest.raises(HostileFrameError) as caught:
-        call(*arguments)
+        call(*arguments, **named)
     assert caught.value.reason in REASONS
     return caught.value.reason
 
@@ -248,7 +248,7 @@ class TestSignatures:
         senders = {0: frozenset((0,)), 1: frozenset((1,))}
         reading = DatagramReader(CODEC, IDENTITY, senders=senders, signatures=self.end(keys))
         liar = DatagramWriter(CODEC, IDENTITY, 0, 2**32 - 1, signatures=self.end(keys, 0, 1))
-        assert refused(reading.batch, liar._datagram([], 0, 1)) == "wrong-sender"
+        assert refused(reading.batch, liar._datagram([], (0, 0), 1)) == "wrong-sender"
         [good] = DatagramWriter(CODEC, IDENTITY, 0, 0, signatures=self.end(keys, 0, 1)).datagrams([(0, 1, Ball(1))])
         assert reading.batch(good) == [(0, 1, Ball(1))]
 
@@ -256,17 +256,42 @@ class TestSignatures:
 class TestHandshake:
     NONCE, OTHER = b"n" * 16, b"o" * 16
 
-    def hello(self, identity: RunIdentity = IDENTITY, endpoint: int = 1) -> Hello:
-        return identity.hello(endpoint, Challenge(VERSION, self.NONCE), self.OTHER)
+    def hello(self, identity: RunIdentity = IDENTITY, endpoint: int = 1, target: int = 0) -> Hello:
+        return identity.hello(endpoint, Challenge(VERSION, self.NONCE), self.OTHER, target=target)
 
     def test_both_ends_prove_the_secret_and_agree_on_a_key(self) -> None:
         hello = read_greeting(greeting(self.hello())[4:])
         assert isinstance(hello, Hello)
-        IDENTITY.check_hello(hello, self.NONCE)
-        IDENTITY.check_welcome(IDENTITY.welcome(hello, self.NONCE), 1, self.NONCE, self.OTHER)
+        IDENTITY.check_hello(hello, self.NONCE, target=0)
+        welcome = IDENTITY.welcome(hello, self.NONCE, target=0)
+        IDENTITY.check_welcome(welcome, 1, self.NONCE, self.OTHER, target=0)
+
+    def test_a_proof_made_for_one_purpose_is_worth_nothing_for_another(self) -> None:
+        hello = self.hello()
+        welcome = IDENTITY.welcome(hello, self.NONCE, target=0)
+        session = IDENTITY.session(1, self.NONCE, self.OTHER, target=0)
+        # Who can only say back what it heard is no listener of this run, and what both said is no key.
+        assert len({hello.proof, welcome.proof, session, IDENTITY.datagram_key()}) == 4
+        for echo in (hello.proof, session):
+            assert refused(IDENTITY.check_welcome, Welcome(echo), 1, self.NONCE, self.OTHER, target=0) == "forged"
+        for echo in (welcome.proof, session):
+            lying = Hello(VERSION, hello.run, 1, hello.size, hello.nonce, echo)
+            assert refused(IDENTITY.check_hello, lying, self.NONCE, target=0) == "forged"
+
+    def test_a_proof_names_the_endpoint_connected_to(self) -> None:
+        assert refused(IDENTITY.check_hello, self.hello(target=2), self.NONCE, target=0) == "forged"
+        passed_on = IDENTITY.welcome(self.hello(target=2), self.NONCE, target=2)
+        assert refused(IDENTITY.check_welcome, passed_on, 1, self.NONCE, self.OTHER, target=0) == "forged"
+        keys = {IDENTITY.session(1, self.NONCE, self.OTHER, target=target) for target in range(3)}
+        assert len(keys) == 3
+
+    def test_the_parts_of_a_proof_cannot_be_shifted_into_each_other(self) -> None:
+        one = RunIdentity(run="a", secret=bytes(32), size=4).proof("p", 1, b"\0" * 16, b"x" * 16, target=0)
+        other = RunIdentity(run="a", secret=bytes(32), size=4).proof("p", 1, b"\0" * 15, b"\0" + b"x" * 16, target=0)
+        assert one != other
 
     def test_a_hello_that_was_recorded_is_worth_nothing(self) -> None:
-        assert refused(IDENTITY.check_hello, self.hello(), b"x" * 16) == "forged"
+        assert refused(IDENTITY.check_hello, self.hello(), b"x" * 16, target=0) == "forged"
 
     @pytest.mark.parametrize(
         ("run", "secret", "size", "reason"),
@@ -274,15 +299,16 @@ class TestHandshake:
     )
     def test_another_run_or_secret_is_refused(self, run: str, secret: int, size: int, reason: str) -> None:
         other = RunIdentity(run=run, secret=bytes([secret]) * 32, size=size)
-        assert refused(IDENTITY.check_hello, self.hello(other), self.NONCE) == reason
+        assert refused(IDENTITY.check_hello, self.hello(other), self.NONCE, target=0) == reason
 
     def test_the_proof_covers_who_connects(self) -> None:
         first = self.hello()
         lying = Hello(first.version, first.run, 2, first.size, first.nonce, first.proof)
-        assert refused(IDENTITY.check_hello, lying, self.NONCE) == "forged"
+        assert refused(IDENTITY.check_hello, lying, self.NONCE, target=0) == "forged"
 
     def test_a_listener_without_the_secret_is_noticed(self) -> None:
-        assert refused(IDENTITY.check_welcome, Welcome(bytes(32)), 1, self.NONCE, self.OTHER) == "forged"
+        echo = Welcome(bytes(32))
+        assert refused(IDENTITY.check_welcome, echo, 1, self.NONCE, self.OTHER, target=0) == "forged"
 
     def test_another_version_is_refused(self) -> None:
         assert refused(read_greeting, greeting(Challenge(VERSION + 1, b""))[4:]) == "version"
@@ -302,6 +328,11 @@ class TestHandshake:
 
 
 class TestDatagrams:
+    def test_a_datagram_is_worth_nothing_at_another_endpoint(self) -> None:
+        writer, reading = self.pair()
+        [datagram] = writer.datagrams([(0, 1, Ball(1))], target=3)
+        assert refused(reading.batch, datagram) == "forged"
+
     def pair(self, incarnation: int = 0, **options: Any) -> tuple[DatagramWriter, DatagramReader]:
         senders = {0: SENDERS, 1: frozenset()}
         return (

@@ -27,8 +27,8 @@ FITTED = FittedStepTime(overhead_s=1e-3, per_context_token_s=1.5e-9)
 
 def parsed(words: list[str]) -> dict[str, Any]:
     """Return what the command line of an engine says, as its command reads it."""
-    assert words[:5] == [sys.executable, "-m", "wavetank", "launch", "engine"]
-    return dict(engine_command.make_context("engine", words[5:]).params)
+    assert words[:6] == [sys.executable, "-P", "-m", "wavetank", "launch", "engine"]
+    return dict(engine_command.make_context("engine", words[6:]).params)
 
 
 def test_an_engine_has_the_limits_of_its_worker() -> None:

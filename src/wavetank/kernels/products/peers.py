@@ -16,7 +16,6 @@ import contextlib
 import math
 import os
 import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from wavetank.kernels.products.decision import ProductPlan
 from wavetank.kernels.products.fused import fused_product
 from wavetank.kernels.products.product import matmul, plan_of
 from wavetank.kernels.products.schemes import BUILT_IN, Scheme, read_scheme, scheme_of
+from wavetank.processes import python_code
 from wavetank.settings import setting
 
 Call = Callable[[], Any]
@@ -155,7 +155,7 @@ class NumpyProcess:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
         if self.kernels:
             environment["OPENBLAS_CORETYPE"] = self.kernels
-        command = [sys.executable, "-c", _WORKER, room.name, a.dtype.name, *map(str, (m, k, n, threads))]
+        command = python_code(_WORKER, room.name, a.dtype.name, *map(str, (m, k, n, threads)))
         process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         at = 0
         for matrix in (a, b):

@@ -217,6 +217,8 @@ class Device(Wire, ABC):
         self.gone: dict[str, float] = {}
         # What changed since the engine last took notice.
         self.touched: set[str] = set()
+        # Folders of which the last look found out nothing.
+        self.unknown: tuple[str, ...] = ()
         self.revision = -1
         self.reachable = True
 
@@ -242,7 +244,7 @@ class Device(Wire, ABC):
         except TreeError as error:
             # An unmounted folder is no folder that was emptied.
             if self.reachable:
-                self.tell("", error.problem)
+                self.tell("", f"{error.problem} ({error.given})" if error.given else error.problem)
             self.reachable = False
             return False
         self.reachable = True
@@ -253,8 +255,10 @@ class Device(Wire, ABC):
             if known is None or known[0] != entry:
                 looked[path] = (entry, now)
                 self.touched.add(path)
+        self.unknown = tuple(self.tree.unknown())
         if len(looked) != len(listing):
-            for path in [path for path in looked if path not in listing]:
+            # What lies in a folder that cannot be read now was not removed.
+            for path in [path for path in looked if path not in listing and not self.is_unknown(path)]:
                 del looked[path]
                 self.touched.add(path)
                 self.gone[path] = now
@@ -271,6 +275,10 @@ class Device(Wire, ABC):
         if len(self.notices) > before:
             self.tree.tell(path, says)
 
+    def is_unknown(self, path: str) -> bool:
+        """Return whether a path is, or lies in, a folder of which the last look found out nothing."""
+        return any(path.startswith(folder) or folder.startswith(f"{path}/") for folder in self.unknown)
+
     def placed(self, path: str, entry: Entry | None) -> None:
         """Remember a change that the engine made itself, so that it is not taken for the user's."""
         self.touched.discard(path)
@@ -284,6 +292,8 @@ class Device(Wire, ABC):
 
     def settled(self, path: str) -> bool:
         """Return whether a file of the last look has been left alone for long enough."""
+        if self.is_unknown(path):
+            return False
         if any(path == group or path.startswith(group + "/") for group in self.coordinated):
             return False
         since = self.looked[path][1] if path in self.looked else self.gone.get(path, float("-inf"))
@@ -395,7 +405,7 @@ class Device(Wire, ABC):
             before = ((step.path, self.version_at(step.path)),) if entry else ()
             mtime = tree.time(now)
             if step.action == "write":
-                if tree.write(step.path, step.content, mtime=mtime, executable=False, expected=entry) is not None:
+                if tree.write(step.path, step.content, mtime=mtime, access=False, expected=entry) is not None:
                     self._did(step.path, digest_of(step.content), before)
             elif entry is not None and step.action == "remove":
                 tree.remove(step.path, entry)
@@ -405,7 +415,7 @@ class Device(Wire, ABC):
                 there = tree.entry(step.to)
                 over = ((step.to, self.version_at(step.to)),) if there else ()
                 tree.remove(step.path, entry)
-                tree.write(step.to, content, mtime=entry.mtime, executable=entry.executable, expected=there)
+                tree.write(step.to, content, mtime=entry.mtime, access=entry.access, expected=there)
                 self._did(step.to, digest_of(content), (*before, *over))
                 self._did(step.path, b"", before)
 

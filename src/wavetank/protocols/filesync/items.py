@@ -18,7 +18,7 @@ import msgspec
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.filesync.device import CLOUD, Device, Wire, digest_of, item_of
-from wavetank.protocols.filesync.tree import Entry, TreeError, checked_path, conflict_name
+from wavetank.protocols.filesync.tree import Access, Entry, TreeError, checked_path, conflict_name
 from wavetank.protocols.interfaces import Message
 
 GONE = b""
@@ -30,7 +30,7 @@ class Body(Message, frozen=True):
     """One file of an item; ``path`` is empty for an item that is a file."""
 
     path: str
-    executable: bool
+    access: Access
     mtime: float
     data: bytes
 
@@ -116,7 +116,7 @@ def version_of(bodies: Sequence[Body]) -> bytes:
     """Return the version of an item with these files; times of modification are no part of it."""
     if not bodies:
         return GONE
-    parts = sorted((body.path, body.executable, digest_of(body.data)) for body in bodies)
+    parts = sorted((body.path, body.access, digest_of(body.data)) for body in bodies)
     return digest_of(msgspec.msgpack.encode(parts))
 
 
@@ -267,7 +267,7 @@ class FileDevice(Device):
             self.unsettled.add(item)
         self.touched.clear()
         for item in sorted(self.unsettled):
-            if all(self.settled(path) for path in self._paths(item)):
+            if all(self.settled(path) for path in self._paths(item)) and not self.is_unknown(item):
                 self.unsettled.discard(item)
                 self._refresh(item)
         self.exchange()
@@ -293,7 +293,7 @@ class FileDevice(Device):
                 self.tell(path, error.problem)
                 self.unsettled.add(item)
                 return ()
-            bodies.append(Body(path[len(item) + 1 :], entry.executable, entry.mtime, data))
+            bodies.append(Body(path[len(item) + 1 :], entry.access, entry.mtime, data))
         mtime = max((body.mtime for body in bodies), default=self.tree.time(self.context.now))
         version = version_of(bodies)
         if version != GONE or self.local.get(item, GONE) != GONE or item not in self.times:
@@ -433,7 +433,7 @@ class FileDevice(Device):
         try:
             for path, body in wanted.items():
                 there = self._entry(path)
-                placed = self.tree.write(path, body.data, mtime=body.mtime, executable=body.executable, expected=there)
+                placed = self.tree.write(path, body.data, mtime=body.mtime, access=body.access, expected=there)
                 if placed is None:
                     return False
                 self.placed(path, placed)

@@ -134,16 +134,18 @@ class Replica(Device, ABC):
         for path in paths:
             looked = self.looked.get(path)
             if looked is None:
+                if self.is_unknown(path) and path in into:
+                    found[path] = into[path]
                 continue
             try:
                 content = self.tree.read(path)
             except TreeError as error:
                 self.tell(path, error.problem)
                 return False
-            found[path] = Leaf(self.graph.put(content), looked[0].executable, looked[0].mtime)
+            found[path] = Leaf(self.graph.put(content), looked[0].access, looked[0].mtime)
         for path in paths:
             looked = self.looked.get(path)
-            if self.tree.entry(path) != (looked[0] if looked else None):
+            if not self.is_unknown(path) and self.tree.entry(path) != (looked[0] if looked else None):
                 self.revision = -1
                 return False
         for path in paths:
@@ -206,7 +208,7 @@ class Replica(Device, ABC):
             for path in self._new_groups(files, roots):
                 inside = [each for each in order if each.startswith(path + "/")]
                 arriving = {
-                    each: Incoming(self.graph.object(files[each].digest), arrival[each], files[each].executable)
+                    each: Incoming(self.graph.object(files[each].digest), arrival[each], files[each].access)
                     for each in inside
                 }
                 entries = self.tree.add_group(path, arriving)
@@ -240,7 +242,7 @@ class Replica(Device, ABC):
                     continue
                 mtime = leaf.mtime if group_of(path, roots) == path else arrival[path]
                 placed = self.tree.write(
-                    path, self.graph.object(leaf.digest), mtime=mtime, executable=leaf.executable, expected=there
+                    path, self.graph.object(leaf.digest), mtime=mtime, access=leaf.access, expected=there
                 )
                 if placed is None:
                     return False
@@ -266,7 +268,7 @@ class Replica(Device, ABC):
         for path in paths:
             leaf = files.get(path)
             if leaf is not None:
-                changes[path] = Incoming(self.graph.object(leaf.digest), arrival[path], leaf.executable)
+                changes[path] = Incoming(self.graph.object(leaf.digest), arrival[path], leaf.access)
             elif path in expected:
                 changes[path] = None
         if not expected:

@@ -17,7 +17,7 @@ import msgspec
 
 from wavetank.errors import BadFileError
 from wavetank.protocols.filesync.device import digest_of
-from wavetank.protocols.filesync.tree import checked_path, conflict_name, group_of, group_roots
+from wavetank.protocols.filesync.tree import Access, checked_path, conflict_name, group_of, group_roots
 from wavetank.protocols.interfaces import Message
 
 NOTHING = b""
@@ -31,13 +31,13 @@ class Leaf(NamedTuple):
     ----------
     digest : bytes
         Of its content.
-    executable : bool
+    access : Access
     mtime : float
         By the clock of the device that wrote it; no part of what makes two files equal.
     """
 
     digest: bytes
-    executable: bool
+    access: Access
     mtime: float
 
 
@@ -60,7 +60,7 @@ class Commit(Message, frozen=True):
     device: int
 
 
-_Row = tuple[str, int, bytes, bool, float]
+_Row = tuple[str, int, bytes, Access, float]
 
 
 class Graph:
@@ -147,11 +147,11 @@ class Graph:
         return found
 
     def _collect(self, prefix: str, tree: bytes, into: dict[str, Leaf]) -> None:
-        for name, kind, digest, executable, mtime in self._rows_of(tree):
+        for name, kind, digest, access, mtime in self._rows_of(tree):
             if kind == _FOLDER:
                 self._collect(f"{prefix}{name}/", digest, into)
             else:
-                into[checked_path(prefix + name)] = Leaf(digest, executable, mtime)
+                into[checked_path(prefix + name)] = Leaf(digest, access, mtime)
 
     def _rows_of(self, tree: bytes) -> list[_Row]:
         found = self._rows.get(tree)
@@ -211,7 +211,7 @@ def same(one: Leaf | None, other: Leaf | None) -> bool:
     """Return whether two files are equal but for their times."""
     if one is None or other is None:
         return one is other
-    return one.digest == other.digest and one.executable == other.executable
+    return one.digest == other.digest and one.access == other.access
 
 
 def changed(base: Flat, files: Flat) -> set[str]:
@@ -271,7 +271,7 @@ def merge(base: Flat, kept: Flat, other: Flat, device: int) -> Merge:
         elif not yours:
             notices.append((group, f"kept, although device {device} removed an earlier version"))
         else:
-            version = digest_of(msgspec.msgpack.encode(sorted((p, f.digest, f.executable) for p, f in yours.items())))
+            version = digest_of(msgspec.msgpack.encode(sorted((p, f.digest, f.access) for p, f in yours.items())))
             name = conflict_name(group, device, version)
             for path, leaf in yours.items():
                 files[name + path[len(group) :]] = leaf

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -31,6 +31,44 @@ _REMEMBERED = 100_000
 
 # How conflict copies are named here, and by Syncthing, which takes part in real runs.
 _CONFLICT = re.compile(r" \(conflict of \d+, [0-9a-f]{8}\)|\.sync-conflict-\d{8}-\d{6}-[A-Z2-7]{7}")
+
+
+# Who may do what with a file: False for what is usual (owner writes, all read), True when it is executable besides, and
+# the nine permission bits for everything else.  Most files of a simulation are usual, and cost a byte.
+Access = bool | int
+
+
+def access_of(mode: int) -> Access:
+    """Return the access that permission bits give."""
+    bits = mode & 0o777
+    return {0o644: False, 0o755: True}.get(bits, bits)
+
+
+def mode_of(access: Access) -> int:
+    """Return the permission bits; those of a number that somebody else sent are cut to the nine."""
+    if isinstance(access, bool):
+        return 0o755 if access else 0o644
+    # Whoever gets a file must be able to read it.
+    return (access & 0o777) | 0o400
+
+
+def narrowed(access: Access, replaced: int) -> int:
+    """Return the permission bits of a file that takes another's place: no wider for others than either was.
+
+    Parameters
+    ----------
+    access : Access
+        What comes with the new file.
+    replaced : int
+        Permission bits of the file that was there.
+    """
+    mode = mode_of(access)
+    for shift in (0, 3):
+        if not replaced >> shift & 4:
+            mode &= ~(7 << shift)
+        elif not replaced >> shift & 2:
+            mode &= ~(2 << shift)
+    return mode
 
 
 class TreeError(WavetankError):
@@ -64,7 +102,8 @@ class Entry(NamedTuple):
     size_bytes : int
     mtime : float
         When it was last written, in rounds of the device's clock.
-    executable : bool
+    access : Access
+        Who may do what with it.
     stamp : tuple of int
         Equal stamps of one path mean equal content.
     dataless : bool
@@ -73,17 +112,17 @@ class Entry(NamedTuple):
 
     size_bytes: int
     mtime: float
-    executable: bool
+    access: Access
     stamp: tuple[int, ...]
     dataless: bool = False
 
 
 class Incoming(NamedTuple):
-    """A file that arrives: its content, its time by the device's clock in rounds, and whether it is executable."""
+    """A file that arrives: its content, its time by the device's clock in rounds, and who may do what with it."""
 
     content: bytes
     mtime: float
-    executable: bool
+    access: Access
 
 
 class Tree(Protocol):
@@ -112,9 +151,7 @@ class Tree(Protocol):
     def read(self, path: str) -> bytes:
         """Return the content; raises TreeError when it is not there."""
 
-    def write(
-        self, path: str, content: bytes, *, mtime: float, executable: bool, expected: Entry | None
-    ) -> Entry | None:
+    def write(self, path: str, content: bytes, *, mtime: float, access: Access, expected: Entry | None) -> Entry | None:
         """Put a file in place, at once or not at all.
 
         Parameters
@@ -123,7 +160,8 @@ class Tree(Protocol):
         content : bytes
         mtime : float
             Rounds of the device's clock.
-        executable : bool
+        access : Access
+            Who may do what with it; a file that takes another's place is open to no more people than that was.
         expected : Entry or None
             What must be there now; None when nothing may be.
 
@@ -198,6 +236,9 @@ class Tree(Protocol):
 
     def tell(self, path: str, says: str) -> None:
         """Leave a note where the user finds it."""
+
+    def unknown(self) -> Collection[str]:
+        """Return the folders (``/`` at the end) of which the last listing found out nothing, not even what is gone."""
 
     def unsynced(self) -> Mapping[str, str]:
         """Return what the last listing left out (links, names that are not UTF-8), with the reason."""
@@ -359,9 +400,7 @@ class MemoryTree:
             raise TreeError("The content of this file is in the cloud alone.", given=path, hint="wait for the network")
         return file.content
 
-    def write(
-        self, path: str, content: bytes, *, mtime: float, executable: bool, expected: Entry | None
-    ) -> Entry | None:
+    def write(self, path: str, content: bytes, *, mtime: float, access: Access, expected: Entry | None) -> Entry | None:
         """See Tree."""
         checked_path(path)
         known = self._files.get(path)
@@ -374,7 +413,7 @@ class MemoryTree:
             )
         self._used_bytes += grows
         self.revision += 1
-        entry = Entry(len(content), mtime, executable, (self.revision,))
+        entry = Entry(len(content), mtime, access, (self.revision,))
         self._files[path] = _File(content, entry)
         return entry
 
@@ -388,8 +427,8 @@ class MemoryTree:
                 "The device is full.", given=f"{root}, {needed} bytes", allowed=f"{self.free_bytes():.0f} bytes"
             )
         placed = {}
-        for path, (content, mtime, executable) in files.items():
-            entry = self.write(path, content, mtime=mtime, executable=executable, expected=None)
+        for path, (content, mtime, access) in files.items():
+            entry = self.write(path, content, mtime=mtime, access=access, expected=None)
             if entry is not None:
                 placed[path] = entry
         return placed
@@ -413,9 +452,7 @@ class MemoryTree:
             if file is None:
                 self.remove(path, inside[path])
                 continue
-            entry = self.write(
-                path, file.content, mtime=file.mtime, executable=file.executable, expected=inside.get(path)
-            )
+            entry = self.write(path, file.content, mtime=file.mtime, access=file.access, expected=inside.get(path))
             if entry is not None:
                 placed[path] = entry
         return placed
@@ -444,6 +481,10 @@ class MemoryTree:
     def free_bytes(self) -> float:
         """See Tree."""
         return self.capacity_bytes - self._used_bytes
+
+    def unknown(self) -> tuple[str, ...]:
+        """See Tree."""
+        return ()
 
     def unsynced(self) -> dict[str, str]:
         """See Tree."""

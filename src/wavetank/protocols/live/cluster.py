@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -30,7 +29,9 @@ from wavetank.protocols.faults import Fault, attach, byzantine_members
 from wavetank.protocols.history import History, Operation
 from wavetank.protocols.interfaces import Algorithm, Node, Snapshot
 from wavetank.protocols.live.credentials import Certificate, make_certificates, signing_key
-from wavetank.protocols.live.endpoint import TRANSPORTS, Endpoint, EndpointPlan, Output
+from wavetank.protocols.live.endpoint import LARGEST_QUEUE_BYTES, TRANSPORTS, Endpoint, EndpointPlan, Output
+from wavetank.protocols.live.folder import RunFolder, Scratch, manifest_of
+from wavetank.protocols.live.journal import JOURNAL, Journal, as_operation, history_of
 from wavetank.protocols.live.loops import fastest_loop
 from wavetank.protocols.live.node_process import CONNECT_TIMEOUT_S, tally
 from wavetank.protocols.live.values import codec_of
@@ -64,6 +65,8 @@ class ClusterSettings:
         Whether links are encrypted (TCP only), by certificates made for this run if none is given.
     queue_messages : int
         Messages a link keeps while its socket takes none; the oldest are dropped.
+    queue_bytes : int
+        Bytes of messages that a link keeps meanwhile.
     frame_bytes : int
         Greatest frame, and so the greatest message.
     host : str
@@ -83,6 +86,7 @@ class ClusterSettings:
     sign: bool = setting(False, says="Ed25519 signatures on frames")
     tls: bool = setting(False, says="encrypted links")
     queue_messages: int = setting(65_536, low=1, says="messages a link keeps")
+    queue_bytes: int = setting(LARGEST_QUEUE_BYTES, unit="bytes", low=512, says="bytes a link keeps")
     frame_bytes: int = setting(LARGEST_FRAME_BYTES, unit="bytes", low=512, high=2**28, says="greatest frame")
     host: str = setting("127.0.0.1", says="address to listen on")
     base_port: int = setting(0, low=0, high=65_535, says="first port; 0 for any")
@@ -167,6 +171,15 @@ class ClusterRun:
         Node to the trace of the exception that ended it.
     violation : str
         Which invariant is broken and how; empty when all hold.
+    first_number : int
+        Number of the first request; more than 0 when an earlier run was resumed.
+    runs : int
+        How many runs used the folder, this one included.
+    journal : Path or None
+        Where requests and answers of all these runs are written down.
+    troubles : list of str
+        What went wrong with the cluster itself rather than with the protocol: a node that did not come back, a link
+        that never came up, bytes that a crash tore off.
     """
 
     size: int
@@ -193,6 +206,10 @@ class ClusterRun:
     restarts: int = 0
     failures: dict[int, str] = field(default_factory=dict)
     violation: str = ""
+    first_number: int = 0
+    runs: int = 1
+    journal: Path | None = None
+    troubles: list[str] = field(default_factory=list)
 
     def total(self, metric: str) -> float:
         """Return the sum of what the nodes recorded under ``metric``."""
@@ -214,19 +231,22 @@ class ClusterRun:
         """Return the requests as operations of clients.
 
         A command ``(action, key, value)`` becomes that operation, any other the value of a ``command``.  A client that
-        asks before it was answered counts as several.
+        asks before it was answered counts as several.  Of a run that was resumed the requests of the earlier runs
+        come first, since what they wrote can be read.
         """
+        if self.journal is not None:
+            return history_of(self.journal)
         free: dict[str, list[tuple[float, str]]] = {}
         operations = []
         for number in sorted(self.invoked_s, key=lambda each: (self.invoked_s[each], each)):
             invoked, returned = self.invoked_s[number], self.returned_s.get(number)
-            request = self.requests[number]
+            request = self.requests[number - self.first_number]
             lanes = free.setdefault(request.client, [])
             lane = next((place for place, (until, _) in enumerate(lanes) if until <= invoked), len(lanes))
             name = request.client if lane == 0 else f"{request.client}/{lane}"
             # Whoever never got an answer may still be under way and asks nothing more.
             lanes[lane : lane + 1] = [(float("inf") if returned is None else returned, name)]
-            action, key, value = _as_operation(request.command)
+            action, key, value = as_operation(request.command)
             answer = self.replies.get(number)
             operations.append(
                 Operation(
@@ -255,14 +275,6 @@ def exception_of(trace: str) -> str:
     return "; ".join(line.strip() for line in lines[first:] if line.strip())
 
 
-def _as_operation(command: Any) -> tuple[str, str, Any]:
-    if isinstance(command, tuple | list) and command and isinstance(command[0], str):
-        key = command[1] if len(command) > 1 and isinstance(command[1], str) else ""
-        rest = command[2:] if key else command[1:]
-        return command[0], key, rest[0] if len(rest) == 1 else (list(rest) or None)
-    return "command", "", command
-
-
 class Cluster(ABC):
     """What all clusters share: clients, their clocks, and the collection of what nodes do.
 
@@ -279,7 +291,10 @@ class Cluster(ABC):
     processes : int
         Over how many processes the nodes are spread.
     folder : Path, optional
-        Where nodes keep what they save; a temporary one by default.
+        Where nodes keep what they save; a temporary one by default.  One that is given is locked, says in
+        ``run.json`` what its nodes are, and keeps what clients asked in ``requests.jsonl``.
+    resume : bool
+        Go on in a folder where an earlier run of the same algorithm, parameters and size ended.
     certificate : Certificate, optional
         For TLS; made for this run by default.
 
@@ -299,6 +314,7 @@ class Cluster(ABC):
         faults: Sequence[Fault] = (),
         processes: int = 1,
         folder: Path | None = None,
+        resume: bool = False,
         certificate: Certificate | None = None,
     ) -> None:
         self.algorithm = algorithm
@@ -328,10 +344,14 @@ class Cluster(ABC):
         self.run_name = secrets.token_hex(8)
         self.run = ClusterRun(size=size, correct=frozenset(range(size)) - byzantine_members(faults))
         self._folder = folder
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._resume = resume
+        self._run_folder: RunFolder | None = None
+        self._journal: Journal | None = None
+        self._scratch: Scratch | None = None
         self._certificate = certificate
         self._epoch_s = 0.0
         self._ended = False
+        self._played_s: float | None = None
         self._asked: dict[int, int] = {}
         self._retry_handles: dict[int, asyncio.TimerHandle] = {}
         self._last_answered: int | None = None
@@ -381,12 +401,47 @@ class Cluster(ABC):
     def folder(self) -> Path:
         """Where nodes keep what they save."""
         if self._folder is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="wavetank-cluster-")
-            self._folder = Path(self._scratch.name)
+            self._scratch = Scratch("wavetank-cluster-")
+            self._folder = self._scratch.path
         return self._folder
+
+    def claim(self) -> None:
+        """Take the folder that was given, before anything is started; nothing happens the second time.
+
+        Raises
+        ------
+        BadFileError
+            If it cannot be made, is in use, or is damaged.
+        BadValueError
+            If it was used before and is not to be resumed, or not by these nodes.
+        """
+        if self._folder is None or self._run_folder is not None or self._scratch is not None:
+            if self._resume and self._folder is None:
+                raise BadValueError("Only a folder that was named can be resumed.", where="--resume", hint="--out")
+            return
+        taken = RunFolder(self._folder)
+        try:
+            wanted = manifest_of(self.algorithm, self.run_name, self.run.size, len(self.places))
+            manifest = taken.claim(wanted, resume=self._resume)
+            self._journal = Journal(self._folder / JOURNAL)
+        except BaseException:
+            taken.close()
+            raise
+        self._run_folder = taken
+        self.run_name, self.run.runs = manifest.run, manifest.runs
+        self.run.journal, self.run.first_number = self._journal.path, self._journal.next_number
+
+    def release(self) -> None:
+        """Let others use the folder."""
+        if self._journal is not None:
+            self._journal.close()
+        if self._run_folder is not None:
+            self._run_folder.close()
+        self._journal, self._run_folder = None, None
 
     async def __aenter__(self) -> Self:
         try:
+            self.claim()
             await self._launch()
         except BaseException:
             await self._shut()
@@ -404,6 +459,7 @@ class Cluster(ABC):
         try:
             await self._close()
         finally:
+            self.release()
             if self._scratch is not None:
                 self._scratch.cleanup()
                 self._scratch, self._folder = None, None
@@ -423,7 +479,7 @@ class Cluster(ABC):
         """
         if not 0 <= node < self.run.size:
             raise BadValueError("There is no such node.", given=node, allowed=f"0 to {self.run.size - 1}")
-        number = len(self.run.requests)
+        number = self.run.first_number + len(self.run.requests)
         self.run.requests.append(
             Request(at=self.elapsed_s / self.settings.round_s, node=node, command=command, client=client)
         )
@@ -432,14 +488,17 @@ class Cluster(ABC):
 
     def _ask(self, number: int, node: int) -> None:
         run = self.run
-        run.invoked_s[number] = self.elapsed_s
+        run.invoked_s[number] = now_s = self.elapsed_s
+        if self._journal is not None:
+            request = run.requests[number - run.first_number]
+            self._journal.asked(number, now_s, request.client, request.command)
         if self.settings.sticky and self._last_answered is not None:
             node = self._last_answered
         self._send_request(number, node)
 
     def _send_request(self, number: int, node: int) -> None:
         self._asked[number] = node
-        self._pass_on(node, number, self.run.requests[number].command)
+        self._pass_on(node, number, self.run.requests[number - self.run.first_number].command)
         if self.settings.retry_rounds is not None:
             wait_s = self.settings.retry_rounds * self.settings.round_s
             self._retry_handles[number] = asyncio.get_running_loop().call_later(wait_s, self._retry, number)
@@ -471,6 +530,8 @@ class Cluster(ABC):
                     run.returned_s[output.name] = now_s
                     run.latencies_s[output.name] = now_s - run.invoked_s[output.name]
                     self._last_answered = output.node
+                    if self._journal is not None:
+                        self._journal.answered(output.name, now_s, output.value)
                     handle = self._retry_handles.pop(output.name, None)
                     if handle is not None:
                         handle.cancel()
@@ -498,7 +559,8 @@ class Cluster(ABC):
         deadline = time.monotonic() + timeout_s
         while not true(self.run):
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or self.run.failures:
+            # The algorithm goes on without the nodes whose code raised, as long as it bears that.
+            if left_s <= 0 or len(self.run.failures) > self.algorithm.bears(self.run.size):
                 return False
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -526,7 +588,7 @@ class Cluster(ABC):
         stop : callable, optional
             Ends it earlier when it returns True of the run so far.
         """
-        base = len(self.run.requests)
+        base = self.run.first_number + len(self.run.requests)
         self.run.requests.extend(requests)
         tasks = [asyncio.ensure_future(self._ask_all(base, requests))]
         tasks += [asyncio.ensure_future(self._break(outage)) for outage in outages]
@@ -541,10 +603,16 @@ class Cluster(ABC):
             for task in tasks:
                 if task.done():
                     task.result()
+            if stop is None or not stop(self.run):
+                self._played_s = self.elapsed_s
+                await self._settle()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settle(self) -> None:  # noqa: B027  (most clusters have nothing to wait for)
+        """Wait for what was begun in the last moment."""
 
     async def _ask_all(self, base: int, requests: Sequence[Request]) -> None:
         for number, request in sorted(enumerate(requests, base), key=lambda pair: (pair[1].at, pair[0])):
@@ -568,10 +636,11 @@ class Cluster(ABC):
             handle.cancel()
         self.count()
         found = await self._collect()
-        duration_s, rounds = self.run.duration_s, self.run.time
+        # What was waited for afterwards was no part of it.
+        duration_s = self.run.duration_s if self._played_s is None else self._played_s
         self.count()
         run = self.run
-        run.duration_s, run.time = duration_s, rounds
+        run.duration_s, run.time = duration_s, duration_s / self.settings.round_s
         run.nodes = [found.get(node) or attach(self.algorithm, node, run.size, self.faults) for node in range(run.size)]
         run.violation = self._verdict()
         return run
@@ -677,7 +746,7 @@ class InProcessCluster(Cluster):
 
 def endpoint_options(settings: ClusterSettings) -> dict[str, Any]:
     """Return what an endpoint's plan takes from the settings of a cluster."""
-    names = ("round_s", "seed", "transport", "queue_messages", "frame_bytes")
+    names = ("round_s", "seed", "transport", "queue_messages", "queue_bytes", "frame_bytes")
     return {name: getattr(settings, name) for name in names}
 
 
@@ -705,6 +774,7 @@ def run_cluster(
     outages: Sequence[Outage] = (),
     stop: Callable[[ClusterRun], bool] | None = None,
     folder: Path | None = None,
+    resume: bool = False,
     **settings: Any,
 ) -> ClusterRun:
     """Run an algorithm over sockets and return what came out.
@@ -734,6 +804,8 @@ def run_cluster(
         Ends the run when it returns True of the ClusterRun so far.
     folder : Path, optional
         Where nodes keep what they save; temporary by default.
+    resume : bool
+        Go on in a folder where an earlier run ended.
     **settings
         Further fields of :class:`ClusterSettings`.
 
@@ -753,7 +825,14 @@ def run_cluster(
 
     async def whole() -> ClusterRun:
         cluster = new_cluster(
-            algorithm, size, processes=processes, settings=chosen, network=network, faults=faults, folder=folder
+            algorithm,
+            size,
+            processes=processes,
+            settings=chosen,
+            network=network,
+            faults=faults,
+            folder=folder,
+            resume=resume,
         )
         async with cluster:
             await cluster.play(requests=requests, duration_s=duration_s, outages=outages, stop=stop)

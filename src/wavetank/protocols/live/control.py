@@ -12,7 +12,9 @@ import contextlib
 import hashlib
 import hmac
 import os
+import random
 import secrets
+import socket
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +28,7 @@ from wavetank.protocols.live.wire import VERSION, FrameSplitter, HostileFrameErr
 LARGEST_CONTROL_BYTES = 2**28
 _GREETING_BYTES = 4096
 _GREETING_TIMEOUT_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _COUNTER_BYTES, _TAG_BYTES = 8, 16
 
 
@@ -119,9 +122,9 @@ class Book(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Connected(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """All links of a process are up, or were waited for long enough."""
+    """All links of a process are up, or were waited for long enough; those that are not, with their last error."""
 
-    complete: bool
+    missing: dict[str, str]
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -145,10 +148,11 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Counters so far."""
+    """Counters so far, and the links that never came up (``"0 1"`` from endpoint 0 to 1) with their last error."""
 
     counters: dict[str, int]
     hostile: dict[str, int]
+    missing: dict[str, str]
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -195,6 +199,10 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Words)
 
 
+class LauncherBusyError(WavetankError):
+    """Whoever listens there closed the connection before a word: crowded by others, or no launcher."""
+
+
 class Token:
     """What lets a host join: a secret, and with TLS the fingerprint of the launcher's certificate.
 
@@ -220,7 +228,7 @@ class Token:
                 "This is no token.",
                 given=f"{len(text)} characters",
                 allowed="what the launcher printed",
-                where="--token",
+                where="WAVETANK_TOKEN or --token-file",
             )
         self.text = text.strip()
 
@@ -315,12 +323,12 @@ class ControlConnection(asyncio.Protocol):
         return words
 
 
-async def admit(connection: ControlConnection, token: Token) -> str | None:
+async def admit(connection: ControlConnection, token: Token, timeout_s: float = _GREETING_TIMEOUT_S) -> str | None:
     """Have a process prove that it knows the token; return its name, or None after closing the connection."""
     nonce = fresh_nonce()
     connection.say(Challenge(VERSION, nonce))
     try:
-        join = await connection.heard(_GREETING_TIMEOUT_S)
+        join = await connection.heard(timeout_s)
     except TimeoutError:
         join = None
     if isinstance(join, Join) and join.version == VERSION:
@@ -329,7 +337,7 @@ async def admit(connection: ControlConnection, token: Token) -> str | None:
             connection.say(Admitted(token.derived("admitted", *material)))
             connection.secure(token.derived("control", *material), launcher=True)
             with contextlib.suppress(TimeoutError):
-                if isinstance(await connection.heard(_GREETING_TIMEOUT_S), Ready):
+                if isinstance(await connection.heard(timeout_s), Ready):
                     return join.name
             connection.close()
             return None
@@ -341,13 +349,34 @@ async def admit(connection: ControlConnection, token: Token) -> str | None:
 
 
 async def join(address: tuple[str, int], token: Token, name: str, timeout_s: float = 10.0) -> ControlConnection:
-    """Connect to a launcher and prove that one knows the token.
+    """Connect to a launcher and prove that one knows the token; a launcher that is busy is asked again.
 
     Raises
     ------
     WavetankError
         If nobody is there, the token is wrong, or it is not the launcher that the token came from.
     """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await _join(address, token, name, timeout_s)
+        except LauncherBusyError:
+            if loop.time() + pause_s >= deadline:
+                raise
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def join_over(channel: socket.socket, token: Token, name: str, timeout_s: float = 10.0) -> ControlConnection:
+    """Prove that one knows the token over a channel that was inherited from the launcher; raises WavetankError."""
+    _, connection = await asyncio.get_running_loop().create_connection(ControlConnection, sock=channel)
+    await _introduce(connection, token, name, timeout_s, pinned=False)
+    return connection
+
+
+async def _join(address: tuple[str, int], token: Token, name: str, timeout_s: float) -> ControlConnection:
     where = f"{address[0]}:{address[1]}"
     context = pinned_context() if token.fingerprint else None
     loop = asyncio.get_running_loop()
@@ -362,7 +391,7 @@ async def join(address: tuple[str, int], token: Token, name: str, timeout_s: flo
             hint="is it running, and does a firewall let this port through?",
         ) from None
     try:
-        await _introduce(connection, token, name, timeout_s)
+        await _introduce(connection, token, name, timeout_s, pinned=True)
     except BaseException:
         with contextlib.suppress(AttributeError):
             connection.close()
@@ -379,25 +408,34 @@ def _reason_of(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno and error.errno > 0 else (error.strerror or str(error))
 
 
-async def _introduce(connection: ControlConnection, token: Token, name: str, timeout_s: float) -> None:
-    if token.fingerprint:
+async def _introduce(connection: ControlConnection, token: Token, name: str, timeout_s: float, *, pinned: bool) -> None:
+    # A channel that was inherited leads to the launcher alone, and is not encrypted.
+    if pinned and token.fingerprint:
         tls: ssl.SSLObject = connection.transport.get_extra_info("ssl_object")
         if not hmac.compare_digest(fingerprint(tls.getpeercert(binary_form=True)), token.fingerprint):
             raise WavetankError("Whoever listens there is not the launcher that this token came from.")
     try:
         challenge = await connection.heard(timeout_s)
+        if challenge is None:
+            raise LauncherBusyError(
+                "Whoever listens there is busy, or is no launcher.", hint="check --join; try again later"
+            )
         if not isinstance(challenge, Challenge) or challenge.version != VERSION:
             raise WavetankError("Whoever listens there is no launcher of this version.", hint="check --join")
         nonce = fresh_nonce()
         material = (name.encode(), challenge.nonce, nonce)
         connection.say(Join(VERSION, name, nonce, token.derived("join", *material)))
         answer = await connection.heard(timeout_s)
+        if answer is None:
+            raise LauncherBusyError("The launcher hung up before it had answered.", hint="try again later")
     except TimeoutError:
         raise WavetankError("Whoever listens there does not answer.", hint="check --join") from None
     if isinstance(answer, Trouble):
-        raise WavetankError(answer.problem, given=answer.given or None, hint=answer.hint or None, where="--token")
+        raise WavetankError(
+            answer.problem, given=answer.given or None, hint=answer.hint or None, where="WAVETANK_TOKEN or --token-file"
+        )
     if not isinstance(answer, Admitted) or not hmac.compare_digest(answer.proof, token.derived("admitted", *material)):
-        raise WavetankError("Whoever listens there does not know the token.", where="--token")
+        raise WavetankError("Whoever listens there does not know the token.", where="WAVETANK_TOKEN or --token-file")
     connection.secure(token.derived("control", *material), launcher=False)
     # Only now may the launcher go on: what it said earlier would have been read without the keys.
     connection.say(Ready())

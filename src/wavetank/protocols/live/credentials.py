@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _DAYS = 30
 _KEY_BYTES = 32
+_CERTIFICATE, _PRIVATE_KEY = "CERTIFICATE", "[A-Z ]*PRIVATE KEY"
 _AUTHORITY = "wavetank cluster"
 
 
@@ -58,7 +60,7 @@ def signing_key(path: Path) -> tuple[bytes, bytes]:
             serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
+        beside = path.with_name(f".{path.name}.{os.getpid()}.new")
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
             file.write(private)
             file.flush()
@@ -123,17 +125,51 @@ class Certificate:
     def read(cls, certificate: Path, key: Path, authority: Path) -> Certificate:
         """Read the three from files; raises BadFileError when one is missing or does not fit."""
         texts = []
-        for path in (certificate, key, authority):
+        for path, mark in ((certificate, _CERTIFICATE), (key, _PRIVATE_KEY), (authority, _CERTIFICATE)):
             try:
-                texts.append(path.read_text())
+                text = path.read_text()
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise BadFileError(f"A TLS file cannot be read: {reason}.", where=str(path)) from error
             except UnicodeDecodeError as error:
                 raise BadFileError("A TLS file holds no text.", allowed="PEM", where=str(path)) from error
+            if not re.search(f"-----BEGIN {mark}-----", text):
+                held = re.search("-----BEGIN ([A-Z0-9 ]+)-----", text)
+                raise BadFileError(
+                    "A TLS file holds something else.",
+                    given=held[1] if held else "no PEM",
+                    allowed=mark.replace("[A-Z ]*", ""),
+                    where=str(path),
+                    hint="--tls-files takes CERT,KEY,CA in this order",
+                )
+            texts.append(text)
         found = cls(certificate=texts[0], key=texts[1], authority=texts[2])
-        found.server_context()
+        found._check(certificate)
         return found
+
+    def _check(self, path: Path) -> None:
+        """Shake hands with itself, as two nodes of a run do: dates, chain and purpose of the certificate."""
+        client, server = self.client_context(), self.server_context()
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = [
+            client.wrap_bio(to_client, to_server, server_side=False),
+            server.wrap_bio(to_server, to_client, server_side=True),
+        ]
+        # Each turn moves what one end has said to the other; a handshake takes three.
+        for _ in range(4):
+            for end in ends:
+                try:
+                    end.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+                except ssl.SSLError as error:
+                    says = getattr(error, "verify_message", "") or error.reason or str(error)
+                    raise BadFileError(
+                        "Nodes would not trust this certificate.",
+                        given=says,
+                        where=str(path),
+                        hint="--tls-files takes CERT,KEY,CA: a valid certificate, its key, and the authority of both",
+                    ) from error
 
     @property
     def fingerprint(self) -> str:
@@ -166,15 +202,25 @@ class Certificate:
         try:
             # Python loads a key from a file alone; this one is readable by its owner and gone at once.
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-                file.write(self.certificate + self.key)
+                file.write(f"{self.certificate.rstrip()}\n{self.key}")
                 file.flush()
-                context.load_cert_chain(file.name)
+                context.load_cert_chain(file.name, password=_no_passphrase)
             context.load_verify_locations(cadata=self.authority)
         except (ssl.SSLError, ValueError) as error:
             raise BadFileError(
-                "Certificate, key and authority do not fit together.", given=str(error), where="--tls-cert, --tls-key"
+                "Certificate, key and authority do not fit together.", given=str(error), where="--tls-files"
             ) from error
         return context
+
+
+def _no_passphrase() -> str:
+    # Asked for only when the key is encrypted; without this OpenSSL would ask on the terminal.
+    raise BadFileError(
+        "The key is protected by a passphrase.",
+        allowed="a key without one, readable by its owner alone",
+        where="--tls-files",
+        hint="openssl pkey -in KEY -out PLAIN",
+    )
 
 
 def pinned_context() -> ssl.SSLContext:

@@ -1,26 +1,44 @@
 """What a node saves: an append-only file that survives kill -9 and a power cut at any instruction.
 
-All that a node saved since the last write becomes one record of length, checksum and content, so it is there whole or
-not at all; a record that a crash tore off is cut away at the next start.  An endpoint writes and synchronises before it
-lets any message, decision or reply of the node out, so nobody ever knows more of a node than its own file does.
-When most of a file is outdated it is replaced, atomically, by one that holds the last values.
+All that a node saved since the last write becomes one record, so it is there whole or not at all.  An endpoint writes
+and synchronises before it lets any message, decision or reply of the node out, so nobody ever knows more of a node than
+its own file does.  When most of a file is outdated it is replaced, atomically, by one that holds the last values.
+
+A record is a mark, its length, its number, a checksum of its content and a checksum of these four together with the
+salt of the file; then the content.  Records are written one after the other, each synchronised before the next one is
+begun.  So a crash tears the last record alone, which is then short or has parts that were never written; anything else
+is damage, and a node that would forget a vote because of it does not start.  What a crash tore off is cut away at the
+next start and kept beside the file under ``.torn``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import secrets
 import struct
 import zlib
 from pathlib import Path
 from typing import Any
 
 from wavetank.errors import BadFileError, BadValueError
+from wavetank.protocols.live.locks import lock
 from wavetank.protocols.live.values import ValueCodec
 
-_HEADER = struct.Struct(">8sHI")
-_RECORD = struct.Struct(">II")
+# Magic, version, node; then the salt and the checksum of all before it.
+_START = struct.Struct(">8sHI")
+_SALT_BYTES = 8
+_CHECKSUM = struct.Struct(">I")
+_HEADER_BYTES = _START.size + _SALT_BYTES + _CHECKSUM.size
+# Mark, length and number of the record, checksum of the content, checksum of the salt and all before it.
+_FIELDS = struct.Struct(">4sIQI")
+_RECORD_BYTES = _FIELDS.size + _CHECKSUM.size
 _MAGIC = b"wavetank"
-VERSION = 1
+_MARK = b"\xf7rec"
+VERSION = 2
+# What a disk writes whole or not at all.
+_SECTOR_BYTES = 512
 LARGEST_RECORD_BYTES = 2**28
 # Below this nothing is gained by a smaller file.
 _COMPACTED_FROM_BYTES = 2**20
@@ -42,7 +60,14 @@ class DurableState:
     Raises
     ------
     BadFileError
-        If the file belongs to another node or version, or is damaged before its end.
+        If the file is in use, belongs to another node or version, or is damaged; the byte is named.
+
+    Attributes
+    ----------
+    torn_bytes : int
+        What a crash had left of a record that was never synchronised; kept in :attr:`torn_path`.
+    synchronised : int
+        Writes that waited for the disk.
     """
 
     def __init__(self, path: Path, node: int, codec: ValueCodec) -> None:
@@ -55,9 +80,10 @@ class DurableState:
         self._encoded: dict[str, bytes] = {}
         self._pending: dict[str, bytes] = {}
         self._live_bytes = 0
+        self._next = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file, self._salt = self._opened()
         except OSError as error:
             raise BadFileError(
                 "A node cannot open its file.", given=error.strerror or str(error), where=str(path)
@@ -67,6 +93,11 @@ class DurableState:
         except BaseException:
             os.close(self._file)
             raise
+
+    @property
+    def torn_path(self) -> Path:
+        """Where bytes are kept that a crash tore off."""
+        return self.path.with_name(f"{self.path.name}.torn")
 
     def save(self, key: str, value: Any) -> bool:
         """Take a value; it is on disk after :meth:`synchronise`.  Returns whether anything was clean before."""
@@ -86,12 +117,13 @@ class DurableState:
         """Write what is new as one record and wait until it is on disk."""
         if not self._pending:
             return
-        record = self._record(self._pending)
+        record = self._record(self._pending, self._salt, self._next)
         self._account(self._pending)
         self._pending = {}
         _write_all(self._file, record, self._size)
         _synchronise(self._file)
         self._size += len(record)
+        self._next += 1
         self.synchronised += 1
         if self._size > _COMPACTED_FROM_BYTES and self._size > 4 * self._live_bytes:
             self._compact()
@@ -105,27 +137,67 @@ class DurableState:
             self._live_bytes += len(data) - len(self._encoded.get(key, b""))
             self._encoded[key] = data
 
-    def _record(self, values: dict[str, bytes]) -> bytes:
+    def _record(self, values: dict[str, bytes], salt: bytes, number: int) -> bytes:
         content = self._codec.encode(values)
         if len(content) > LARGEST_RECORD_BYTES:
             raise BadValueError("A node saves too much at once.", given=f"{len(content)} bytes", where=str(self.path))
-        return _RECORD.pack(len(content), zlib.crc32(content)) + content
+        fields = _FIELDS.pack(_MARK, len(content), number, zlib.crc32(content))
+        return fields + _CHECKSUM.pack(zlib.crc32(salt + fields)) + content
 
-    def _header(self) -> bytes:
-        return _HEADER.pack(_MAGIC, VERSION, self.node)
+    def _header(self, salt: bytes) -> bytes:
+        text = _START.pack(_MAGIC, VERSION, self.node) + salt
+        return text + _CHECKSUM.pack(zlib.crc32(text))
 
-    def _recover(self) -> int:
-        """Read the file, cut a torn end off, and return the size."""
-        size = os.fstat(self._file).st_size
-        if size < _HEADER.size:
-            # Not even the header had arrived: nothing had been promised yet.
-            self.torn_bytes = size
-            os.ftruncate(self._file, 0)
-            _write_all(self._file, self._header(), 0)
-            os.fsync(self._file)
-            _synchronise_folder(self.path.parent)
-            return _HEADER.size
-        magic, version, node = _HEADER.unpack(_read_all(self._file, _HEADER.size, 0))
+    def _opened(self) -> tuple[int, bytes]:
+        """Open the file, or make it with its header at once, and lock it; return its descriptor and salt."""
+        while True:
+            try:
+                file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                made = self._made()
+                if made is not None:
+                    return made
+                continue
+            try:
+                lock(file, self.path, "The file of a node")
+                # Another process may have replaced it by a smaller one before it let go.
+                if os.path.samestat(os.fstat(file), self.path.stat()):
+                    return file, self._read_header(file)
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)
+
+    def _made(self) -> tuple[int, bytes] | None:
+        """Make the file; a name only ever leads to a file with a whole header.  None when somebody was faster."""
+        salt = secrets.token_bytes(_SALT_BYTES)
+        beside, file = self._beside()
+        try:
+            _write_all(file, self._header(salt), 0)
+            os.fsync(file)
+            lock(file, self.path, "The file of a node")
+            os.link(beside, self.path)
+        except BaseException as error:
+            os.close(file)
+            if isinstance(error, FileExistsError):
+                return None
+            raise
+        finally:
+            beside.unlink()
+        _synchronise_folder(self.path.parent)
+        return file, salt
+
+    def _beside(self) -> tuple[Path, int]:
+        """Return a new file in the same folder, under a name of its own."""
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        with contextlib.suppress(FileNotFoundError):
+            # Left by a process of this number that was killed.
+            beside.unlink()
+        return beside, os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def _read_header(self, file: int) -> bytes:
+        header = _read_all(file, _HEADER_BYTES, 0)
+        magic, version, node = _START.unpack(header[: _START.size].ljust(_START.size, b"\0"))
         for what, found, wanted in (
             ("is no file of a node", magic, _MAGIC),
             ("is of a version that this Wavetank does not read", version, VERSION),
@@ -139,13 +211,27 @@ class DurableState:
                     where=str(self.path),
                     hint="start the cluster with a new folder",
                 )
-        at = _HEADER.size
+        if len(header) < _HEADER_BYTES or _CHECKSUM.unpack(header[-_CHECKSUM.size :])[0] != zlib.crc32(
+            header[: -_CHECKSUM.size]
+        ):
+            raise self._damaged(0)
+        return header[_START.size : -_CHECKSUM.size]
+
+    def _damaged(self, at: int) -> BadFileError:
+        return BadFileError(
+            "The file of a node is damaged.",
+            where=f"{self.path}, byte {at}",
+            hint="bring it back from a copy; a node without it may forget what it promised",
+        )
+
+    def _recover(self) -> int:
+        """Read the file, cut a torn end off, and return the size."""
+        size = os.fstat(self._file).st_size
+        at = _HEADER_BYTES
         while at < size:
             whole = self._recover_record(at, size)
             if not whole:
-                self.torn_bytes = size - at
-                os.ftruncate(self._file, at)
-                os.fsync(self._file)
+                self._cut(at, size)
                 break
             at += whole
         self._values = {key: self._codec.decode(data) for key, data in self._encoded.items()}
@@ -153,36 +239,84 @@ class DurableState:
 
     def _recover_record(self, at: int, size: int) -> int:
         """Take in the record at a place; return its length, 0 for one that a crash tore."""
-        if size - at < _RECORD.size:
-            return 0
-        length, checksum = _RECORD.unpack(_read_all(self._file, _RECORD.size, at))
-        end = at + _RECORD.size + length
+        fields = self._fields(_read_all(self._file, _RECORD_BYTES, at))
+        if fields is None:
+            if self._torn(at, size):
+                return 0
+            raise self._damaged(at)
+        length, number, checksum = fields
+        if number != self._next:
+            raise self._damaged(at)
+        end = at + _RECORD_BYTES + length
         if end > size:
             return 0
-        content = _read_all(self._file, length, at + _RECORD.size)
-        if zlib.crc32(content) != checksum or not length:
-            if end == size or not length:
+        content = _read_all(self._file, length, at + _RECORD_BYTES)
+        if zlib.crc32(content) != checksum:
+            # The next record is begun when this one is on the disk: then it had been whole.
+            if end == size and self._torn(at, size):
                 return 0
-            # Records are synchronised one by one, so what lies before another record had been whole.
-            raise BadFileError("The file of a node is damaged.", where=f"{self.path}, byte {at}")
+            raise self._damaged(at)
         self._account(self._codec.decode(content))
-        return _RECORD.size + length
+        self._next += 1
+        return _RECORD_BYTES + length
+
+    def _fields(self, text: bytes) -> tuple[int, int, int] | None:
+        """Return length, number and checksum of the content from a record's first bytes, None unless they are right."""
+        if len(text) < _RECORD_BYTES:
+            return None
+        fields = text[: _FIELDS.size]
+        mark, length, number, checksum = _FIELDS.unpack(fields)
+        if mark != _MARK or _CHECKSUM.unpack(text[_FIELDS.size : _RECORD_BYTES])[0] != zlib.crc32(self._salt + fields):
+            return None
+        return length, number, checksum
+
+    def _torn(self, at: int, size: int) -> bool:
+        """Return whether what stands from a place on is a record that a crash tore: short, or in part never written."""
+        rest = _read_all(self._file, size - at, at)
+        place = rest.find(_MARK, 1)
+        while place >= 0:
+            if self._fields(rest[place : place + _RECORD_BYTES]) is not None:
+                return False
+            place = rest.find(_MARK, place + 1)
+        if len(rest) < _RECORD_BYTES:
+            return True
+        # What is never written of a file that has its length already reads as zeros, sector by sector.
+        edges = [at, *range(at - at % _SECTOR_BYTES + _SECTOR_BYTES, size, _SECTOR_BYTES), size]
+        return any(not any(rest[start - at : end - at]) for start, end in itertools.pairwise(edges))
+
+    def _cut(self, at: int, size: int) -> None:
+        self.torn_bytes = size - at
+        kept = os.open(self.torn_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(kept, "ab") as file:
+                file.write(_read_all(self._file, size - at, at))
+                file.flush()
+                os.fsync(file.fileno())
+            os.ftruncate(self._file, at)
+            os.fsync(self._file)
+        except OSError as error:
+            raise BadFileError(
+                "A node cannot mend its file.", given=error.strerror or str(error), where=str(self.path)
+            ) from error
 
     def _compact(self) -> None:
         # A record holds at most so much; a node with more live values than that is told so by _record.
-        content = self._header() + self._record(self._encoded)
-        beside = self.path.with_suffix(".new")
-        new = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        salt = secrets.token_bytes(_SALT_BYTES)
+        content = self._header(salt) + self._record(self._encoded, salt, 0)
+        beside, new = self._beside()
         try:
+            lock(new, self.path, "The file of a node")
             _write_all(new, content, 0)
             os.fsync(new)
             beside.replace(self.path)
             _synchronise_folder(self.path.parent)
         except BaseException:
             os.close(new)
+            with contextlib.suppress(OSError):
+                beside.unlink()
             raise
         os.close(self._file)
-        self._file, self._size = new, len(content)
+        self._file, self._size, self._salt, self._next = new, len(content), salt, 1
 
 
 def _write_all(file: int, data: bytes, at: int) -> None:

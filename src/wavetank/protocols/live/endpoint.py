@@ -32,7 +32,16 @@ from wavetank.errors import BadValueError
 from wavetank.protocols.interfaces import Algorithm, Message, Node
 from wavetank.protocols.live.credentials import Certificate, Signatures
 from wavetank.protocols.live.durable import DurableState
-from wavetank.protocols.live.links import HELLO_TIMEOUT_S, DatagramLink, DatagramPort, Incoming, Link, StreamLink
+from wavetank.protocols.live.links import (
+    HELLO_TIMEOUT_S,
+    DatagramLink,
+    DatagramPort,
+    Incoming,
+    Link,
+    StreamLink,
+    TlsListener,
+)
+from wavetank.protocols.live.strangers import Strangers
 from wavetank.protocols.live.values import ValueCodec
 from wavetank.protocols.live.wire import (
     LARGEST_DATAGRAM_BYTES,
@@ -49,6 +58,7 @@ from wavetank.rng import Draws, stream_key
 
 TRANSPORTS = ("tcp", "udp")
 _LOGGED_FRAMES = 20
+LARGEST_QUEUE_BYTES = 64 * 2**20
 _RECEIVE_BUFFER_BYTES = 4 * 2**20
 
 log = logging.getLogger("wavetank.cluster")
@@ -72,6 +82,8 @@ class EndpointPlan:
         ``tcp`` or ``udp``.
     queue_messages : int
         Messages a link keeps; the oldest are dropped.
+    queue_bytes : int
+        Bytes of messages that a link keeps while its peer takes none; the oldest are dropped.
     frame_bytes : int
         Greatest frame, and so the greatest message.
     hello_timeout_s : float
@@ -87,6 +99,7 @@ class EndpointPlan:
     seed: int = 0
     transport: str = "tcp"
     queue_messages: int = 65_536
+    queue_bytes: int = LARGEST_QUEUE_BYTES
     frame_bytes: int = LARGEST_FRAME_BYTES
     hello_timeout_s: float = HELLO_TIMEOUT_S
     signed: bool = False
@@ -271,10 +284,11 @@ class Endpoint:
         self.codec = MessageCodec(algorithm.messages)
         self.homes = {place: frozenset(nodes) for place, nodes in enumerate(plan.homes)}
         self.queue_messages = plan.queue_messages
+        self.queue_bytes = plan.queue_bytes
         self.frame_bytes = plan.frame_bytes
         self.hello_timeout_s = plan.hello_timeout_s
-        # One from each endpoint, and room for those that were cut off and are coming back.
-        self.most_connections = 2 * len(plan.homes) + 16
+        # Peers are known one by one; whoever has not said who it is waits apart from them.
+        self.strangers: Strangers[Any] = Strangers()
         self.signatures = Signatures(private_keys or {}) if plan.signed else None
         self.client_tls: ssl.SSLContext | None = certificate.client_context() if certificate else None
         self._server_tls = certificate.server_context() if certificate else None
@@ -287,9 +301,11 @@ class Endpoint:
 
         self.hostile: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.silences: Counter[int] = Counter()
         self.sent = self.duplicated = self.delivered = 0
         self.overflowed = self.lost = self.undelivered = self.unreachable = 0
         self.incoming: set[Incoming] = set()
+        self._gate: TlsListener | None = None
         self.instant = 0.0
 
         self._make_node = make_node
@@ -338,10 +354,7 @@ class Endpoint:
         loop = self._loop
         try:
             if self.plan.transport == "tcp":
-                self._server = await loop.create_server(
-                    lambda: Incoming(self), host, port, ssl=self._server_tls, backlog=1024
-                )
-                found = self._server.sockets[0].getsockname()
+                found = await self._listen_for_streams(host, port)
             else:
                 transport, self.port = await loop.create_datagram_endpoint(
                     lambda: DatagramPort(self), local_addr=(host, port)
@@ -353,6 +366,30 @@ class Endpoint:
         except OSError as error:
             raise cannot_listen(error, host, port) from None
         return str(found[0]), int(found[1])
+
+    async def _listen_for_streams(self, host: str, port: int) -> tuple[Any, ...]:
+        if self._server_tls is None:
+            self._server = await self._loop.create_server(lambda: Incoming(self), host, port, backlog=1024)
+            return tuple(self._server.sockets[0].getsockname())
+        [(family, kind, number, _, address), *_] = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        listening = socket.socket(family, kind, number)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(1024)
+            listening.setblocking(False)
+        except OSError:
+            listening.close()
+            raise
+        self._gate = TlsListener(
+            listening,
+            self.strangers,
+            self._server_tls,
+            self.hello_timeout_s,
+            lambda: Incoming(self),
+            lambda error: self.count_hostile(error, "a stranger"),
+        )
+        return tuple(listening.getsockname())
 
     def _set_up_datagrams(self) -> None:
         self.datagram_writer = DatagramWriter(
@@ -368,6 +405,7 @@ class Endpoint:
             self.identity,
             senders=self.homes,
             incarnation=self.incarnation,
+            endpoint=self.number,
             signatures=self.signatures,
         )
 
@@ -396,6 +434,15 @@ class Endpoint:
             return False
         return True
 
+    def missing(self) -> dict[int, str]:
+        """Return the endpoints to which there has never been a link, each with why the last attempt failed."""
+        links = (self.links[place] for place in sorted(self._needed))
+        return {
+            link.target: link.last_error or "no connection was tried"
+            for link in links
+            if isinstance(link, StreamLink) and not link.connections
+        }
+
     async def close(self) -> None:
         """Send what can be sent, then close everything."""
         self.flush()
@@ -408,6 +455,8 @@ class Endpoint:
             self._server.close()
         if self.port is not None:
             self.port.transport.close()
+        if self._gate is not None:
+            self._gate.close()
         for connection in list(self.incoming):
             connection.close()
         # Closing takes the loop one more turn.
@@ -572,9 +621,9 @@ class Endpoint:
             seat.state.close()
             seat.state = None
         for link in self.links:
-            kept = [envelope for envelope in link.queue if envelope[0] != node]
-            link.queue.clear()
-            link.queue.extend(kept)
+            link.drop_from(node)
+        # What waits on an impaired link rests on it, too.
+        self.silences[node] += 1
         self._told = [output for output in self._told if output.node != node]
         self.fail(node, error)
 
@@ -692,6 +741,7 @@ class Endpoint:
             "undelivered": self.undelivered,
             "waiting": waiting,
             "connections": sum(link.connections for link in self.links if isinstance(link, StreamLink)),
+            "torn_bytes": sum(seat.state.torn_bytes for seat in self._seats.values() if seat.state is not None),
             "synchronised": sum(seat.state.synchronised for seat in self._seats.values() if seat.state is not None),
         }
 
@@ -733,9 +783,12 @@ class _ImpairedLinks:
             return
         self._waiting[to] += 1
 
+        silences = endpoint.silences[self._sender]
+
         def arrive() -> None:
             self._waiting[to] -= 1
-            put(envelope)
+            if endpoint.silences[self._sender] == silences:
+                put(envelope)
 
         endpoint.later(due, arrive)
 

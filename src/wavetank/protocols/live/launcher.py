@@ -1,9 +1,11 @@
 """A cluster of processes: started here as children, or on other hosts that join.
 
-The launcher listens on one address.  Whoever proves the token becomes one of its processes: children get it through
-their environment, hosts from whoever starts ``wavetank launch cluster --join`` there.  From then on both are the same:
-they are assigned endpoints, told each other's addresses, watched, and asked how it went.  A process that is killed, by
-the launcher or by anybody, is started again under the next incarnation, with what its nodes had saved.
+A child talks to the launcher over a pair of sockets that it inherits, so there is no port that strangers could crowd.
+Hosts, if there are any, join at an address with a token, which whoever starts ``wavetank launch cluster --join`` there
+has from the launcher.  From then on both are the same: they are assigned endpoints, told each other's addresses,
+watched, and asked how it went.  A process that is killed, by the launcher or by anybody, is started again under the
+next incarnation, with what its nodes had saved.  One that does not come back is reported; it ends the run only when the
+algorithm bears no such loss.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from wavetank.errors import BadFileError, BadValueError, WavetankError
+from wavetank.processes import python_module
 from wavetank.protocols.faults import attach
 from wavetank.protocols.interfaces import Algorithm, Node
 from wavetank.protocols.live import control
@@ -30,20 +33,23 @@ from wavetank.protocols.live.cluster import Cluster, endpoint_options
 from wavetank.protocols.live.credentials import Certificate, make_certificates
 from wavetank.protocols.live.endpoint import Output, cannot_listen
 from wavetank.protocols.live.node_process import (
-    ADDRESS_VARIABLE,
+    CHANNEL_VARIABLE,
     CONNECT_TIMEOUT_S,
+    HOST_VARIABLE,
     NAME_VARIABLE,
     TOKEN_VARIABLE,
     inner,
 )
+from wavetank.protocols.live.strangers import Strangers, address_of
 from wavetank.protocols.live.values import with_state
 
 JOIN_TIMEOUT_S = 120.0
 _CHILD_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 5.0
+_HANDSHAKE_S = 10.0
 _MOST_REVIVALS = 10
-# Connections that have not yet proven the token, beside one for each process.
-_MOST_ARRIVING = 32
+# How long a run that has ended waits for processes that are just coming back.
+_LATE_S = 10.0
 _ENDED_EARLY = "A process of the cluster ended."
 
 log = logging.getLogger("wavetank.cluster")
@@ -65,6 +71,13 @@ class _Process:
         self.revivals = 0
         # Whether it begins as soon as it joins again.
         self.expected = False
+        # Whether it has been told what to run: before that it can understand nothing else.
+        self.assigned = False
+        # Whether it was to come back and has not yet.
+        self.returning = False
+        # Links that it had not when the run began, and that it has not had in this life, with their last error.
+        self.missing_at_first: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
         self.past_counters: Counter[str] = Counter()
         self.past_hostile: Counter[str] = Counter()
         self.counters: dict[str, int] = {}
@@ -73,7 +86,7 @@ class _Process:
         self.joined = asyncio.Event()
         self.ended = asyncio.Event()
         self.listening: asyncio.Future[control.Listening] = asyncio.get_running_loop().create_future()
-        self.connected: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.connected: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         self.reader: asyncio.Task[None] | None = None
 
     def renew(self) -> None:
@@ -82,14 +95,24 @@ class _Process:
         self.past_hostile.update(self.hostile)
         self.counters, self.hostile = {}, {}
         self.joined.clear()
+        self.assigned = False
         loop = asyncio.get_running_loop()
         self.listening, self.connected = loop.create_future(), loop.create_future()
         self.status = "away"
 
     def say(self, words: control.Words) -> None:
-        """Tell it something, if it is there."""
-        if self.connection is not None:
+        """Tell it something, if it is there and knows what it runs: the first word it hears is its assignment."""
+        if self.connection is not None and (self.assigned or isinstance(words, control.Assign)):
+            self.assigned = True
             self.connection.say(words)
+
+    def give_way(self, error: WavetankError) -> None:
+        """Have everybody who waits for its answers go on with an error."""
+        for future in (self.listening, self.connected):
+            if not future.done():
+                future.set_exception(error)
+                # Whoever waits for it is told; nobody may be waiting.
+                future.exception()
 
     def last_words(self) -> str:
         """Return the end of what it wrote."""
@@ -172,7 +195,8 @@ class ProcessCluster(Cluster):
         self._addresses: dict[int, tuple[str, int]] = {}
         self._public_keys: dict[int, bytes] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._arriving = 0
+        self._strangers: Strangers[control.ControlConnection] = Strangers()
+        self._lost_nodes: set[int] = set()
         self._begun = False
         self._trouble: WavetankError | None = None
 
@@ -195,20 +219,28 @@ class ProcessCluster(Cluster):
             tls = self._certificates[-1].control_context()
             self._token = control.Token.new(self._certificates[-1].fingerprint)
         host, port = self._control_address
-        try:
-            self._server = await loop.create_server(lambda: _Arriving(self._arrived), host, port, ssl=tls)
-        except OSError as error:
-            raise cannot_listen(error, host, port) from None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self._control_address = (host, port)
+        if self._hosts:
+            try:
+                self._server = await loop.create_server(
+                    lambda: _Arriving(self._arrived),
+                    host,
+                    port,
+                    ssl=tls,
+                    ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
+                )
+            except OSError as error:
+                raise cannot_listen(error, host, port) from None
+            host, port = self._server.sockets[0].getsockname()[:2]
+            self._control_address = (host, port)
         names = self._hosts or tuple(f"process {number}" for number in range(count))
         self._processes = [_Process(number, name, local=not self._hosts) for number, name in enumerate(names)]
         # Whoever listens everywhere is found under the name of this machine.
-        name = socket.gethostname() if host in ("0.0.0.0", "::") else host
-        self._announce(f"{name}:{port}", self._token)
+        if self._hosts:
+            name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+            self._announce(f"{name}:{port}", self._token)
         for process in self._processes:
             if process.local:
-                self._spawn(process)
+                await self._spawn(process)
         await self._all_joined()
         for process in self._processes:
             self._assign(process)
@@ -218,38 +250,47 @@ class ProcessCluster(Cluster):
         for process in self._processes:
             process.say(book)
         for process in self._processes:
-            await self._answer(process.connected, process)
+            process.missing = process.missing_at_first = await self._answer(process.connected, process)
+        for text in self._missing_links():
+            log.warning("%s", text)
         self._epoch_s = time.monotonic()
         self._begun = True
         for process in self._processes:
             process.status = "up"
             process.say(control.Begin(self.elapsed_s))
 
-    def _spawn(self, process: _Process) -> None:
+    async def _spawn(self, process: _Process) -> None:
         folder = self.folder
-        folder.mkdir(parents=True, exist_ok=True)
         process.log_path = folder / f"process-{process.number}.log"
+        ours, theirs = socket.socketpair()
         environment = {
             **os.environ,
-            ADDRESS_VARIABLE: f"{self._control_address[0]}:{self._control_address[1]}",
+            CHANNEL_VARIABLE: str(theirs.fileno()),
+            HOST_VARIABLE: self.settings.host,
             TOKEN_VARIABLE: self._token.text,
             NAME_VARIABLE: process.name,
             # What this program can import, its processes can.
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         try:
-            with process.log_path.open("ab") as output:
+            folder.mkdir(parents=True, exist_ok=True)
+            with theirs, process.log_path.open("ab") as output:
                 process.child = subprocess.Popen(
-                    [sys.executable, "-m", "wavetank.protocols.live.node_process"],
+                    python_module("wavetank.protocols.live.node_process"),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
                     env=environment,
+                    pass_fds=(theirs.fileno(),),
                     # Ctrl-C reaches the launcher alone, which then ends its processes in order.
                     start_new_session=True,
                 )
         except OSError as error:
+            ours.close()
             raise WavetankError(f"A process cannot be started: {error}") from error
+        ours.setblocking(False)
+        _, connection = await asyncio.get_running_loop().create_connection(control.ControlConnection, sock=ours)
+        self._start_task(self._admit_child(process, process.child, connection))
 
     async def _all_joined(self) -> None:
         timeout_s = self._join_timeout_s if self._hosts else _CHILD_TIMEOUT_S
@@ -276,17 +317,16 @@ class ProcessCluster(Cluster):
             )
 
     def _arrived(self, connection: control.ControlConnection) -> None:
+        out = self._strangers.enter(connection, address_of(connection.transport.get_extra_info("peername")))
+        if out is not None:
+            out.close()
         self._start_task(self._admit(connection))
 
     async def _admit(self, connection: control.ControlConnection) -> None:
-        if self._arriving >= _MOST_ARRIVING + len(self._processes):
-            connection.close()
-            return
-        self._arriving += 1
         try:
             name = await control.admit(connection, self._token)
         finally:
-            self._arriving -= 1
+            self._strangers.leave(connection)
         if name is None:
             return
         process = next((each for each in self._processes if each.name == name and each.status == "away"), None)
@@ -295,7 +335,21 @@ class ProcessCluster(Cluster):
             connection.say(control.Trouble("There is no free place under this name.", name, f"names: {allowed}"))
             connection.close()
             return
-        process.connection = connection
+        self._welcome(process, connection)
+
+    async def _admit_child(
+        self, process: _Process, child: subprocess.Popen[bytes], connection: control.ControlConnection
+    ) -> None:
+        # A child takes its time to start; whether it lives is watched elsewhere.
+        name = await control.admit(connection, self._token, _CHILD_TIMEOUT_S)
+        if name == process.name and process.child is child:
+            self._welcome(process, connection)
+        else:
+            # Another one has been started in its place meanwhile.
+            connection.close()
+
+    def _welcome(self, process: _Process, connection: control.ControlConnection) -> None:
+        process.connection, process.assigned = connection, False
         process.joined.set()
         process.reader = self._start_task(self._listen(process, connection))
         if process.expected:
@@ -317,11 +371,7 @@ class ProcessCluster(Cluster):
         if self._trouble is None:
             self._trouble = error
         for process in self._processes:
-            for future in (process.listening, process.connected):
-                if not future.done():
-                    future.set_exception(self._trouble)
-                    # Whoever waits for it is told; nobody may be waiting.
-                    future.exception()
+            process.give_way(self._trouble)
         self._changed.set()
 
     async def _answer(self, future: asyncio.Future[Any], process: _Process) -> Any:
@@ -379,20 +429,24 @@ class ProcessCluster(Cluster):
                 self.take([Output(kind, node, at, decode(name), decode(value)) for kind, node, at, name, value in rows])
             elif isinstance(words, control.Tally):
                 process.counters, process.hostile = words.counters, words.hostile
+                process.missing = words.missing
             elif isinstance(words, control.Failed):
                 if words.node in nodes:
                     self.failed(words.node, words.trace)
             elif isinstance(words, control.Listening) and not process.listening.done():
                 process.listening.set_result(words)
             elif isinstance(words, control.Connected) and not process.connected.done():
-                process.connected.set_result(words.complete)
+                process.connected.set_result(words.missing)
             elif isinstance(words, control.Ended):
                 process.states = words.states
                 process.status = "done"
                 process.ended.set()
             elif isinstance(words, control.Trouble):
-                self._fail(
-                    BadValueError(words.problem, given=words.given or None, where=process.name, hint=words.hint or None)
+                self._give_up(
+                    process,
+                    BadValueError(
+                        words.problem, given=words.given or None, where=process.name, hint=words.hint or None
+                    ),
                 )
                 return
         if process.connection is connection:
@@ -401,9 +455,16 @@ class ProcessCluster(Cluster):
 
     def _lost(self, process: _Process) -> None:
         """Take notice that a process is gone without having been told to go."""
-        if process.status in ("away", "done") or self._ended:
+        if process.status in ("done", "given up") or self._ended:
+            return
+        if process.status == "away":
+            # It was just coming back, and whoever waits for it need not wait any longer.
+            process.give_way(
+                WavetankError(f"{process.name} ended while it started.", given=process.last_words() or None)
+            )
             return
         process.renew()
+        process.returning = True
         if not process.local:
             log.warning("%s is gone; waiting for it to join again", process.name)
             process.expected = True
@@ -411,22 +472,70 @@ class ProcessCluster(Cluster):
         if process.child is not None:
             code = process.child.wait()
             if code >= 0:
-                self._fail(
-                    WavetankError(f"{_ENDED_EARLY} {process.name}, code {code}.", given=process.last_words() or None)
+                self._give_up(
+                    process,
+                    WavetankError(f"{_ENDED_EARLY} {process.name}, code {code}.", given=process.last_words() or None),
                 )
                 return
         if process.revivals >= _MOST_REVIVALS:
-            self._fail(WavetankError(f"{_ENDED_EARLY} {process.name}, {process.revivals + 1} times."))
+            self._give_up(process, WavetankError(f"{_ENDED_EARLY} {process.name}, {process.revivals + 1} times."))
             return
         process.revivals += 1
         log.warning("%s was killed; starting it again", process.name)
         self._start_task(self._revive(process))
 
+    def _give_up(self, process: _Process, error: WavetankError) -> None:
+        """Go on without a process, where the algorithm bears it."""
+        if process.status == "given up":
+            return
+        process.give_way(error)
+        process.status, process.returning = "given up", False
+        if not self._begun or process.incarnation == 0:
+            # What fails at its first start was never there to be borne.
+            self._fail(error)
+            return
+        nodes = self._nodes_of(process)
+        given = f" ({error.given})" if error.given else ""
+        text = f"{self._named(process)} did not go on: {error.problem}{given}"
+        log.warning("%s", text)
+        self.run.troubles.append(text)
+        self._lost_nodes |= nodes
+        if len(self._lost_nodes | self.run.failures.keys()) > self.algorithm.bears(self.run.size):
+            self._fail(error)
+
+    def _nodes_of(self, process: _Process) -> set[int]:
+        return {node for place in self.places[process.number] for node in self.homes[place]}
+
+    def _named(self, process: _Process) -> str:
+        nodes = sorted(self._nodes_of(process))
+        which = f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(map(str, nodes))}"
+        return f"{which} ({process.name})"
+
     async def _revive(self, process: _Process) -> None:
-        process.incarnation += 1
-        process.expected = False
+        """Start a process again; one that is lost while it starts is started once more, and at last given up."""
+        process.expected, process.returning = False, True
+        while True:
+            process.incarnation += 1
+            try:
+                await self._begin_again(process)
+                return
+            except WavetankError as error:
+                # What it said itself, a damaged file for one, will not be different next time.
+                if self._trouble is not None or process.status == "given up":
+                    return
+                process.connection = None
+                if process.child is not None:
+                    process.child.kill()
+                    await asyncio.to_thread(process.child.wait)
+                if not process.local or process.revivals >= _MOST_REVIVALS:
+                    self._give_up(process, error)
+                    return
+                process.revivals += 1
+                process.renew()
+
+    async def _begin_again(self, process: _Process) -> None:
         if process.local:
-            self._spawn(process)
+            await self._spawn(process)
             await self._all_joined_again(process)
         self._assign(process)
         self._know(process, await self._answer(process.listening, process))
@@ -434,8 +543,9 @@ class ProcessCluster(Cluster):
         for each in self._processes:
             each.say(control.Book(self._addresses, self._incarnations(), self._public_keys, True))
         process.say(control.Begin(self.elapsed_s))
-        process.status = "up"
+        process.status, process.returning = "up", False
         self.run.restarts += 1
+        self._changed.set()
 
     async def _all_joined_again(self, process: _Process) -> None:
         deadline = time.monotonic() + _CHILD_TIMEOUT_S
@@ -452,21 +562,25 @@ class ProcessCluster(Cluster):
         return self._processes[self.process_of[self.home_of[node]]]
 
     def _pass_on(self, node: int, number: int, command: Any) -> None:
-        self._process(node).say(control.Ask(node, number, self.codec.encode(command)))
+        process = self._process(node)
+        # One that is away hears nothing; its clients ask again.
+        if process.status == "up":
+            process.say(control.Ask(node, number, self.codec.encode(command)))
 
     async def kill(self, node: int) -> None:
         """Kill the process of a node with SIGKILL."""
         process = self._process(node)
-        if process.status == "away":
+        if process.status != "up":
             return
+        if not process.local:
+            process.say(control.Die())
         process.renew()
+        # From now on what comes over it, its end too, is said by nobody who counts.
+        process.connection = None
         if process.child is not None:
             process.child.kill()
             await asyncio.to_thread(process.child.wait)
             process.child = None
-        else:
-            process.say(control.Die())
-        process.connection = None
 
     async def restart(self, node: int) -> None:
         """Start the process of a node again; a host begins now or when it has joined again."""
@@ -476,7 +590,7 @@ class ProcessCluster(Cluster):
         if process.local or process.joined.is_set():
             await self._revive(process)
         else:
-            process.expected = True
+            process.expected = process.returning = True
 
     async def stop(self, node: int, for_s: float | None = None) -> None:
         """Stop the process of a node with SIGSTOP; a process of another host stands still for ``for_s`` seconds."""
@@ -496,6 +610,20 @@ class ProcessCluster(Cluster):
         if child is not None:
             child.send_signal(signal.SIGCONT)
 
+    def _missing_links(self) -> list[str]:
+        """Name the links that never came up, each pair once with the errors of both directions."""
+        pairs: dict[tuple[int, int], list[str]] = {}
+        for process in self._processes:
+            for link, error in process.missing.items():
+                place, _, target = link.partition(" ")
+                if link in process.missing_at_first and place.isdecimal() and target.isdecimal():
+                    pair = (min(int(place), int(target)), max(int(place), int(target)))
+                    pairs.setdefault(pair, []).append(f"{place} to {target}: {error[:200]}")
+        return [
+            f"endpoints {one} and {other} were never connected ({'; '.join(errors)})"
+            for (one, other), errors in sorted(pairs.items())
+        ]
+
     # -- end -----------------------------------------------------------------------------------------------------------
 
     async def until(self, true: Callable[[Any], bool], timeout_s: float) -> bool:
@@ -504,6 +632,16 @@ class ProcessCluster(Cluster):
         if self._trouble is not None:
             raise self._trouble
         return found
+
+    async def _settle(self) -> None:
+        """Wait a little for processes that are just coming back."""
+        deadline = time.monotonic() + _LATE_S
+        while time.monotonic() < deadline and self._trouble is None:
+            if not any(process.returning and (process.local or process.joined.is_set()) for process in self._processes):
+                return
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.05)
 
     def _tallied(self) -> tuple[dict[str, int], dict[str, int]]:
         counters: Counter[str] = Counter()
@@ -516,6 +654,10 @@ class ProcessCluster(Cluster):
         return dict(counters), dict(hostile)
 
     async def _collect(self) -> dict[int, Node]:
+        for process in self._processes:
+            if process.returning:
+                self.run.troubles.append(f"{self._named(process)} was to come back and did not")
+        self.run.troubles += self._missing_links()
         asked = [process for process in self._processes if process.status == "up"]
         for process in asked:
             if process.child is not None:

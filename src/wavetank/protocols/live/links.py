@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import random
+import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from wavetank.protocols.live.strangers import Strangers, address_of
 from wavetank.protocols.live.wire import (
     LARGEST_GREETING_BYTES,
     VERSION,
@@ -27,6 +33,7 @@ from wavetank.protocols.live.wire import (
     Refusal,
     UnsendableError,
     Welcome,
+    encoded,
     fresh_nonce,
     greeting,
     read_greeting,
@@ -63,17 +70,49 @@ class Link(ABC):
         self.endpoint = endpoint
         self.target = target
         self.queue: deque[Envelope] = deque()
+        # Lengths of the first messages of the queue, measured only when they have to wait.
+        self._lengths: deque[int] = deque()
+        self._waiting_bytes = 0
 
     def flush(self) -> None:
         """Write what the socket takes; drop the oldest of the rest when there is too much."""
         if self.writable:
             while self.queue and self.writable:
                 self._write(self._taken())
-        excess = len(self.queue) - self.endpoint.queue_messages
-        if excess > 0:
-            for _ in range(excess):
-                self.queue.popleft()
-            self.endpoint.overflowed += excess
+        if not self.queue:
+            self._lengths.clear()
+            self._waiting_bytes = 0
+            return
+        self._measure()
+        endpoint = self.endpoint
+        while self.queue and (len(self.queue) > endpoint.queue_messages or self._waiting_bytes > endpoint.queue_bytes):
+            self.queue.popleft()
+            self._waiting_bytes -= self._lengths.popleft()
+            endpoint.overflowed += 1
+
+    def _measure(self) -> None:
+        """Learn how long the messages are that came since the last time."""
+        known = len(self._lengths)
+        if known > len(self.queue):
+            # Some were written meanwhile, or taken back with their node.
+            self._lengths.clear()
+            self._waiting_bytes = known = 0
+        for envelope in itertools.islice(self.queue, known, None):
+            try:
+                length = len(encoded(self.endpoint.codec, [envelope]))
+            except UnsendableError:
+                # The writer names the node that sent it.
+                length = 0
+            self._lengths.append(length)
+            self._waiting_bytes += length
+
+    def drop_from(self, node: int) -> None:
+        """Forget what waits of a node."""
+        kept = [envelope for envelope in self.queue if envelope[0] != node]
+        self.queue.clear()
+        self.queue.extend(kept)
+        self._lengths.clear()
+        self._waiting_bytes = 0
 
     @property
     @abstractmethod
@@ -90,6 +129,8 @@ class Link(ABC):
 
     def _taken(self) -> list[Envelope]:
         queue = self.queue
+        self._lengths.clear()
+        self._waiting_bytes = 0
         if len(queue) <= _TAKEN:
             batch = list(queue)
             queue.clear()
@@ -118,6 +159,8 @@ class StreamLink(Link):
         super().__init__(endpoint, target)
         self.connected = asyncio.Event()
         self.connections = 0
+        # Why there is no connection.
+        self.last_error = ""
         self._address: tuple[str, int] | None = None
         self._moved = asyncio.Event()
         self._current: _Outgoing | None = None
@@ -165,12 +208,19 @@ class StreamLink(Link):
                 continue
             attempt = _Outgoing(self)
             try:
-                await loop.create_connection(lambda made=attempt: made, *address, ssl=self.endpoint.client_tls)
+                tls = self.endpoint.client_tls
+                await loop.create_connection(
+                    lambda made=attempt: made,
+                    *address,
+                    ssl=tls,
+                    ssl_handshake_timeout=None if tls is None else self.endpoint.hello_timeout_s,
+                )
                 self._current = attempt
                 await attempt.lost
-            except OSError:
+                self.last_error = attempt.error or "the connection was closed"
+            except OSError as error:
                 # Nobody listens there, yet or any more; TLS failures are of this kind as well.
-                pass
+                self.last_error = reason_of(error)
             finally:
                 self._current = None
                 self.connected.clear()
@@ -201,12 +251,17 @@ class _Outgoing(asyncio.Protocol):
         self._challenge = b""
         self._nonce = fresh_nonce()
         self._deadline: asyncio.TimerHandle | None = None
+        self.error = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; called by the event loop."""
         self.transport = transport  # type: ignore[assignment]
         self.transport.set_write_buffer_limits(high=_UNWRITTEN_BYTES)
-        self._deadline = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self.drop)
+        self._deadline = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self.error = "whoever listens there does not answer"
+        self.drop()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; called by the event loop."""
@@ -216,6 +271,7 @@ class _Outgoing(asyncio.Protocol):
                 self._heard(read_greeting(frame))
         except HostileFrameError as error:
             endpoint.count_hostile(error, f"endpoint {self.link.target}")
+            self.error = f"whoever listens there is not endpoint {self.link.target} of this run ({error})"
             self.drop()
 
     def _heard(self, words: Challenge | Hello | Welcome | Refusal) -> None:
@@ -223,12 +279,13 @@ class _Outgoing(asyncio.Protocol):
         identity = endpoint.identity
         if isinstance(words, Challenge) and not self._challenge:
             self._challenge = words.nonce
-            self.transport.write(greeting(identity.hello(endpoint.number, words, self._nonce)))
+            hello = identity.hello(endpoint.number, words, self._nonce, target=self.link.target)
+            self.transport.write(greeting(hello))
         elif isinstance(words, Welcome) and self._challenge and self.writer is None:
-            identity.check_welcome(words, endpoint.number, self._challenge, self._nonce)
+            identity.check_welcome(words, endpoint.number, self._challenge, self._nonce, target=self.link.target)
             if self._deadline is not None:
                 self._deadline.cancel()
-            session = identity.session(endpoint.number, self._challenge, self._nonce)
+            session = identity.session(endpoint.number, self._challenge, self._nonce, target=self.link.target)
             self.writer = FrameWriter(
                 endpoint.codec, session, limit=endpoint.frame_bytes, signatures=endpoint.signatures
             )
@@ -237,6 +294,7 @@ class _Outgoing(asyncio.Protocol):
             self.link.flush()
         elif isinstance(words, Refusal):
             endpoint.refused[words.reason[:64]] += 1
+            self.error = f"refused: {words.reason[:64]}"
             self.drop()
         else:
             raise HostileFrameError("garbage", f"{type(words).__name__} out of turn")
@@ -252,6 +310,8 @@ class _Outgoing(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; called by the event loop."""
+        if isinstance(exc, OSError) and not self.error:
+            self.error = reason_of(exc)
         self.paused = True
         if self._deadline is not None:
             self._deadline.cancel()
@@ -286,10 +346,10 @@ class Incoming(asyncio.Protocol):
         """Begin; called by the event loop."""
         self.transport = transport  # type: ignore[assignment]
         endpoint = self._endpoint
-        if len(endpoint.incoming) >= endpoint.most_connections:
-            self._refuse(HostileFrameError("crowded"))
-            return
         endpoint.incoming.add(self)
+        out = endpoint.strangers.enter(self, address_of(self.transport.get_extra_info("peername")))
+        if out is not None:
+            out.crowded_out()
         self._deadline = asyncio.get_running_loop().call_later(
             endpoint.hello_timeout_s, self._refuse, HostileFrameError("silent")
         )
@@ -319,22 +379,27 @@ class Incoming(asyncio.Protocol):
         hello = read_greeting(frame)
         if not isinstance(hello, Hello):
             raise HostileFrameError("garbage", f"{type(hello).__name__} in place of a hello")
-        endpoint.identity.check_hello(hello, self._nonce)
+        endpoint.identity.check_hello(hello, self._nonce, target=endpoint.number)
         senders = endpoint.homes.get(hello.endpoint)
         if senders is None:
             raise HostileFrameError("wrong-sender", f"endpoint {hello.endpoint}")
         self._peer = hello.endpoint
         self._reader = FrameReader(
             endpoint.codec,
-            endpoint.identity.session(hello.endpoint, self._nonce, hello.nonce),
+            endpoint.identity.session(hello.endpoint, self._nonce, hello.nonce, target=endpoint.number),
             senders=senders,
             signatures=endpoint.signatures,
         )
         self._splitter.limit = endpoint.frame_bytes
         if self._deadline is not None:
             self._deadline.cancel()
+        endpoint.strangers.leave(self)
         endpoint.replace_incoming(self._peer, self)
-        self.transport.write(greeting(endpoint.identity.welcome(hello, self._nonce)))
+        self.transport.write(greeting(endpoint.identity.welcome(hello, self._nonce, target=endpoint.number)))
+
+    def crowded_out(self) -> None:
+        """Make room for another stranger."""
+        self._refuse(HostileFrameError("crowded"))
 
     def _refuse(self, error: HostileFrameError) -> None:
         if self._closed:
@@ -347,6 +412,7 @@ class Incoming(asyncio.Protocol):
     def close(self) -> None:
         """Close; nothing more is read."""
         self._closed = True
+        self._endpoint.strangers.leave(self)
         self.transport.close()
         # A peer that does not read would keep the socket open.
         asyncio.get_running_loop().call_later(1.0, self.transport.abort)
@@ -361,7 +427,113 @@ class Incoming(asyncio.Protocol):
                 f"endpoint {self._peer}" if self._peer >= 0 else "a stranger",
             )
         self._closed = True
+        self._endpoint.strangers.leave(self)
         self._endpoint.forget_incoming(self._peer, self)
+
+
+class TlsListener:
+    """Takes connections and lets those in whose TLS handshake succeeds; until then each is a stranger like any other.
+
+    asyncio's own listener keeps connections in their handshake where nobody can count them.
+
+    Parameters
+    ----------
+    listening : socket.socket
+    strangers : Strangers
+        The room in which connections wait.
+    tls : ssl.SSLContext
+    timeout_s : float
+        How long a handshake may take.
+    made : callable
+        Returns the protocol of a new connection.
+    refused : callable
+        Given a HostileFrameError for each connection that is not let in.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        strangers: Strangers[Any],
+        tls: ssl.SSLContext,
+        timeout_s: float,
+        made: Callable[[], asyncio.Protocol],
+        refused: Callable[[HostileFrameError], None],
+    ) -> None:
+        self._listening = listening
+        self._strangers = strangers
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._made = made
+        self._refused = refused
+        self._gates: set[_TlsGate] = set()
+        self._task = asyncio.get_running_loop().create_task(self._accept())
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(self._listening)
+            except OSError:
+                # No descriptor is free: those that are open end sooner or later.
+                await asyncio.sleep(_FIRST_PAUSE_S)
+                continue
+            gate = _TlsGate()
+            out = self._strangers.enter(gate, address_of(address))
+            if out is not None:
+                out.crowded_out()
+            if out is gate:
+                accepted.close()
+                continue
+            self._gates.add(gate)
+            gate.task = loop.create_task(self._pass(gate, accepted))
+
+    async def _pass(self, gate: _TlsGate, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._made, accepted, ssl=self._tls, ssl_handshake_timeout=self._timeout_s
+            )
+        except OSError as error:
+            self._refused(HostileFrameError("tls", reason_of(error)))
+        except asyncio.CancelledError:
+            if gate.crowded:
+                self._refused(HostileFrameError("crowded"))
+            accepted.close()
+        finally:
+            self._strangers.leave(gate)
+            self._gates.discard(gate)
+
+    def close(self) -> None:
+        """Take no more connections, and end those in their handshake."""
+        self._task.cancel()
+        for gate in list(self._gates):
+            if gate.task is not None:
+                gate.task.cancel()
+        self._listening.close()
+
+
+class _TlsGate:
+    """A connection in its TLS handshake."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.crowded = False
+
+    def crowded_out(self) -> None:
+        """Make room for another stranger."""
+        self.crowded = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a connection failed, in a few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else (error.strerror or str(error))
 
 
 class DatagramLink(Link):
@@ -389,7 +561,7 @@ class DatagramLink(Link):
         if endpoint.port is None or endpoint.datagram_writer is None:
             return
         incarnation = endpoint.incarnations.get(self.target, 0)
-        for datagram in endpoint.datagram_writer.datagrams(batch, incarnation):
+        for datagram in endpoint.datagram_writer.datagrams(batch, incarnation, target=self.target):
             endpoint.port.transport.sendto(datagram, self._address)
 
 

@@ -15,7 +15,9 @@ import ctypes
 import importlib
 import logging
 import os
+import re
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -37,6 +39,10 @@ TOKEN_VARIABLE = "WAVETANK_TOKEN"
 NAME_VARIABLE = "WAVETANK_PROCESS"
 # Where a joined host keeps what its nodes save; set for no child of a launcher, which names a folder itself.
 FOLDER_VARIABLE = "WAVETANK_JOINED_FOLDER"
+# The number of the open file over which a child of a launcher talks to it: no port, nobody else can reach it.
+CHANNEL_VARIABLE = "WAVETANK_LAUNCHER_CHANNEL"
+HOST_VARIABLE = "WAVETANK_HOST"
+RUN_NAME = re.compile("[0-9a-f]{16}")
 TALLY_S = 0.25
 CONNECT_TIMEOUT_S = 10.0
 _WAIT_FOR_ASSIGNMENT_S = 24 * 3600.0
@@ -78,20 +84,27 @@ class NodeProcess:
             assign = await self._connection.heard(_WAIT_FOR_ASSIGNMENT_S)
             if isinstance(assign, control.Trouble):
                 raise WavetankError(assign.problem, given=assign.given or None, hint=assign.hint or None)
-            if not isinstance(assign, control.Assign):
+            if assign is None:
                 return False
             try:
+                if not isinstance(assign, control.Assign):
+                    raise WavetankError(
+                        "A process was told something before it was told what to run.",
+                        given=type(assign).__name__,
+                        allowed=control.Assign.__name__,
+                    )
                 await self._prepare(assign)
+                return await self._obey()
             except WavetankError as error:
                 self._connection.say(control.trouble_of(error))
                 raise
-            return await self._obey()
         finally:
             for endpoint in self._endpoints.values():
                 await endpoint.close()
             self._connection.close()
 
     async def _prepare(self, assign: control.Assign) -> None:
+        _check(assign)
         algorithm = self._algorithm(assign)
         faults = self._codec.decode(assign.faults)
         folder = Path(assign.folder) if self._joined_folder is None else self._joined_folder / assign.run
@@ -110,7 +123,9 @@ class NodeProcess:
             certificate = Certificate(certificate=text, key=key, authority=authority)
         # Members of one fault that live in one process may collude.
         pools: list[dict[str, Any]] = [{} for _ in faults]
-        host = str(self._connection.transport.get_extra_info("sockname")[0])
+        # Nodes listen where their launcher is reached; a child is told, since its channel has no address.
+        name = self._connection.transport.get_extra_info("sockname")
+        host = str(name[0]) if isinstance(name, tuple) else os.environ.get(HOST_VARIABLE, "127.0.0.1")
         addresses = {}
         for place in assign.endpoints:
             endpoint = Endpoint(
@@ -169,7 +184,8 @@ class NodeProcess:
                 endpoint.connect(words.addresses, words.incarnations)
             if not words.settled:
                 ready = [endpoint.connected(CONNECT_TIMEOUT_S) for endpoint in self._endpoints.values()]
-                self._connection.say(control.Connected(all(await asyncio.gather(*ready))))
+                await asyncio.gather(*ready)
+                self._connection.say(control.Connected(self._missing()))
         elif isinstance(words, control.Begin):
             for endpoint in self._endpoints.values():
                 endpoint.begin(words.elapsed_s)
@@ -198,9 +214,16 @@ class NodeProcess:
             await asyncio.sleep(TALLY_S)
             self._tally()
 
+    def _missing(self) -> dict[str, str]:
+        return {
+            f"{place} {target}": error
+            for place, endpoint in self._endpoints.items()
+            for target, error in endpoint.missing().items()
+        }
+
     def _tally(self) -> None:
         counters, hostile = tally(self._endpoints.values())
-        self._connection.say(control.Tally(counters, hostile))
+        self._connection.say(control.Tally(counters, hostile, self._missing()))
 
     def _end(self) -> None:
         for endpoint in self._endpoints.values():
@@ -213,6 +236,22 @@ class NodeProcess:
                 with contextlib.suppress(BadValueError):
                     states[number] = self._codec.encode(state_of(inner(node)))
         self._connection.say(control.Ended(states))
+
+
+def _check(assign: control.Assign) -> None:
+    """Raise BadValueError unless an assignment is one that an honest launcher makes."""
+    from wavetank.protocols.live.cluster import ClusterSettings
+
+    if RUN_NAME.fullmatch(assign.run) is None:
+        # It becomes the name of a folder.
+        raise BadValueError("This is no name of a run.", given=assign.run, allowed="16 hexadecimal digits")
+    known = {"round_s", "seed", "transport", "queue_messages", "queue_bytes", "frame_bytes"}
+    if assign.options.keys() - known:
+        raise BadValueError("An option of a run is unknown.", given=str(sorted(assign.options)), allowed=sorted(known))
+    ClusterSettings(**assign.options)  # type: ignore[arg-type]
+    nodes = sorted(node for home in assign.homes for node in home)
+    if nodes != list(range(assign.size)) or not all(0 <= place < len(assign.homes) for place in assign.endpoints):
+        raise BadValueError("Each node of a run has one home.", given=f"{assign.size} nodes, {len(nodes)} of them")
 
 
 def inner(node: Node) -> Node:
@@ -232,10 +271,16 @@ def tally(endpoints: Any) -> tuple[dict[str, int], dict[str, int]]:
 
 
 async def join_and_run(
-    address: tuple[str, int], token: control.Token, name: str, *, joined_folder: Path | None = None
+    where: tuple[str, int] | socket.socket, token: control.Token, name: str, *, joined_folder: Path | None = None
 ) -> bool:
-    """Join a launcher and serve it to the end; returns whether it ended in order; raises WavetankError."""
-    connection = await control.join(address, token, name)
+    """Join a launcher, at an address or over a channel inherited from it, and serve it to the end.
+
+    Returns whether it ended in order; raises WavetankError.
+    """
+    if isinstance(where, socket.socket):
+        connection = await control.join_over(where, token, name)
+    else:
+        connection = await control.join(where, token, name)
     return await NodeProcess(connection, token, joined_folder=joined_folder).run()
 
 
@@ -259,12 +304,17 @@ def main() -> int:
     _end_with_parent()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
     try:
-        address = parse_address(os.environ[ADDRESS_VARIABLE], ADDRESS_VARIABLE)
+        where: tuple[str, int] | socket.socket
+        if CHANNEL_VARIABLE in os.environ:
+            where = socket.socket(fileno=int(os.environ[CHANNEL_VARIABLE]))
+            where.setblocking(False)
+        else:
+            where = parse_address(os.environ[ADDRESS_VARIABLE], ADDRESS_VARIABLE)
         token = control.Token(os.environ.pop(TOKEN_VARIABLE))
         folder = os.environ.get(FOLDER_VARIABLE)
         joined = Path(folder) if folder else None
         with asyncio.Runner(loop_factory=fastest_loop) as runner:
-            ended = runner.run(join_and_run(address, token, os.environ[NAME_VARIABLE], joined_folder=joined))
+            ended = runner.run(join_and_run(where, token, os.environ[NAME_VARIABLE], joined_folder=joined))
         return 0 if ended else LAUNCHER_LOST
     except KeyError as error:
         sys.stderr.write(f"{error} is not set; a launcher starts this program\n")

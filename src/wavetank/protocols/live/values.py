@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from wavetank.errors import BadFileError, BadValueError
+from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.protocols import faults, network
 from wavetank.protocols.interfaces import Algorithm, Message, Node
 
@@ -142,6 +142,13 @@ def _rebuilt(kind: type, values: list[Any]) -> Any:
     made = object.__new__(kind)
     for item, value in zip(dataclasses.fields(kind), values, strict=True):  # type: ignore[arg-type]
         object.__setattr__(made, item.name, value)
+    # What a class demands of its parameters holds for those that came over a wire as well.
+    check = getattr(made, "__post_init__", None)
+    if check is not None:
+        try:
+            check()
+        except (WavetankError, ValueError, TypeError) as error:
+            raise ValueError(f"{kind.__qualname__}: {error}") from error
     return made
 
 

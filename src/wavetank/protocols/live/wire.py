@@ -36,7 +36,7 @@ from wavetank.errors import BadValueError
 from wavetank.protocols.interfaces import Message
 from wavetank.protocols.live.credentials import Signatures
 
-VERSION = 1
+VERSION = 2
 LARGEST_FRAME_BYTES = 2**20
 LARGEST_GREETING_BYTES = 1024
 LARGEST_DATAGRAM_BYTES = 65_507
@@ -55,7 +55,8 @@ REASONS = {
     "replayed": "a frame out of its turn, or a datagram a second time",
     "forged": "a wrong checksum or signature, as when a whole connection is played back",
     "silent": "a connection that did not say who it is in time",
-    "crowded": "more connections than there are peers",
+    "crowded": "more connections at once that had not said who they are than there is room for",
+    "tls": "a connection whose TLS handshake failed or was not finished in time",
 }
 
 _LENGTH = struct.Struct(">I")
@@ -322,38 +323,56 @@ class RunIdentity:
         if len(self.secret) < 16:
             raise BadValueError("The secret of a run is too short.", given=f"{len(self.secret)} bytes", allowed="16+")
 
-    def proof(self, purpose: str, endpoint: int, challenge: bytes, nonce: bytes) -> bytes:
-        """Return 32 bytes that only somebody with the secret can make for this connection and purpose."""
-        text = b"\0".join((purpose.encode(), self.run.encode(), b"%d %d" % (endpoint, self.size), challenge, nonce))
+    def proof(self, purpose: str, endpoint: int, challenge: bytes, nonce: bytes, *, target: int) -> bytes:
+        """Return 32 bytes that only somebody with the secret can make for this connection and purpose.
+
+        Parameters
+        ----------
+        purpose : str
+            No proof made for one purpose is worth anything for another.
+        endpoint : int
+            Who connects.
+        challenge, nonce : bytes
+            Fresh numbers of who is connected to and of who connects.
+        target : int
+            Who is connected to: nobody else can pass the proof on.
+        """
+        parts = (purpose.encode(), self.run.encode(), b"%d %d %d" % (endpoint, target, self.size), challenge, nonce)
+        text = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
         return hmac.digest(self.secret, text, "sha256")
 
-    def hello(self, endpoint: int, challenge: Challenge, nonce: bytes) -> Hello:
+    def hello(self, endpoint: int, challenge: Challenge, nonce: bytes, *, target: int) -> Hello:
         """Return the answer to a challenge."""
-        proof = self.proof("hello", endpoint, challenge.nonce, nonce)
+        proof = self.proof("hello", endpoint, challenge.nonce, nonce, target=target)
         return Hello(VERSION, self.run, endpoint, self.size, nonce, proof)
 
-    def check_hello(self, hello: Hello, challenge: bytes) -> None:
-        """Raise HostileFrameError unless the hello belongs to this run and answers this challenge."""
+    def check_hello(self, hello: Hello, challenge: bytes, *, target: int) -> None:
+        """Raise HostileFrameError unless the hello belongs to this run and target and answers this challenge."""
         if (hello.run, hello.size) != (self.run, self.size):
             raise HostileFrameError("wrong-run", f"run {hello.run[:64]!r} of {hello.size} nodes")
         if len(hello.nonce) != _NONCE_BYTES:
             raise HostileFrameError("garbage", "nonce")
-        proof = self.proof("hello", hello.endpoint, challenge, hello.nonce)
+        proof = self.proof("hello", hello.endpoint, challenge, hello.nonce, target=target)
         if not hmac.compare_digest(proof, hello.proof):
             raise HostileFrameError("forged", "hello")
 
-    def welcome(self, hello: Hello, challenge: bytes) -> Welcome:
+    def welcome(self, hello: Hello, challenge: bytes, *, target: int) -> Welcome:
         """Return the answer to a hello."""
-        return Welcome(self.proof("welcome", hello.endpoint, challenge, hello.nonce))
+        return Welcome(self.proof("welcome", hello.endpoint, challenge, hello.nonce, target=target))
 
-    def check_welcome(self, welcome: Welcome, endpoint: int, challenge: bytes, nonce: bytes) -> None:
-        """Raise HostileFrameError unless the other end knows the secret, too."""
-        if not hmac.compare_digest(self.proof("welcome", endpoint, challenge, nonce), welcome.proof):
+    def check_welcome(self, welcome: Welcome, endpoint: int, challenge: bytes, nonce: bytes, *, target: int) -> None:
+        """Raise HostileFrameError unless the other end knows the secret, too, and is the target."""
+        expected = self.proof("welcome", endpoint, challenge, nonce, target=target)
+        if not hmac.compare_digest(expected, welcome.proof):
             raise HostileFrameError("forged", "welcome")
 
-    def session(self, endpoint: int, challenge: bytes, nonce: bytes) -> bytes:
+    def session(self, endpoint: int, challenge: bytes, nonce: bytes, *, target: int) -> bytes:
         """Return the key of the frames of one connection."""
-        return self.proof("session", endpoint, challenge, nonce)
+        return self.proof("session", endpoint, challenge, nonce, target=target)
+
+    def datagram_key(self) -> bytes:
+        """Return the key of the datagrams of a run."""
+        return self.proof("datagrams", -1, b"", b"", target=-1)
 
 
 class Stamp:
@@ -584,10 +603,10 @@ class DatagramWriter:
         self._filled = filled_bytes
         self._limit = limit
         self._signatures = signatures
-        self._stamp = Stamp(identity.session(-1, b"datagrams", b""))
+        self._stamp = Stamp(identity.datagram_key())
         self._count = 0
 
-    def datagrams(self, batch: Sequence[Envelope], to_incarnation: int = 0) -> list[bytes]:
+    def datagrams(self, batch: Sequence[Envelope], to_incarnation: int = 0, *, target: int = 0) -> list[bytes]:
         """Return a batch to one endpoint as datagrams.
 
         Parameters
@@ -595,6 +614,8 @@ class DatagramWriter:
         batch : sequence of (int, int, Message)
         to_incarnation : int
             How often the receiving endpoint was started before.
+        target : int
+            Which endpoint that is; no other takes them.
 
         Raises
         ------
@@ -602,10 +623,14 @@ class DatagramWriter:
             As :meth:`FrameWriter.frames` does.
         """
         if self._signatures is None:
-            return list(self._filled_up(batch, to_incarnation, -1))
-        return [each for sender, part in by_sender(batch) for each in self._filled_up(part, to_incarnation, sender)]
+            return list(self._filled_up(batch, (to_incarnation, target), -1))
+        return [
+            each
+            for sender, part in by_sender(batch)
+            for each in self._filled_up(part, (to_incarnation, target), sender)
+        ]
 
-    def _filled_up(self, batch: Sequence[Envelope], to_incarnation: int, signer: int) -> Iterator[bytes]:
+    def _filled_up(self, batch: Sequence[Envelope], to: tuple[int, int], signer: int) -> Iterator[bytes]:
         overhead = _DATAGRAM.size + _TAG_BYTES + 3 + (_SENDER.size + _SIGNATURE_BYTES) * (signer >= 0)
         parts: list[bytes] = []
         length = overhead
@@ -615,24 +640,27 @@ class DatagramWriter:
             if overhead + len(part) > self._limit:
                 raise too_large(envelope, len(part), self._limit - overhead)
             if parts and length + len(part) > self._filled:
-                yield self._datagram(parts, to_incarnation, signer)
+                yield self._datagram(parts, to, signer)
                 parts, length = [], overhead
             parts.append(part)
             length += len(part)
         if parts:
-            yield self._datagram(parts, to_incarnation, signer)
+            yield self._datagram(parts, to, signer)
 
-    def _datagram(self, parts: list[bytes], to_incarnation: int, signer: int) -> bytes:
+    def _datagram(self, parts: list[bytes], to: tuple[int, int], signer: int) -> bytes:
         count = len(parts)
         head = bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
         body = head + b"".join(parts)
+        to_incarnation, target = to
         start = _DATAGRAM.pack(VERSION, self._endpoint, self._incarnation, to_incarnation, self._count)
+        # Not sent: who reads knows who it is.
+        stamped = start + _SENDER.pack(target)
         self._count += 1
         if self._signatures is not None:
             sender = _SENDER.pack(signer)
-            text = b"".join((b"wavetank frame", self._stamp.key, start, sender, body))
+            text = b"".join((b"wavetank frame", self._stamp.key, stamped, sender, body))
             body = sender + self._signatures.sign(signer, text) + body
-        return start + self._stamp(start, body) + body
+        return start + self._stamp(stamped, body) + body
 
 
 class DatagramReader:
@@ -646,6 +674,8 @@ class DatagramReader:
         Endpoint to the nodes that live there.
     incarnation : int
         How often the endpoint that reads was started before.
+    endpoint : int
+        Which one it is.
     signatures : Signatures, optional
     """
 
@@ -656,13 +686,15 @@ class DatagramReader:
         *,
         senders: typing.Mapping[int, frozenset[int]],
         incarnation: int = 0,
+        endpoint: int = 0,
         signatures: Signatures | None = None,
     ) -> None:
         self._codec = codec
         self._senders = senders
         self._incarnation = incarnation
+        self._number = _SENDER.pack(endpoint)
         self._signatures = signatures
-        self._stamp = Stamp(identity.session(-1, b"datagrams", b""))
+        self._stamp = Stamp(identity.datagram_key())
         # Endpoint to [incarnation, highest counter seen, one bit for each of the last counters].
         self._windows: dict[int, list[int]] = {endpoint: [0, -1, 0] for endpoint in senders}
 
@@ -682,13 +714,14 @@ class DatagramReader:
         if version != VERSION:
             raise HostileFrameError("version", f"{version}, this is {VERSION}")
         tag, body = bytes(view[_DATAGRAM.size : _DATAGRAM.size + _TAG_BYTES]), view[_DATAGRAM.size + _TAG_BYTES :]
-        if not hmac.compare_digest(self._stamp(start, body), tag):
+        stamped = start + self._number
+        if not hmac.compare_digest(self._stamp(stamped, body), tag):
             raise HostileFrameError("forged", "checksum")
         if endpoint not in self._windows:
             raise HostileFrameError("wrong-sender", f"endpoint {endpoint}")
         if meant_for != self._incarnation:
             raise HostileFrameError("replayed", f"for incarnation {meant_for}, this is {self._incarnation}")
-        batch = _opened(self._codec, self._stamp.key, start, body, self._senders[endpoint], self._signatures)
+        batch = _opened(self._codec, self._stamp.key, stamped, body, self._senders[endpoint], self._signatures)
         # Last: what another endpoint forged must not move the window of this one.
         self._admit(endpoint, incarnation, count)
         return batch

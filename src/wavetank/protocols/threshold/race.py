@@ -10,10 +10,10 @@ import contextlib
 import json
 import selectors
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from wavetank.processes import python_module
 from wavetank.protocols.threshold.answers import Answer
 from wavetank.protocols.threshold.automaton import ThresholdAutomaton
 from wavetank.protocols.threshold.clock import Deadline
@@ -69,7 +69,7 @@ def race(
                 "memory_bytes": memory_bytes,
             }
             process = subprocess.Popen(
-                [sys.executable, "-m", "wavetank.protocols.threshold.worker"],
+                python_module("wavetank.protocols.threshold.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -26,7 +26,6 @@ import mmap
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -40,6 +39,7 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.kernels.machine import usable_cores
 from wavetank.platforms.step_time import PS_PER_S, FittedStepTime
+from wavetank.processes import python_module
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.interfaces import ArrivalRouter, PoolRouter
 from wavetank.serving.live.barrier_worker import (
@@ -133,7 +133,7 @@ class LockstepGroup:
         spec = {"shape": dataclasses.asdict(self.shape), "worker": number, "plan_fd": plan_fd}
         one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         return subprocess.Popen(
-            [sys.executable, "-m", "wavetank.serving.live.barrier_worker", json.dumps(spec)],
+            python_module("wavetank.serving.live.barrier_worker", json.dumps(spec)),
             env={**os.environ, **one_thread},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from wavetank.processes import python_module
 from wavetank.rng import stream
 from wavetank.serving.live.load import Load, LoadResult, offer_async
 from wavetank.serving.live.loops import fastest_loop
@@ -134,7 +134,7 @@ class _Flock:
                 process.stop()
 
     def revive(self, place: int) -> None:
-        words = [sys.executable, "-m", "wavetank.serving.live.null_backend", "--port", str(self.ports[place])]
+        words = python_module("wavetank.serving.live.null_backend", "--port", str(self.ports[place]))
         self._alive[place] = ChildProcess(words, name=f"null backend {place}", cores=self.cores)
 
     def kill(self, place: int) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import http.client
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.platforms.step_time import FittedStepTime, RooflineStepTime
+from wavetank.processes import python_module
 from wavetank.serving.cluster import Cluster
 from wavetank.serving.live.processes import ChildProcess
 
@@ -191,7 +191,7 @@ def engine_words(cluster: Cluster, number: int, time_scale: float, block_tokens:
     if cluster.prefix_caching:
         words += ["--prefix-caching", "--block-tokens", str(block_tokens)]
     words += ["--max-waiting", "1000000", "--time-scale", repr(time_scale), "--name", worker_name(number)]
-    return [sys.executable, "-m", "wavetank", "launch", "engine", "--port", "0", *words]
+    return python_module("wavetank", "launch", "engine", "--port", "0", *words)
 
 
 def router_settings(cluster: Cluster, time_scale: float, block_tokens: int = 512) -> dict[str, object]:
@@ -240,7 +240,7 @@ def fleet(cluster: Cluster, policy: Policy, *, time_scale: float = 1.0, block_to
         ]
         urls = tuple(_address(engine) for engine in engines)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wavetank-fleet-")))
-        words = [sys.executable, "-m", "wavetank", "launch", "router"]
+        words = python_module("wavetank", "launch", "router")
         words += _told(policy, router_settings(cluster, time_scale, block_tokens), urls, folder)
         router = stack.enter_context(ChildProcess(words, name="router"))
         url = _address(router)

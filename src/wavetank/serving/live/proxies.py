@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wavetank.errors import BadFileError, WavetankError
+from wavetank.processes import python_module
 from wavetank.serving.live.null_backend import MODEL
 from wavetank.serving.live.processes import ChildProcess, free_port
 from wavetank.settings import setting
@@ -141,7 +141,7 @@ class WavetankRouter:
 
     def start(self, port: int, backends: Sequence[int], folder: Path, executable: str) -> Start:
         """Return the command that a user would type."""
-        words = [sys.executable, "-m", "wavetank", "launch", "router", "--policy", self.policy, "--port", str(port)]
+        words = python_module("wavetank", "launch", "router", "--policy", self.policy, "--port", str(port))
         for backend in backends:
             words += ["--backend", f"http://127.0.0.1:{backend}"]
         return Start(tuple(words))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wavetank.processes import python_module
 from wavetank.records import Record
 from wavetank.serving.studies.proxy_programs import ProxyPrograms
 from wavetank.settings import setting
@@ -194,7 +194,7 @@ class ProxySpeed(ProxyPrograms, Study):
             name: find_program(proxy.program, self.program_of(proxy)) if proxy.program else ""
             for name, proxy in built.items()
         }
-        null = [sys.executable, "-m", "wavetank.serving.live.null_backend", "--listeners", str(self.backends)]
+        null = python_module("wavetank.serving.live.null_backend", "--listeners", str(self.backends))
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="proxy-speed-")))
             backend = stack.enter_context(ChildProcess(null, name="the null backend", cores=others))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 import tracemalloc
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import WavetankError
+from wavetank.processes import python_code
 from wavetank.settings import setting
 from wavetank.study import Chart, Measurements, Metric, Study
 
@@ -160,7 +160,7 @@ def _timed(found: Measurements, system: Any, requests: RequestTrace, cluster: Cl
 
 def _start_s() -> float:
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(python_code(_START), capture_output=True, text=True, timeout=300)
     took = time.perf_counter() - start
     if done.returncode:
         raise WavetankError("A fresh process could not run the simulator.", given=done.stderr[-500:])

@@ -12,7 +12,7 @@ import pytest
 from wavetank.errors import BadValueError
 from wavetank.protocols.filesync.live import directory as module
 from wavetank.protocols.filesync.live.directory import DirectoryTree
-from wavetank.protocols.filesync.tree import PRIVATE, Clock, Incoming, TreeError
+from wavetank.protocols.filesync.tree import PRIVATE, Access, Clock, Incoming, TreeError
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def tree(tmp_path: Path) -> Iterator[DirectoryTree]:
     yield DirectoryTree(root)
 
 
-def put(tree: DirectoryTree, path: str, content: bytes, *, executable: bool = False) -> None:
-    placed = tree.write(path, content, mtime=100.0, executable=executable, expected=tree.entry(path))
+def put(tree: DirectoryTree, path: str, content: bytes, *, access: Access = False) -> None:
+    placed = tree.write(path, content, mtime=100.0, access=access, expected=tree.entry(path))
     assert placed is not None
 
 
@@ -36,10 +36,10 @@ def staged(tree: DirectoryTree) -> list[Path]:
 
 
 def test_files_are_listed_read_replaced_and_removed(tree: DirectoryTree) -> None:
-    put(tree, "d/a", b"1", executable=True)
+    put(tree, "d/a", b"1", access=True)
     put(tree, "d/a", b"two")
     entry = tree.listing()["d/a"]
-    assert (entry.size_bytes, entry.mtime, entry.executable) == (3, 100.0, False)
+    assert (entry.size_bytes, entry.mtime, entry.access) == (3, 100.0, False)
     assert tree.read("d/a") == b"two"
     assert tree.remove("d/a", entry)
     assert tree.listing() == {}
@@ -61,9 +61,9 @@ def test_what_the_user_wrote_since_the_last_look_is_neither_replaced_nor_removed
     old = tree.entry("a")
     assert old is not None
     (tree.root / "a").write_bytes(b"the user's")
-    assert tree.write("a", b"ours", mtime=0.0, executable=False, expected=old) is None
+    assert tree.write("a", b"ours", mtime=0.0, access=False, expected=old) is None
     assert not tree.remove("a", old)
-    assert tree.write("a", b"ours", mtime=0.0, executable=False, expected=None) is None
+    assert tree.write("a", b"ours", mtime=0.0, access=False, expected=None) is None
     assert (tree.root / "a").read_bytes() == b"the user's"
     assert staged(tree) == []
 
@@ -84,7 +84,7 @@ def test_what_the_user_writes_between_the_look_and_the_exchange_comes_back(
         exchange(one, folder, name)
 
     monkeypatch.setattr(module, "_exchange", late)
-    assert tree.write("a", b"ours", mtime=0.0, executable=False, expected=entry) is None
+    assert tree.write("a", b"ours", mtime=0.0, access=False, expected=entry) is None
     assert (tree.root / "a").read_bytes() == b"the user's"
     assert len(calls) == 2
 
@@ -102,7 +102,7 @@ def test_without_an_exchange_in_the_system_files_are_replaced_all_the_same(
 @pytest.mark.parametrize("path", ["../out", "/tmp/out", "a/../../out", f"{PRIVATE}/x"])
 def test_a_path_that_leaves_the_tree_is_refused(tree: DirectoryTree, path: str) -> None:
     with pytest.raises(BadValueError):
-        tree.write(path, b"x", mtime=0.0, executable=False, expected=None)
+        tree.write(path, b"x", mtime=0.0, access=False, expected=None)
     with pytest.raises(BadValueError):
         tree.read(path)
     with pytest.raises(BadValueError):
@@ -118,10 +118,10 @@ def test_links_are_not_followed_out_of_the_tree(tree: DirectoryTree, tmp_path: P
     assert tree.listing() == {}
     assert set(tree.unsynced()) == {"link", "file"}
     with pytest.raises(TreeError, match="A link or a file stands"):
-        tree.write("link/x", b"x", mtime=0.0, executable=False, expected=None)
+        tree.write("link/x", b"x", mtime=0.0, access=False, expected=None)
     with pytest.raises(TreeError):
         tree.read("file")
-    assert tree.write("file", b"x", mtime=0.0, executable=False, expected=None) is None
+    assert tree.write("file", b"x", mtime=0.0, access=False, expected=None) is None
     assert sorted(path.name for path in outside.iterdir()) == ["secret"]
     assert (outside / "secret").read_bytes() == b"secret"
 
@@ -200,7 +200,7 @@ def test_the_clock_is_off_in_times_only(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     os.utime(tmp_path / "a", (200.0, 200.0))
     assert tree.listing()["a"].mtime == 150.0
-    tree.write("b", b"2", mtime=150.0, executable=False, expected=None)
+    tree.write("b", b"2", mtime=150.0, access=False, expected=None)
     assert (tmp_path / "b").stat().st_mtime == 200.0
     assert tree.time(0.0) > 50.0
 

@@ -5,11 +5,23 @@ import msgspec
 import pytest
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.protocols.live.wire import VERSION, Challenge, Refusal, RunIdentity, Welcome, greeting, read_greeting
 from wavetank.protocols.sessions.examples import example
-from wavetank.protocols.sessions.live.endpoint import LARGEST_FRAME_BYTES, Endpoint, Frame, Greeting
+from wavetank.protocols.sessions.live import endpoint
+from wavetank.protocols.sessions.live.endpoint import (
+    LARGEST_FRAME_BYTES,
+    SECRET_VARIABLE,
+    Endpoint,
+    Frame,
+    _Sender,
+    new_secret,
+    role_number,
+)
 from wavetank.protocols.sessions.mixed_choice import MixedChoice
 
 WAIT_S = 20.0
+SECRET = new_secret()
+RUN = '["Race",""]'
 
 
 def run(name, story, **options):
@@ -17,7 +29,9 @@ def run(name, story, **options):
 
     async def main():
         machines = MixedChoice().machines(example(name))
-        ends = {role: Endpoint(machine, **options.get(role, {})) for role, machine in machines.items()}
+        ends = {
+            role: Endpoint(machine, **{"secret": SECRET, **options.get(role, {})}) for role, machine in machines.items()
+        }
         try:
             for end in ends.values():
                 await end.start()
@@ -94,50 +108,233 @@ def test_amqp_connections_closed_from_both_ends_at_once_reach_closed():
     assert run("amqp_client", story) == (True, True, 0, 0)
 
 
-async def _hostile(address, *frames):
-    reader, writer = await asyncio.open_connection(*address)
-    for frame in frames:
-        writer.write(frame)
-    await writer.drain()
-    assert await reader.read() == b""
-    writer.close()
+class Stranger:
+    """A connection to a role from somebody who does as they please."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def at(cls, address):
+        found = cls(*await asyncio.open_connection(*address))
+        found.challenge = await found.hear()
+        return found
+
+    async def hear(self):
+        (length,) = struct.unpack(">I", await asyncio.wait_for(self.reader.readexactly(4), WAIT_S))
+        return read_greeting(await asyncio.wait_for(self.reader.readexactly(length), WAIT_S))
+
+    async def introduce(self, secret=SECRET, run=RUN, role="p", target="q", nonce=b"n" * 16):
+        """Say hello; return the sender of stamped frames when welcomed, the reason when refused."""
+        identity = RunIdentity(run=run, secret=secret, size=0)
+        number, to = role_number(role), role_number(target)
+        self.writer.write(greeting(identity.hello(number, self.challenge, nonce, target=to)))
+        answer = await self.hear()
+        if isinstance(answer, Refusal):
+            return answer.reason
+        identity.check_welcome(answer, number, self.challenge.nonce, nonce, target=to)
+        return _Sender(self.writer, identity.session(number, self.challenge.nonce, nonce, target=to))
+
+    async def closed(self):
+        """Whether the other end hangs up."""
+        await asyncio.wait_for(self.reader.read(), WAIT_S)
+        self.writer.close()
+        return True
 
 
 def framed(body):
     return struct.pack(">I", len(body)) + body
 
 
-HELLO = framed(msgspec.msgpack.encode(Greeting("Race", "", "p")))
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        # As long as a frame may be, and too long for somebody who has proven nothing.
+        struct.pack(">I", 2000),
+        framed(b"garbage"),
+        framed(msgspec.msgpack.encode(["Metering", "", "station"])),
+        framed(msgspec.msgpack.encode(["stop", ["FORGED"], []])),
+    ],
+)
+def test_who_does_not_prove_the_secret_is_dropped_and_drives_nothing(data):
+    async def story(ends):
+        stranger = await Stranger.at(ends["q"].address)
+        stranger.writer.write(data)
+        assert await stranger.closed()
+        await ends["p"].send("q", "data", (1,))
+        taken = await ends["q"].receive(WAIT_S)
+        return taken.label, taken.payload, ends["q"].faults
+
+    assert run("race", story) == ("data", (1,), 1)
 
 
 @pytest.mark.parametrize(
-    "frames",
+    ("wrong", "reason"),
     [
-        [b"\xff\xff\xff\xff"],
-        [framed(b"garbage")],
-        [framed(msgspec.msgpack.encode(Greeting("Other", "", "p")))],
-        [framed(msgspec.msgpack.encode(Greeting("Race", "other session", "p")))],
-        [framed(msgspec.msgpack.encode(Greeting("Race", "", "stranger")))],
-        [HELLO, framed(b"\x93\xa4data\x90")],
-        [HELLO, framed(msgspec.msgpack.encode(Frame("data", [], [(99, 1, 1, False)])))],
-        [HELLO, framed(msgspec.msgpack.encode(Frame("data", [], [(1, 5, 1, False)])))],
-        [HELLO, struct.pack(">I", LARGEST_FRAME_BYTES + 1)],
+        ({"secret": new_secret()}, "forged"),
+        ({"run": '["Race","other session"]'}, "wrong-run"),
+        ({"run": '["Other",""]'}, "wrong-run"),
+        ({"role": "stranger"}, "wrong-sender"),
+        # A proof made for another role is worth nothing here.
+        ({"target": "p"}, "forged"),
     ],
 )
-def test_hostile_frames_close_their_connection_and_nothing_else(frames):
+def test_a_proof_that_fits_not_is_refused_with_its_reason(wrong, reason):
     async def story(ends):
-        await _hostile(ends["q"].address, *frames)
+        assert await (await Stranger.at(ends["q"].address)).introduce(**wrong) == reason
         await ends["p"].send("q", "data", (1,))
         return (await ends["q"].receive(WAIT_S)).label, ends["q"].faults
 
     assert run("race", story) == ("data", 1)
 
 
+def test_a_recorded_connection_is_worth_nothing():
+    async def story(ends):
+        first = await Stranger.at(ends["q"].address)
+        assert isinstance(await first.introduce(), _Sender)
+        first.writer.close()
+        while ends["q"]._heard:
+            await asyncio.sleep(0.01)
+        again = await Stranger.at(ends["q"].address)
+        assert again.challenge.nonce != first.challenge.nonce
+        again.challenge = first.challenge
+        return await again.introduce()
+
+    assert run("race", story) == "forged"
+
+
+def test_a_role_is_connected_once():
+    async def story(ends):
+        first = await Stranger.at(ends["q"].address)
+        sender = await first.introduce()
+        assert await (await Stranger.at(ends["q"].address)).introduce() == "crowded"
+        with pytest.raises(WavetankError, match="is not 'q' of this session") as caught:
+            await ends["p"].send("q", "data", (1,))
+        assert "crowded" in caught.value.given
+        sender.send(msgspec.msgpack.encode(Frame("data", [1], [(1, 1, 1, False)])))
+        return (await ends["q"].receive(WAIT_S)).payload
+
+    assert run("race", story) == (1,)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x93\xa4data\x90",
+        msgspec.msgpack.encode(Frame("data", [], [(99, 1, 1, False)])),
+        msgspec.msgpack.encode(Frame("data", [], [(1, 5, 1, False)])),
+    ],
+)
+def test_hostile_frames_of_a_partner_close_their_connection_and_nothing_else(body):
+    async def story(ends):
+        partner = await Stranger.at(ends["q"].address)
+        (await partner.introduce()).send(body)
+        assert await partner.closed()
+        await ends["p"].send("q", "data", (1,))
+        return (await ends["q"].receive(WAIT_S)).label, ends["q"].faults
+
+    assert run("race", story) == ("data", 1)
+
+
+@pytest.mark.parametrize("change", ["replayed", "changed", "left out", "too long"])
+def test_frames_that_were_tampered_with_are_refused(change):
+    async def story(ends):
+        partner = await Stranger.at(ends["q"].address)
+        sender = await partner.introduce()
+        sent = []
+        sender.writer = type("Kept", (), {"write": lambda self, data: sent.append(data)})()
+        body = msgspec.msgpack.encode(Frame("data", [1], [(1, 1, 1, False)]))
+        sender.send(body)
+        sender.send(body)
+        first, second = sent
+        frames = {
+            "replayed": [first, first],
+            "changed": [first[:-1] + bytes([first[-1] ^ 1])],
+            "left out": [second],
+            "too long": [struct.pack(">I", LARGEST_FRAME_BYTES + 1)],
+        }
+        for frame in frames[change]:
+            partner.writer.write(frame)
+        assert await partner.closed()
+        taken = ends["q"]._taken.qsize()
+        return ends["q"].faults, taken == (change == "replayed")
+
+    assert run("race", story) == (1, True)
+
+
+def test_silent_strangers_are_few_small_and_not_for_long(monkeypatch):
+    monkeypatch.setattr(endpoint, "HELLO_TIMEOUT_S", 0.3)
+
+    async def story(ends):
+        most = ends["q"]._strangers.most
+        crowd = [await Stranger.at(ends["q"].address) for _ in range(3 * most)]
+        assert len(ends["q"]._strangers) == most
+        # A megabyte is announced and sent, all but its last byte: of that nothing is kept.
+        for each in crowd[-most:]:
+            each.writer.write(struct.pack(">I", LARGEST_FRAME_BYTES) + bytes(100_000))
+        await ends["p"].send("q", "data", (1,))
+        assert (await ends["q"].receive(WAIT_S)).label == "data"
+        for _ in range(500):
+            if not len(ends["q"]._strangers):
+                break
+            await asyncio.sleep(0.01)
+        assert ends["q"].faults == 3 * most
+        for each in crowd:
+            each.writer.close()
+        return len(ends["q"]._strangers)
+
+    assert run("race", story) == 0
+
+
+def test_a_listener_that_does_not_know_the_secret_is_not_believed():
+    async def story(ends):
+        async def impostor(reader, writer):
+            writer.write(greeting(Challenge(VERSION, b"c" * 16)))
+            hello = read_greeting((await reader.read(4096))[4:])
+            # It says back what it heard.
+            writer.write(greeting(Welcome(hello.proof)))
+
+        server = await asyncio.start_server(impostor, "127.0.0.1", 0)
+        async with server:
+            ends["p"].connect({"q": server.sockets[0].getsockname()[:2]})
+            with pytest.raises(WavetankError, match="is not 'q' of this session"):
+                await ends["p"].send("q", "data", (1,))
+        return ends["p"].role_session.can_send("q", "data")
+
+    assert run("race", story)
+
+
+def test_roles_without_a_secret_do_not_start(monkeypatch):
+    machine = MixedChoice().machines(example("race"))["p"]
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    with pytest.raises(BadValueError, match="share a secret"):
+        Endpoint(machine)
+    monkeypatch.setenv(SECRET_VARIABLE, "not hexadecimal")
+    with pytest.raises(BadValueError, match="share a secret"):
+        Endpoint(machine)
+    monkeypatch.setenv(SECRET_VARIABLE, "ab" * 4)
+    with pytest.raises(BadValueError, match="too short"):
+        Endpoint(machine)
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET.hex())
+    Endpoint(machine)
+
+
+def test_closing_with_open_connections_logs_nothing(caplog):
+    async def story(ends):
+        await ends["p"].send("q", "data", (1,))
+        await ends["q"].receive(WAIT_S)
+        await Stranger.at(ends["q"].address)
+
+    run("race", story)
+    assert caplog.records == []
+
+
 def test_a_truncated_frame_is_the_end_of_a_connection():
     async def story(ends):
-        _, writer = await asyncio.open_connection(*ends["q"].address)
-        writer.write(HELLO + struct.pack(">I", 100) + b"half")
-        writer.close()
+        stranger = await Stranger.at(ends["q"].address)
+        stranger.writer.write(struct.pack(">I", 100) + b"half")
+        stranger.writer.close()
         await ends["p"].send("q", "data", (1,))
         return (await ends["q"].receive(WAIT_S)).label
 
@@ -193,10 +390,10 @@ def test_wrong_addresses_are_told():
     async def story(ends):
         with pytest.raises(BadValueError, match="exchanges nothing with 'r'"):
             ends["p"].connect({"r": ("127.0.0.1", 1)})
-        lonely = Endpoint(ends["p"]._machine)
+        lonely = Endpoint(ends["p"]._machine, secret=SECRET)
         with pytest.raises(BadValueError, match="Nobody said where 'q' listens"):
             await lonely.send("q", "data")
-        taken = Endpoint(ends["p"]._machine, port=ends["q"].address[1])
+        taken = Endpoint(ends["p"]._machine, secret=SECRET, port=ends["q"].address[1])
         with pytest.raises(WavetankError, match="cannot listen"):
             await taken.start()
 

@@ -21,7 +21,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.filesync.tree import PRIVATE, Clock, Entry, Incoming, TreeError, checked_path
+from wavetank.protocols.filesync.tree import (
+    PRIVATE,
+    Access,
+    Clock,
+    Entry,
+    Incoming,
+    TreeError,
+    access_of,
+    checked_path,
+    mode_of,
+    narrowed,
+)
 
 _EXCHANGE = 2
 _MARK = "this-is-the-tree"
@@ -59,14 +70,18 @@ class DirectoryTree:
         self.clock = clock
         self.round_s = round_s
         self._unsynced: dict[str, str] = {}
+        self._unknown: set[str] = set()
         self._numbers = itertools.count()
         self._displaced: list[tuple[Path, str, dict[str, Entry], float]] = []
         private = root / PRIVATE
         try:
             if not root.is_dir() or root.is_symlink():
                 raise TreeError("The directory to synchronise is not there.", given=str(root), hint="make it first")
+            # Whatever is on its way through here may be private, and so may its name.
+            private.mkdir(mode=0o700, exist_ok=True)
+            private.chmod(0o700)
             for name in (_STAGING, _RESCUED, _DISPLACED):
-                (private / name).mkdir(parents=True, exist_ok=True)
+                (private / name).mkdir(mode=0o700, exist_ok=True)
             (private / _MARK).touch()
         except OSError as error:
             raise TreeError("The directory cannot be used.", given=f"{root}: {error.strerror}") from error
@@ -78,7 +93,7 @@ class DirectoryTree:
         """See Tree."""
         if not (self.root / PRIVATE / _MARK).exists():
             raise TreeError("The directory is gone, or another one is in its place.", given=str(self.root))
-        self._unsynced = {}
+        self._unsynced, self._unknown = {}, set()
         found: dict[str, Entry] = {}
         try:
             self._list(self.root, "", found)
@@ -92,6 +107,12 @@ class DirectoryTree:
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except FileNotFoundError:
+            return
+        except PermissionError:
+            if not prefix:
+                raise
+            self._unknown.add(prefix)
+            self._unsynced[prefix] = "is not synchronised now: the folder cannot be read"
             return
         for each in entries:
             path = prefix + each.name
@@ -108,7 +129,13 @@ class DirectoryTree:
                 self._list(folder / each.name, path + "/", into)
             elif each.is_file(follow_symlinks=False):
                 with contextlib.suppress(FileNotFoundError):
-                    status = each.stat(follow_symlinks=False)
+                    try:
+                        status = each.stat(follow_symlinks=False)
+                    except PermissionError:
+                        # Its names can be read, but nothing behind them.
+                        self._unknown.add(prefix)
+                        self._unsynced[prefix] = "is not synchronised now: the folder cannot be entered"
+                        return
                     if status.st_size > LARGEST_FILE_BYTES:
                         self._unsynced[path] = f"stays on this device: more than {LARGEST_FILE_BYTES} bytes"
                     else:
@@ -122,7 +149,7 @@ class DirectoryTree:
         return Entry(
             status.st_size,
             status.st_mtime_ns / 1e9 / self.round_s + self.clock.offset,
-            bool(status.st_mode & stat.S_IXUSR),
+            access_of(stat.S_IMODE(status.st_mode)),
             (status.st_mtime_ns, status.st_size, status.st_ino),
         )
 
@@ -149,7 +176,8 @@ class DirectoryTree:
             for name in names:
                 if make:
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, dir_fd=opened)
+                        # How open the folder is where the file comes from is not known: as closed as it can be.
+                        os.mkdir(name, 0o700, dir_fd=opened)
                 try:
                     inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
                 except OSError as error:
@@ -178,18 +206,17 @@ class DirectoryTree:
                 "A file cannot be read.", given=f"{path}: {error.strerror}", where=str(self.root)
             ) from error
 
-    def write(
-        self, path: str, content: bytes, *, mtime: float, executable: bool, expected: Entry | None
-    ) -> Entry | None:
+    def write(self, path: str, content: bytes, *, mtime: float, access: Access, expected: Entry | None) -> Entry | None:
         """See Tree."""
         staged: Path | None = None
         try:
             with self._folder(path, make=True) as (folder, name):
                 if path.endswith("/"):
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, dir_fd=folder)
+                        os.mkdir(name, 0o700, dir_fd=folder)
                     return Entry(0, 0.0, False, ())
-                staged = self._stage(content, mtime, executable)
+                replaced = None if expected is None else _mode_at(folder, name)
+                staged = self._stage(content, mtime, access, replaced)
                 if expected is None:
                     # A hard link refuses to replace: whatever stands there stays.
                     try:
@@ -211,14 +238,12 @@ class DirectoryTree:
         """See Tree."""
         staged = self._fresh()
         try:
-            staged.mkdir()
-            for path, (content, mtime, executable) in files.items():
+            staged.mkdir(0o700)
+            for path, (content, mtime, access) in files.items():
                 place = staged / checked_path(path).removeprefix(root + "/")
-                if path.endswith("/"):
-                    place.mkdir(parents=True, exist_ok=True)
-                else:
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    self._fill(place, content, mtime, executable)
+                _make_folders(place if path.endswith("/") else place.parent, staged)
+                if not path.endswith("/"):
+                    self._fill(place, content, mtime, mode_of(access))
             with self._folder(root, make=True) as (folder, name):
                 # Renaming onto an empty directory would be allowed; onto anything else it is refused.
                 try:
@@ -248,11 +273,11 @@ class DirectoryTree:
                 if file is None:
                     continue
                 place = staged / checked_path(path).removeprefix(root + "/")
-                if path.endswith("/"):
-                    place.mkdir(parents=True, exist_ok=True)
-                else:
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    self._fill(place, file.content, file.mtime, file.executable)
+                _make_folders(place if path.endswith("/") else place.parent, staged)
+                if not path.endswith("/"):
+                    replaced = _mode_at(None, self.root / path)
+                    mode = mode_of(file.access) if replaced is None else narrowed(file.access, replaced)
+                    self._fill(place, file.content, file.mtime, mode)
             ours = self._listed(staged, root)
             with self._folder(root) as (folder, name):
                 _exchange(staged, folder, name)
@@ -284,8 +309,9 @@ class DirectoryTree:
         expected: Mapping[str, Entry],
     ) -> bool:
         """Make a directory of the same files, without those that change; returns False when there are unknown ones."""
-        staged.mkdir()
-        for folder, names, files in os.walk(here):
+        staged.mkdir(0o700)
+        staged.chmod(stat.S_IMODE(here.stat().st_mode))
+        for folder, names, files in os.walk(here, onerror=_raised):
             inner = Path(folder).relative_to(here)
             prefix = f"{root}/" if inner == Path() else f"{root}/{inner.as_posix()}/"
             for name in names + files:
@@ -295,19 +321,22 @@ class DirectoryTree:
                 elif name in names:
                     kept = any(each.startswith(path + "/") and changes.get(each, each) is not None for each in expected)
                     if kept or not any(each.startswith(path + "/") for each in expected):
-                        (staged / inner / name).mkdir(parents=True, exist_ok=True)
+                        twin = staged / inner / name
+                        _make_folders(twin, staged)
+                        twin.chmod(stat.S_IMODE(place.stat().st_mode) | 0o700)
                 elif path not in changes:
                     if path not in expected and path not in self._unsynced:
                         return False
-                    (staged / inner).mkdir(parents=True, exist_ok=True)
+                    _make_folders(staged / inner, staged)
                     os.link(place, staged / inner / name, follow_symlinks=False)
         return True
 
     def _listed(self, folder: Path, root: str) -> dict[str, Entry]:
         unsynced, self._unsynced = self._unsynced, {}
+        unknown, self._unknown = self._unknown, set()
         found: dict[str, Entry] = {}
         self._list(folder, root + "/", found)
-        self._unsynced = unsynced
+        self._unsynced, self._unknown = unsynced, unknown
         found.pop(root + "/", None)
         return found
 
@@ -333,16 +362,18 @@ class DirectoryTree:
     def _fresh(self) -> Path:
         return self.root / PRIVATE / _STAGING / f"{os.getpid()}-{next(self._numbers)}"
 
-    def _stage(self, content: bytes, mtime: float, executable: bool) -> Path:
+    def _stage(self, content: bytes, mtime: float, access: Access, replaced: int | None) -> Path:
         staged = self._fresh()
-        self._fill(staged, content, mtime, executable)
+        self._fill(staged, content, mtime, mode_of(access) if replaced is None else narrowed(access, replaced))
         return staged
 
-    def _fill(self, staged: Path, content: bytes, mtime: float, executable: bool) -> None:
-        opened = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755 if executable else 0o644)
+    def _fill(self, staged: Path, content: bytes, mtime: float, mode: int) -> None:
+        # Nobody else sees a byte of it before it is known who may.
+        opened = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(opened, "wb") as file:
                 file.write(content)
+                os.fchmod(file.fileno(), mode)
                 file.flush()
                 os.fsync(file.fileno())
             nanoseconds = max(round((mtime - self.clock.offset) * self.round_s * 1e9), 0)
@@ -413,6 +444,10 @@ class DirectoryTree:
         room = os.statvfs(self.root)
         return float(room.f_bavail * room.f_frsize)
 
+    def unknown(self) -> tuple[str, ...]:
+        """See Tree."""
+        return tuple(sorted(self._unknown))
+
     def unsynced(self) -> dict[str, str]:
         """See Tree."""
         return self._unsynced
@@ -425,6 +460,24 @@ class DirectoryTree:
         """Add a line of JSON to ``.wavetank-sync/notices.jsonl``."""
         with contextlib.suppress(OSError), (self.root / PRIVATE / NOTICES).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"path": path, "says": says}) + "\n")
+
+
+def _raised(error: OSError) -> None:
+    # A folder that cannot be read must not be taken for an empty one.
+    raise error
+
+
+def _mode_at(folder: int | None, name: str | Path) -> int | None:
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    return None
+
+
+def _make_folders(folder: Path, below: Path) -> None:
+    """Make a folder and those between it and another one, closed to others."""
+    if folder != below and not folder.is_dir():
+        _make_folders(folder.parent, below)
+        folder.mkdir(0o700, exist_ok=True)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -1,14 +1,22 @@
 """A role of a session on sockets.
 
 Every role listens on an address of its own; it opens one connection to each role it sends to, so that messages keep
-their order only between the same two roles, as the protocol assumes.  What arrives is checked for size and form; a
-connection that breaks the rules is closed and counted, it never brings the role down.
+their order only between the same two roles, as the protocol assumes.  Both ends of a connection prove that they know
+the secret of the session, with the handshake of :mod:`wavetank.protocols.live.wire`, and every frame carries a counter
+and a keyed checksum: what the checker proved of the roles holds only if nobody else can speak for one.  Who has not
+proven it costs at most a greeting's length, is waited for a few seconds, and waits in a room of its own.  What arrives
+is checked for size and form; a connection that breaks the rules is closed and counted, it never brings the role down.
+Frames are not encrypted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
+import os
+import secrets
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -16,6 +24,21 @@ from typing import Any, ClassVar
 import msgspec
 
 from wavetank.errors import BadValueError, WavetankError, nearest_of
+from wavetank.protocols.live.strangers import Strangers, address_of
+from wavetank.protocols.live.wire import (
+    LARGEST_GREETING_BYTES,
+    VERSION,
+    Challenge,
+    Hello,
+    HostileFrameError,
+    Refusal,
+    RunIdentity,
+    Stamp,
+    Welcome,
+    fresh_nonce,
+    greeting,
+    read_greeting,
+)
 from wavetank.protocols.sessions.machines import Machine
 from wavetank.protocols.sessions.runtime import Envelope, Happening, RoleSession
 from wavetank.protocols.sessions.tags import Mark
@@ -23,18 +46,24 @@ from wavetank.protocols.sessions.tags import Mark
 LARGEST_FRAME_BYTES = 1 << 20
 MOST_MARKS = 10_000
 CONNECT_TIMEOUT_S = 10.0
+HELLO_TIMEOUT_S = 5.0
+# Where roles that are started apart find the secret of their session, in hexadecimal.
+SECRET_VARIABLE = "WAVETANK_SESSION_SECRET"
 _LENGTH = struct.Struct(">I")
+_COUNTER_BYTES, _TAG_BYTES = 8, 16
 
 Address = tuple[str, int]
 Interrupt = tuple[float, str, tuple[Any, ...]]
 
 
-class Greeting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The first frame of a connection: which protocol and session, and who speaks."""
+def new_secret() -> bytes:
+    """Return a secret that nobody knows yet; all roles of one session are given the same."""
+    return secrets.token_bytes(32)
 
-    protocol: str
-    session: str
-    role: str
+
+def role_number(role: str) -> int:
+    """Return the number under which a role proves itself; every program finds the same one."""
+    return int.from_bytes(hashlib.sha256(role.encode()).digest()[:4], "big")
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -54,6 +83,9 @@ class Endpoint:
         A generated subclass brings its own.
     session : str
         Only roles that give the same name talk to each other.
+    secret : bytes, optional
+        At least 16 bytes that the roles of the session share, as from :func:`new_secret`; by default the hexadecimal
+        digits in ``WAVETANK_SESSION_SECRET``.
     host : str
         Where to listen; the loopback interface unless told otherwise.
     port : int
@@ -63,10 +95,15 @@ class Endpoint:
     noticed : callable, optional
         Told of everything taken, dropped or switched.
 
+    Raises
+    ------
+    BadValueError
+        Without a secret, or with one that is too short.
+
     Examples
     --------
-    >>> async def race(P, Q):                                     # doctest: +SKIP
-    ...     async with P() as p, Q() as q:
+    >>> async def race(P, Q, secret):                             # doctest: +SKIP
+    ...     async with P(secret=secret) as p, Q(secret=secret) as q:
     ...         p.connect({"q": q.address}); q.connect({"p": p.address})
     ...         await p.send("q", "data", (7,))
     ...         return await q.receive()
@@ -79,6 +116,7 @@ class Endpoint:
         machine: Machine | None = None,
         *,
         session: str = "",
+        secret: bytes | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         interrupts: Mapping[str, Interrupt] | None = None,
@@ -88,12 +126,23 @@ class Endpoint:
         self.role_session = RoleSession(self._machine)
         self.session = session
         self.faults = 0
+        self._identity = RunIdentity(
+            run=msgspec.json.encode((self._machine.protocol, session)).decode(),
+            secret=_secret_from_environment() if secret is None else secret,
+            size=0,
+        )
+        self._number = role_number(self._machine.role)
+        self._roles = {role_number(role): role for role in self._machine.partners()}
+        self._strangers: Strangers[asyncio.StreamWriter] = Strangers()
+        # Roles that are connected to here; a second connection would have an order of its own.
+        self._heard: set[str] = set()
         self._host, self._port = host, port
         self._interrupts = dict(interrupts or {})
         self._noticed = noticed
         self._server: asyncio.Server | None = None
         self._addresses: dict[str, Address] = {}
-        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._writers: dict[str, _Sender] = {}
+        self._connecting: dict[str, asyncio.Lock] = {}
         self._taken: asyncio.Queue[Happening] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -137,7 +186,8 @@ class Endpoint:
             When the address cannot be had.
         """
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=LARGEST_FRAME_BYTES)
+            # What is not yet read is kept by the stream: little of it, whoever it comes from.
+            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=LARGEST_GREETING_BYTES)
         except OSError as error:
             raise WavetankError(
                 f"{self._machine.role!r} cannot listen: {error.strerror or error}.",
@@ -177,9 +227,9 @@ class Endpoint:
         if not self.role_session.can_send(partner, label):
             self.role_session.send(partner, label, payload)
         # Connect first: once the step is taken it must reach the wire before any later one.
-        writer = await self._writer(partner)
-        self._put(writer, partner, label, payload)
-        await self._drain(writer, partner)
+        sender = await self._sender(partner)
+        self._put(sender, partner, label, payload)
+        await self._drain(sender, partner)
 
     async def receive(self, timeout_s: float | None = None) -> Happening:
         """Return the next message that was taken.
@@ -225,11 +275,11 @@ class Endpoint:
         """Stop listening and close all connections; what was sent is sent."""
         if self._timer is not None:
             self._timer.cancel()
-        for writer in self._writers.values():
-            writer.close()
-        for writer in self._writers.values():
+        for each in self._writers.values():
+            each.writer.close()
+        for each in self._writers.values():
             with contextlib.suppress(OSError):
-                await writer.wait_closed()
+                await each.writer.wait_closed()
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -239,7 +289,7 @@ class Endpoint:
 
     # Sending
 
-    def _put(self, writer: asyncio.StreamWriter, partner: str, label: str, payload: tuple[Any, ...]) -> None:
+    def _put(self, sender: _Sender, partner: str, label: str, payload: tuple[Any, ...]) -> None:
         """Take the step and write its frame, without a pause between the two."""
         probe = self._encoded(label, payload, ())
         if len(probe) > LARGEST_FRAME_BYTES // 2:
@@ -248,7 +298,7 @@ class Endpoint:
             )
         envelope, happened = self.role_session.send(partner, label, payload)
         body = self._encoded(label, payload, envelope.tag)
-        writer.write(_LENGTH.pack(len(body)) + body)
+        sender.send(body)
         self._tell(happened)
 
     @staticmethod
@@ -262,28 +312,55 @@ class Endpoint:
                 "The payload cannot be sent.", given=payload, allowed="numbers, text, bytes, lists and mappings of them"
             ) from error
 
-    async def _writer(self, partner: str) -> asyncio.StreamWriter:
-        if partner in self._writers:
-            return self._writers[partner]
+    async def _sender(self, partner: str) -> _Sender:
         if partner not in self._addresses:
             raise BadValueError(
                 f"Nobody said where {partner!r} listens.", allowed=list(self._addresses), hint="endpoint.connect({...})"
             )
-        try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(*self._addresses[partner]), CONNECT_TIMEOUT_S)
-        except (OSError, TimeoutError) as error:
-            raise self._unreachable(partner, error) from error
-        if partner in self._writers:
-            writer.close()
+        async with self._connecting.setdefault(partner, asyncio.Lock()):
+            if partner not in self._writers:
+                self._writers[partner] = await self._introduced(partner)
             return self._writers[partner]
-        self._writers[partner] = writer
-        greeting = msgspec.msgpack.encode(Greeting(self._machine.protocol, self.session, self._machine.role))
-        writer.write(_LENGTH.pack(len(greeting)) + greeting)
-        return writer
 
-    async def _drain(self, writer: asyncio.StreamWriter, partner: str) -> None:
+    async def _introduced(self, partner: str) -> _Sender:
+        """Connect to a partner; both ends prove that they know the secret."""
+        writer: asyncio.StreamWriter | None = None
         try:
-            await writer.drain()
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(*self._addresses[partner], limit=LARGEST_GREETING_BYTES)
+                return await self._prove(reader, writer, partner)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            if writer is not None:
+                writer.close()
+            raise self._unreachable(partner, error) from error
+        except HostileFrameError as error:
+            if writer is not None:
+                writer.close()
+            raise WavetankError(
+                f"Whoever listens there is not {partner!r} of this session.",
+                given=str(error),
+                where="{}:{}".format(*self._addresses[partner]),
+                hint="all roles of a session are given the same secret and session",
+            ) from error
+
+    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, partner: str) -> _Sender:
+        identity, number, target = self._identity, self._number, role_number(partner)
+        challenge = read_greeting(await _frame(reader, LARGEST_GREETING_BYTES))
+        if not isinstance(challenge, Challenge):
+            raise HostileFrameError("garbage", f"{type(challenge).__name__} in place of a challenge")
+        nonce = fresh_nonce()
+        writer.write(greeting(identity.hello(number, challenge, nonce, target=target)))
+        answer = read_greeting(await _frame(reader, LARGEST_GREETING_BYTES))
+        if isinstance(answer, Refusal):
+            raise HostileFrameError("refused", answer.reason[:64])
+        if not isinstance(answer, Welcome):
+            raise HostileFrameError("garbage", f"{type(answer).__name__} in place of a welcome")
+        identity.check_welcome(answer, number, challenge.nonce, nonce, target=target)
+        return _Sender(writer, identity.session(number, challenge.nonce, nonce, target=target))
+
+    async def _drain(self, sender: _Sender, partner: str) -> None:
+        try:
+            await sender.writer.drain()
         except OSError as error:
             raise self._unreachable(partner, error) from error
 
@@ -298,26 +375,54 @@ class Endpoint:
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        out = self._strangers.enter(writer, address_of(writer.get_extra_info("peername")))
+        if out is not None:
+            self.faults += 1
+            out.transport.abort()
+        role = ""
         try:
-            greeting = msgspec.msgpack.decode(await _frame(reader), type=Greeting)
-            expected = (self._machine.protocol, self.session)
-            if (greeting.protocol, greeting.session) != expected or greeting.role not in self._machine.partners():
-                self.faults += 1
-                return
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                role, receiver = await self._recognised(reader, writer)
+            self._strangers.leave(writer)
             while True:
-                frame = msgspec.msgpack.decode(await _frame(reader), type=Frame)
+                frame = msgspec.msgpack.decode(receiver.opened(await _frame(reader, LARGEST_FRAME_BYTES)), type=Frame)
                 tag = tuple(Mark(*mark) for mark in frame.tag)
                 if len(tag) > MOST_MARKS or not all(self._is_mark(mark) for mark in tag):
                     self.faults += 1
                     return
-                envelope = Envelope(greeting.role, self._machine.role, frame.label, tuple(frame.payload), tag)
+                envelope = Envelope(role, self._machine.role, frame.label, tuple(frame.payload), tag)
                 self._tell(self.role_session.deliver(envelope))
         except (asyncio.IncompleteReadError, ConnectionError):
             return
-        except (msgspec.MsgspecError, WavetankError, UnicodeDecodeError):
+        except asyncio.CancelledError:
+            # Only close() does that; the stream's own callback would log it as an error.
+            return
+        except HostileFrameError as error:
+            self.faults += 1
+            writer.write(greeting(Refusal(error.reason)))
+        except (msgspec.MsgspecError, WavetankError, UnicodeDecodeError, TimeoutError):
             self.faults += 1
         finally:
+            self._strangers.leave(writer)
+            self._heard.discard(role)
             writer.close()
+
+    async def _recognised(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, _Receiver]:
+        """Find out who connects; raises HostileFrameError for whoever is no partner of this session."""
+        identity, nonce = self._identity, fresh_nonce()
+        writer.write(greeting(Challenge(VERSION, nonce)))
+        hello = read_greeting(await _frame(reader, LARGEST_GREETING_BYTES))
+        if not isinstance(hello, Hello):
+            raise HostileFrameError("garbage", f"{type(hello).__name__} in place of a hello")
+        identity.check_hello(hello, nonce, target=self._number)
+        role = self._roles.get(hello.endpoint)
+        if role is None:
+            raise HostileFrameError("wrong-sender", f"role {hello.endpoint}")
+        if role in self._heard:
+            raise HostileFrameError("crowded", f"{role} is connected already")
+        self._heard.add(role)
+        writer.write(greeting(identity.welcome(hello, nonce, target=self._number)))
+        return role, _Receiver(identity.session(hello.endpoint, nonce, hello.nonce, target=self._number))
 
     def _is_mark(self, mark: Mark) -> bool:
         return mark.mix in self._machine.mixes and 1 <= mark.first <= mark.last
@@ -359,18 +464,67 @@ class Endpoint:
 
     async def _send_interrupt(self, turn: tuple[int, int], partner: str, label: str, payload: tuple[Any, ...]) -> None:
         try:
-            writer = await self._writer(partner)
+            sender = await self._sender(partner)
             # What came while the connection was opened may have settled the race.
             if turn == self._timer_state:
-                self._put(writer, partner, label, payload)
-                await self._drain(writer, partner)
+                self._put(sender, partner, label, payload)
+                await self._drain(sender, partner)
         except WavetankError as error:
             self._failure = error
             self._changed.set()
 
 
-async def _frame(reader: asyncio.StreamReader) -> bytes:
+class _Sender:
+    """The connection to a partner: every frame has a counter and a keyed checksum."""
+
+    def __init__(self, writer: asyncio.StreamWriter, key: bytes) -> None:
+        self.writer = writer
+        self._stamp = Stamp(key)
+        self._count = 0
+
+    def send(self, body: bytes) -> None:
+        counter = self._count.to_bytes(_COUNTER_BYTES, "big")
+        self._count += 1
+        frame = counter + self._stamp(counter, body) + body
+        self.writer.write(_LENGTH.pack(len(frame)) + frame)
+
+
+class _Receiver:
+    """Reads the frames of one connection."""
+
+    def __init__(self, key: bytes) -> None:
+        self._stamp = Stamp(key)
+        self._count = 0
+
+    def opened(self, frame: bytes) -> bytes:
+        counter, tag = frame[:_COUNTER_BYTES], frame[_COUNTER_BYTES : _COUNTER_BYTES + _TAG_BYTES]
+        body = frame[_COUNTER_BYTES + _TAG_BYTES :]
+        if not hmac.compare_digest(self._stamp(counter, body), tag):
+            raise HostileFrameError("forged", "checksum")
+        if int.from_bytes(counter, "big") != self._count:
+            raise HostileFrameError("replayed", "frame")
+        self._count += 1
+        return body
+
+
+def _secret_from_environment() -> bytes:
+    text = os.environ.get(SECRET_VARIABLE, "")
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if not found:
+        raise BadValueError(
+            "The roles of a session share a secret, so that nobody else can speak for one.",
+            given=f"{len(text)} characters in {SECRET_VARIABLE}" if text else None,
+            where="secret",
+            hint=f"secret=new_secret() for roles of one program, {SECRET_VARIABLE} in hexadecimal for several",
+        )
+    return found
+
+
+async def _frame(reader: asyncio.StreamReader, most: int) -> bytes:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    if length > LARGEST_FRAME_BYTES:
-        raise BadValueError("A frame is too large.", given=f"{length} bytes", allowed=f"{LARGEST_FRAME_BYTES} bytes")
+    if length > most:
+        raise HostileFrameError("oversized", f"{length} bytes, allowed are {most}")
     return await reader.readexactly(length)

@@ -1,0 +1,241 @@
+"""The folder of a run: locked while it is in use, and with a manifest of what its nodes are.
+
+What nodes saved is worth something only to the same nodes.  A folder therefore says which protocol, with which
+parameters and how many nodes, has used it; another one is refused, and the same one continues only when asked to.
+Scratch folders are locked in the same way: what a launcher that was killed left behind, keys among it, is removed by
+the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wavetank.errors import BadFileError, BadValueError
+from wavetank.protocols.live.locks import lock
+
+MANIFEST = "run.json"
+LOCK = "lock"
+VERSION = 1
+_FORMAT = "wavetank-cluster"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a folder holds.
+
+    Parameters
+    ----------
+    format : str
+    version : int
+    run : str
+        Name under which nodes keep what they save, on this machine and on hosts that join.
+    protocol : str
+        Module and name of the algorithm's class.
+    parameters : dict
+        Parameter to its value, as text.
+    nodes : int
+    processes : int
+        Over how many processes the nodes are spread.
+    runs : int
+        How many runs used the folder.
+    """
+
+    format: str
+    version: int
+    run: str
+    protocol: str
+    parameters: dict[str, str]
+    nodes: int
+    processes: int
+    runs: int
+
+
+class RunFolder:
+    """A folder that is locked until it is closed.
+
+    Parameters
+    ----------
+    path : Path
+        Made when it is not there; its parent must be.
+
+    Raises
+    ------
+    BadFileError
+        If it cannot be made or is in use.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise BadFileError(
+                f"The folder of a run cannot be used: {reason}.",
+                given=str(path),
+                hint="name a folder that you may write to",
+            ) from error
+        try:
+            lock(self._lock, path, "The folder")
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let others use it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def claim(self, wanted: Manifest, *, resume: bool) -> Manifest:
+        """Write down what the folder is used for, or find that it may be used for it again.
+
+        Parameters
+        ----------
+        wanted : Manifest
+            Of the run that begins.
+        resume : bool
+            Whether it is to go on where an earlier run ended.
+
+        Returns
+        -------
+        Manifest
+            With the name of the earlier run when it is resumed.
+
+        Raises
+        ------
+        BadValueError
+            If the folder was used and is not to be resumed, or by other nodes, or there is nothing to resume.
+        BadFileError
+            If the manifest cannot be read or written.
+        """
+        known = self._read()
+        used = known is not None or any(
+            next(self.path.glob(pattern), None) for pattern in ("node-*.state", "node-*.key", "requests.jsonl")
+        )
+        if not used:
+            if resume:
+                raise BadValueError("There is nothing to resume.", given=str(self.path), hint="leave --resume out")
+            self._write(wanted)
+            return wanted
+        if not resume:
+            raise BadValueError(
+                "The folder holds what the nodes of an earlier run saved.",
+                given=str(self.path),
+                hint="--resume goes on where that run ended; otherwise name another folder",
+            )
+        if known is None:
+            raise BadFileError(
+                "The folder does not say which run its files belong to.",
+                given=str(self.path / MANIFEST),
+                hint="name another folder",
+            )
+        for what in ("protocol", "parameters", "nodes", "processes"):
+            if getattr(known, what) != getattr(wanted, what):
+                raise BadValueError(
+                    f"The folder belongs to a run with other {what}.",
+                    given=str(getattr(wanted, what)),
+                    allowed=str(getattr(known, what)),
+                    where=str(self.path / MANIFEST),
+                )
+        found = msgspec.structs.replace(known, runs=known.runs + 1)
+        self._write(found)
+        return found
+
+    def _read(self) -> Manifest | None:
+        path = self.path / MANIFEST
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BadFileError("The manifest cannot be read.", given=error.strerror, where=str(path)) from error
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise BadFileError("The manifest is damaged.", given=str(error), where=str(path)) from error
+        if (found.format, found.version) != (_FORMAT, VERSION):
+            raise BadFileError(
+                "The folder is of a version that this Wavetank does not read.",
+                given=f"{found.format} {found.version}",
+                allowed=f"{_FORMAT} {VERSION}",
+                where=str(path),
+                hint="name another folder",
+            )
+        return found
+
+    def _write(self, manifest: Manifest) -> None:
+        path = self.path / MANIFEST
+        beside = self.path / f".{MANIFEST}.new"
+        try:
+            with beside.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except OSError as error:
+            raise BadFileError("The manifest cannot be written.", given=error.strerror, where=str(path)) from error
+
+
+def manifest_of(algorithm: Any, run: str, nodes: int, processes: int) -> Manifest:
+    """Return the manifest of a new run of an algorithm."""
+    kind = type(algorithm)
+    names = [item.name for item in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+    return Manifest(
+        format=_FORMAT,
+        version=VERSION,
+        run=run,
+        protocol=f"{kind.__module__}:{kind.__qualname__}",
+        parameters={name: repr(getattr(algorithm, name)) for name in names},
+        nodes=nodes,
+        processes=processes,
+        runs=1,
+    )
+
+
+class Scratch:
+    """A temporary folder that its owner alone can read, removed at the end, or by the next one after kill -9.
+
+    Parameters
+    ----------
+    prefix : str
+        Of its name.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        sweep(prefix)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self._folder = RunFolder(self.path)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
+
+    def cleanup(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._folder.close()
+
+
+def sweep(prefix: str) -> list[Path]:
+    """Remove the scratch folders of this user whose process is gone; return their names."""
+    found = []
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        # One without a lock file is being made at this moment, or is not ours to judge.
+        with contextlib.suppress(OSError, BadFileError):
+            status = path.lstat()
+            if path.is_symlink() or status.st_uid != os.getuid() or not (path / LOCK).is_file():
+                continue
+            folder = RunFolder(path)
+            shutil.rmtree(path, ignore_errors=True)
+            folder.close()
+            found.append(path)
+    return found

@@ -1,0 +1,176 @@
+"""What clients asked and were told, written down as it happens, so that a launcher need not keep it.
+
+One line an event, over all runs of a folder: numbers of requests and times go on where the run before ended, so the
+history of a cluster that was resumed begins where its data began.  An event is in the file before a node can see the
+request; whatever happens to the launcher, no request is missing whose effect somebody may read later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wavetank.errors import BadFileError
+from wavetank.protocols.history import History, Operation
+
+JOURNAL = "requests.jsonl"
+# Between the last event of a run and the first of the next.
+_BETWEEN_RUNS_S = 1.0
+
+
+class _Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
+    number: int
+    at: float
+    client: str
+    action: str
+    key: str
+    value: Any
+
+
+class _Answered(msgspec.Struct, frozen=True, array_like=True, tag="answered"):
+    number: int
+    at: float
+    result: Any
+
+
+_decoder = msgspec.json.Decoder(_Asked | _Answered)
+
+
+def as_operation(command: Any) -> tuple[str, str, Any]:
+    """Return action, key and value of a command ``(action, key, value)``; any other is the value of a ``command``."""
+    if isinstance(command, tuple | list) and command and isinstance(command[0], str):
+        key = command[1] if len(command) > 1 and isinstance(command[1], str) else ""
+        rest = command[2:] if key else command[1:]
+        return command[0], key, rest[0] if len(rest) == 1 else (list(rest) or None)
+    return "command", "", command
+
+
+class Journal:
+    """The events of a folder's clients.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file; what is in it stays.
+
+    Attributes
+    ----------
+    next_number : int
+        Of the first request of this run.
+    base_s : float
+        When this run begins, in seconds of the first one's clock.
+
+    Raises
+    ------
+    BadFileError
+        If the file cannot be opened or is no journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.next_number, self.base_s = 0, 0.0
+        whole = 0
+        try:
+            if path.exists():
+                last_s = 0.0
+                for event, end in _events(path):
+                    whole, last_s = end, max(last_s, event.at)
+                    self.next_number = max(self.next_number, event.number + 1)
+                self.base_s = last_s + _BETWEEN_RUNS_S if whole else 0.0
+                # A launcher that was killed leaves half a line at most.
+                os.truncate(path, whole)
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise BadFileError("The journal cannot be opened.", given=error.strerror, where=str(path)) from error
+        self._encoder = msgspec.json.Encoder(enc_hook=repr)
+
+    def asked(self, number: int, at_s: float, client: str, command: Any) -> None:
+        """Write down that a client asks, ``at_s`` seconds after this run began."""
+        self._put(_Asked(number, self.base_s + at_s, client, *as_operation(command)))
+
+    def answered(self, number: int, at_s: float, result: Any) -> None:
+        """Write down that it was answered."""
+        self._put(_Answered(number, self.base_s + at_s, result))
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._file.close()
+
+    def _put(self, event: _Asked | _Answered) -> None:
+        try:
+            self._file.write(self._encoder.encode(event) + b"\n")
+        except OSError as error:
+            raise BadFileError("The journal cannot be written.", given=error.strerror, where=str(self.path)) from error
+
+
+def _events(path: Path) -> Iterator[tuple[_Asked | _Answered, int]]:
+    """Yield the events of a file with the byte at which each ends; half a line at the end is left out."""
+    end = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = _decoder.decode(line)
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                raise BadFileError("The journal is damaged.", given=str(error), where=f"{path}, byte {end}") from error
+            end += len(line)
+            yield event, end
+
+
+def operations_of(path: Path) -> Iterator[Operation]:
+    """Yield the operations of a journal in the order of their invocation; each client does one thing at a time.
+
+    What is in memory is what was under way at one time, and the requests that were never answered.
+    """
+    open_numbers: set[int] = set()
+    for event, _ in _events(path):
+        if isinstance(event, _Asked):
+            open_numbers.add(event.number)
+        else:
+            open_numbers.discard(event.number)
+    lanes = _Lanes()
+    waiting: dict[int, _Asked] = {}
+    answers: dict[int, _Answered] = {}
+    for event, _ in _events(path):
+        if isinstance(event, _Asked):
+            waiting[event.number] = event
+        elif event.number in waiting:
+            answers[event.number] = event
+        while waiting:
+            number, asked = next(iter(waiting.items()))
+            if number not in answers and number not in open_numbers:
+                break
+            del waiting[number]
+            yield lanes.operation(asked, answers.pop(number, None))
+
+
+class _Lanes:
+    """Names for clients that ask before they were answered: each counts as several."""
+
+    def __init__(self) -> None:
+        self._free: dict[str, list[float]] = {}
+
+    def operation(self, asked: _Asked, answered: _Answered | None) -> Operation:
+        lanes = self._free.setdefault(asked.client, [])
+        lane = next((place for place, until in enumerate(lanes) if until <= asked.at), len(lanes))
+        # Who never got an answer may still be under way and asks nothing more.
+        lanes[lane : lane + 1] = [float("inf") if answered is None else answered.at]
+        return Operation(
+            process=asked.client if lane == 0 else f"{asked.client}/{lane}",
+            action=asked.action,
+            key=asked.key,
+            value=asked.value,
+            result=None if answered is None else answered.result,
+            invoked=asked.at,
+            returned=None if answered is None else answered.at,
+        )
+
+
+def history_of(path: Path) -> History:
+    """Return all that is in a journal as a history; raises BadFileError."""
+    return History(operations=tuple(operations_of(path)))

@@ -42,8 +42,9 @@ def test_the_prediction_is_products_and_sums():
 
 def chosen(spread=0.0, **times):
     """Return the method chosen among candidates that take these times; "two" and "three" are other libraries."""
-    kinds = {"one": ("library", CLASSICAL), "two": ("library", CLASSICAL), "three": ("library", CLASSICAL),
-             "own": ("fused", CLASSICAL), "scheme": ("fused", STRASSEN), "deep": ("fused", STRASSEN.power(2))}  # fmt: skip
+    kinds = dict.fromkeys(("one", "two", "three"), ("library", CLASSICAL)) | {
+        "own": ("fused", CLASSICAL), "scheme": ("fused", STRASSEN), "deep": ("fused", STRASSEN.power(2)),
+    }  # fmt: skip
     found = [Candidate(kinds[name][0], name, kinds[name][1], seconds) for name, seconds in times.items()]
     return decision.choose(tuple(sorted(found, key=lambda each: each.predicted_s)), "one", spread).library
 
@@ -77,7 +78,14 @@ def test_at_the_librarys_accuracy_no_scheme_is_a_candidate():
 
 
 def test_levels_end_where_blocks_would_be_small():
-    for side, ranks in ((255, {1}), (256, {1, 7}), (511, {1, 7}), (512, {1, 7, 49}), (1024, {1, 7, 49, 343})):
+    for side, ranks in (
+        (254, {1}),
+        (255, {1, 7}),
+        (508, {1, 7}),
+        (512, {1, 7, 49}),
+        (1016, {1, 7, 49}),
+        (1024, {1, 7, 49, 343}),
+    ):
         found = decision.candidates_of(side, 4096, 4096, made(), ("numpy",))
         assert {each.scheme.rank for each in found} == ranks
 
@@ -131,7 +139,7 @@ def test_the_bound_is_positive_and_grows_however_long_the_inner_side_is(scheme, 
     lengths = [1, 2, 1000, 2**23, 2**24 - 1, 2**24, 2**24 + 1, 2**25, 2**26 + 7, 2**30, 2**40]
     bounds = [decision.error_bound(length, dtype, scheme) for length in lengths]
     assert all(0 < bound < math.inf for bound in bounds)
-    assert bounds == sorted(set(bounds)) or scheme.k > 1 and bounds == sorted(bounds)
+    assert bounds == sorted(set(bounds)) or (scheme.k > 1 and bounds == sorted(bounds))
     assert decision.error_bound(2**24 + 1, "float32", scheme) > decision.error_bound(2**23, "float32", scheme)
 
 

@@ -9,7 +9,6 @@ from threadpoolctl import threadpool_info
 from wavetank.errors import MissingExtraError
 from wavetank.kernels.products import libraries
 
-
 LAYOUTS = {
     "rows": lambda x: x, "columns": np.asfortranarray, "part": lambda x: np.pad(x, 3)[3:-3, 3:-3],
     "every other": lambda x: np.repeat(x, 2, 1)[:, ::2], "backwards": lambda x: np.ascontiguousarray(x[::-1])[::-1],

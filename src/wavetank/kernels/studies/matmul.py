@@ -72,7 +72,8 @@ class MatmulStudy(TimingStudy):
     name = "matmul"
     baseline = "numpy-matmul"
     systems = (
-        "planned-matmul", "falcon-gemm", "falcon-gemm-scaled", "fused-plain", "always-strassen", "strassen-2", "strassen-3", "numpy-matmul",
+        "planned-matmul", "falcon-gemm", "falcon-gemm-scaled", "fused-plain",
+        "always-strassen", "strassen-2", "strassen-3", "numpy-matmul",
         "numpy-own-kernels", "torch-matmul", "scipy-matmul", "mkl-matmul", "aocl-matmul", "separate-winograd",
         "alpha-tensor",
     )  # fmt: skip
@@ -111,8 +112,7 @@ class MatmulStudy(TimingStudy):
         ),
         Metric(
             "entry_error", "", "lower", "measured",
-            "largest error of an entry / the same entry of |A||B|, on sampled rows: how rows and columns that are small "
-            "beside others fare",
+            "largest error of an entry / the same entry of |A||B|, on sampled rows: how small rows and columns fare",
         ),
         Metric("workspace_bytes", "bytes", "lower", "counted", "stated most scratch memory", table=False),
     )  # fmt: skip
@@ -127,7 +127,7 @@ class MatmulStudy(TimingStudy):
     threads: int = setting(1, says="threads of every contender", low=1, high=1024)
     entries: str = setting(
         "even", choices=ENTRIES,
-        says="in [-0.5, 0.5), or positive with half the rows of A times 1e-7, half the columns of B times 1e6, or graded",
+        says="in [-0.5, 0.5), or positive: half of A's rows times 1e-7, half of B's columns times 1e6, or graded",
     )  # fmt: skip
     scale: int = setting(1, says="divide every side by this, for a quick look", low=1, high=256)
 
@@ -152,8 +152,9 @@ class MatmulStudy(TimingStudy):
         return (
             f"Choices came from {known}; wavetank profile measures one.",
             f"Libraries on this machine: {', '.join(libraries.present())}. Variables that steer them: {set_here}.",
-            f"numpy-matmul ran in this process, whose OpenBLAS uses the kernels: {libraries.blas_kernels() or 'unknown'}. The "
-            "variable OPENBLAS_CORETYPE can hold it to older ones; numpy-own-kernels runs without it.",
+            "numpy-matmul ran in this process, whose OpenBLAS uses the kernels: "
+            f"{libraries.blas_kernels() or 'unknown'}. The variable OPENBLAS_CORETYPE can hold it to older ones; "
+            "numpy-own-kernels runs without it.",
             "share_of_peak is relative to numpy's product in this process; a scheme needs fewer operations.",
             "torch's idle OpenMP threads sleep: by default they spin on, and disturb whoever is timed next.",
         )

@@ -10,7 +10,6 @@ import pytest
 from wavetank.errors import BadValueError
 from wavetank.kernels import machine
 from wavetank.kernels.machine import MachineProfile, cached, measure, require_memory
-from wavetank.kernels.triad import triad
 from wavetank.machine import profiles
 
 FIGURES = [field.name for field in dataclasses.fields(MachineProfile) if field.name.endswith("_per_s")]
@@ -84,12 +83,6 @@ def test_repetitions_that_differ_are_repeated(monkeypatch):
 def test_repetitions_that_never_agree_leave_their_least_spread(monkeypatch):
     _clock(monkeypatch, 1.0, 4.0, 4.0, 2.0, 4.0, 4.0, 1.0, 6.0, 6.0)
     assert machine._least_s(lambda: None, 3) == (1.0, 2.0)
-
-
-def test_the_triad_scales_and_adds():
-    a, b, c = np.zeros(5), np.arange(5.0), np.full(5, 2.0)
-    triad(a, b, c, 3.0)
-    assert a.tolist() == [6.0, 7.0, 8.0, 9.0, 10.0]
 
 
 def test_the_time_of_a_copy_follows_from_the_bandwidth():

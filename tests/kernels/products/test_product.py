@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
 from wavetank.kernels import machine
-from wavetank.kernels.products import libraries, priors, profile, scaling
+from wavetank.kernels.products import libraries, priors, profile
 from wavetank.kernels.products import product as product_module
 from wavetank.kernels.products.product import matmul, plan, plan_of, prepare
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, STRASSEN, WINOGRAD
@@ -337,72 +337,6 @@ def test_a_scheme_alone_loses_small_rows(flat_profile):
     assert componentwise(a, b, matmul(a, b, accuracy="normwise")) > 0.1
 
 
-EXTREMES = {
-    "uneven": lambda dtype: uneven(160, dtype),
-    "identity": lambda dtype: (uneven(160, dtype)[0], np.eye(160, dtype=dtype)),
-    "graded inside": lambda dtype: tuple(
-        (x * 2.0 ** (sign * np.arange(160) / 8)).astype(dtype) if sign > 0
-        else (x * 2.0 ** (sign * np.arange(160) / 8)[:, None]).astype(dtype)
-        for x, sign in zip(uneven(160, np.float64), (1, -1), strict=True)
-    ),
-    "subnormal": lambda dtype: tuple(
-        (x * float(np.finfo(dtype).tiny) / 8 if i == 0 else x).astype(dtype)
-        for i, x in enumerate(np.random.default_rng(1).random((2, 160, 160)))
-    ),
-    "huge": lambda dtype: tuple(
-        (x * float(np.finfo(dtype).max) ** (0.9, 0.05)[i]).astype(dtype)
-        for i, x in enumerate(np.random.default_rng(2).random((2, 160, 160)) - 0.5)
-    ),
-    "zero rows and columns": lambda dtype: tuple(
-        np.where(np.arange(160)[:, None] % 3 == 0, 0, x).astype(dtype) for x in uneven(160, np.float64)
-    ),
-    "one entry": lambda dtype: tuple(
-        np.where(np.arange(160 * 160).reshape(160, 160) == 7 * i, 1e-20, 0).astype(dtype) for i in (3, 4)
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("levels", [1, 2])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("case", EXTREMES)
-def test_scaled_schemes_err_by_row_and_column_only(case, method, levels, dtype):
-    a, b = EXTREMES[case](dtype)
-    chosen = plan_of(*a.shape, b.shape[1], method, STRASSEN.power(levels), dtype=dtype, threads=2, accuracy="scaled")
-    result = matmul(a, b, plan=chosen)
-    scales = scaling.scales_of(a, b)
-    limit = np.ldexp(
-        np.longdouble(chosen.error_bound), scales.rows[:, None].astype(int) + scales.columns[None, :].astype(int)
-    )
-    exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
-    assert (np.abs(result - exact) <= limit + np.finfo(dtype).smallest_subnormal).all()
-    if case == "uneven":
-        assert (result > 0).all()
-        assert componentwise(a, b, result) < 1e3 * float(np.finfo(dtype).eps)
-
-
-def test_scaling_bounds_rows_and_columns_by_twice_their_largest_entries():
-    a, b = uneven(130, np.float64)
-    scales = scaling.scales_of(a, b, threads=2)
-    if not scales.inside.any():
-        assert (2.0**scales.rows <= 2 * np.abs(a).max(1)).all()
-        assert (2.0**scales.columns <= 2 * np.abs(b).max(0)).all()
-    left, right = np.ldexp(a, scales.inside[None] - scales.rows[:, None]), np.ldexp(
-        b, -scales.inside[:, None] - scales.columns[None]
-    )  # fmt: skip
-    assert ((np.abs(left).max(1) < 1) & (np.abs(left).max(1) >= 0.5)).all()
-    assert ((np.abs(right).max(0) < 1) & (np.abs(right).max(0) >= 0.5)).all()
-
-
-def test_the_inside_step_is_used_where_it_makes_scales_smaller():
-    grades = 2.0 ** np.arange(64)
-    a, b = np.ones((40, 64)) * grades, np.ones((64, 50)) / grades[:, None]
-    scales = scaling.scales_of(a, b)
-    assert np.array_equal(scales.inside, -np.arange(64) + scales.inside[0])
-    assert set(scales.rows[:, None].ravel() + scales.columns[0]) == {2}
-    assert not scaling.scales_of(np.ones((9, 9)), np.ones((9, 9))).inside.any()
-
-
 @pytest.mark.parametrize("accuracy", ["scaled", "normwise"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_lands_where_the_library_puts_it_scaled_or_not(accuracy, value):
@@ -510,69 +444,3 @@ def test_a_batch_of_any_strides_and_a_plan_per_matrix():
     assert np.array_equal(matmul(a, b, plan=plan_of(40, 40, 40, "combined", WINOGRAD, threads=1)), np.matmul(a, b))
     assert np.array_equal(matmul(a, prepare(b[0], scheme="strassen")), np.matmul(a, b[0]))
     assert matmul(a[0, 0], b[0, 0]) == float(a[0, 0] @ b[0, 0])
-
-
-# --- gradients ----------------------------------------------------------------------------------------------------
-
-WAYS = {
-    "default": {}, "scheme": {"scheme": "strassen"}, "scaled": {"scheme": "winograd", "accuracy": "scaled"},
-    "threads": {"threads": 1},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (3, 4, 2))],
-)
-def test_gradients_flow_to_both_operands_and_again(way, left, right):
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    a, b = (torch.rand(shape, dtype=torch.float64, requires_grad=True) for shape in (left, right))
-    assert torch.equal(matmul(a, b, **WAYS[way]).detach(), matmul(a.detach(), b.detach(), **WAYS[way]))
-    assert torch.autograd.gradcheck(lambda x, y: matmul(x, y, **WAYS[way]), (a, b))
-    assert torch.autograd.gradgradcheck(lambda x, y: matmul(x, y, **WAYS[way]), (a, b))
-
-
-def test_gradients_are_products_of_the_same_kind_and_only_where_wanted():
-    torch = pytest.importorskip("torch")
-    a, b = operands(60, 70, 80)
-    x, w = torch.from_numpy(a), torch.from_numpy(b).requires_grad_()
-    chosen = plan_of(60, 70, 80, "fused", STRASSEN, threads=1)
-    matmul(x, w, plan=chosen).sum().backward()
-    assert x.grad is None
-    ones = np.ones((60, 80), np.float32)
-    backward = plan_of(70, 60, 80, "fused", STRASSEN, threads=1)
-    assert np.array_equal(w.grad.numpy(), matmul(a.T, ones, plan=backward))
-    with torch.no_grad():
-        assert not matmul(x, w).requires_grad
-    prepared = prepare(b, scheme="strassen")
-    y = torch.from_numpy(a).requires_grad_()
-    matmul(y, prepared).sum().backward()
-    assert np.allclose(y.grad.numpy(), ones @ b.T, atol=1e-3)
-    z = torch.from_numpy(a).requires_grad_()
-    matmul(z, b).sum().backward()
-    assert np.allclose(z.grad.numpy(), ones @ b.T, atol=1e-3)
-
-
-def test_what_would_lose_a_gradient_is_refused():
-    torch = pytest.importorskip("torch")
-    x = torch.rand(4, 4, requires_grad=True)
-    plain = torch.rand(4, 4)
-    refused = {
-        "no gradients": lambda: matmul(x, plain, out=torch.empty(4, 4)),
-        "given tensor": lambda: matmul(plain, plain, out=torch.empty(4, 4, requires_grad=True)),
-        "has no gradient": lambda: prepare(x),
-        "begins with a tensor": lambda: matmul(F, x),
-        "float16 is not": lambda: matmul(plain.half(), plain.half()),
-        "bfloat16 is not": lambda: matmul(plain.bfloat16(), plain.bfloat16()),
-        "same type": lambda: matmul(plain, plain.double()),
-    }
-    for says, call in refused.items():
-        with pytest.raises(BadValueError, match=says):
-            call()
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(plain, torch.ones(4, 4))
-        with pytest.raises(BadValueError, match="Forward differentiation"):
-            matmul(dual, plain)
-        assert torch.allclose(matmul(plain, plain), plain @ plain)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_info
 
 from wavetank.errors import MissingExtraError, missing_extra
 
@@ -218,8 +219,6 @@ def _tensor(torch: Any, array: NDArray[Any]) -> Any:
 
 @functools.cache
 def _blas_of_numpy() -> tuple[str, ...]:
-    from threadpoolctl import threadpool_info
-
     # Other packages bring a BLAS of their own, which may be loaded or not.
     own = [each for each in threadpool_info() if each["user_api"] == "blas" and "numpy" in str(each["filepath"])]
     return tuple(sorted({str(each.get("architecture") or "") for each in own} - {""}))

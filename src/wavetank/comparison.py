@@ -357,6 +357,8 @@ def _left_out(study: Study, chosen: Sequence[str]) -> list[str]:
         what = f"the library {lack!r}"
         if lack == "cuda":
             what, hint = "a CUDA device", ""
+        elif lack.startswith("blas:"):
+            what = f"the library {lack.removeprefix('blas:')!r}"
         elif lack.startswith("data:"):
             data = lack.removeprefix("data:")
             what, hint = f"the data set {data!r}", f" (wavetank data fetch {data})"

@@ -24,6 +24,7 @@ VERBS = {
     "show": ("all about one system or study", "wavetank.cli.show"),
     "compare": ("put a study's question to its systems: one table, one report", "wavetank.cli.compare"),
     "claims": ("what the sources claim, what was measured, whether it held", "wavetank.cli.claims"),
+    "profile": ("measure this machine, show or delete what was measured", "wavetank.cli.profile"),
     "data": ("real data sets: list, fetch, path, verify", "wavetank.cli.data"),
     "launch": ("put a system to real work: router, engine, replay, cluster", "wavetank.cli.launch"),
     "check": ("verify a model, a history, a protocol, an instance of one", "wavetank.cli.check"),

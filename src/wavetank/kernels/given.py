@@ -6,6 +6,7 @@ or a type, it checks itself.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ def array_of(value: Any, where: str) -> NDArray[Any]:
     Parameters
     ----------
     value : array_like or CPU tensor
-        A tensor may be one of those that record gradients; the array knows nothing of them.
+        A tensor may be one of those that record gradients; the array knows nothing of them, so that a kernel through
+        which gradients do not flow by other means loses them.
     where : str
         Name of the argument, for errors.
 
@@ -42,7 +44,9 @@ def array_of(value: Any, where: str) -> NDArray[Any]:
     """
     if is_tensor(value):
         return _array_of_tensor(value, where)
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    # Whoever has a masked array has imported its module; to import it here would cost every program its first call.
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(value, masked.MaskedArray) and masked.is_masked(value):
         raise BadValueError(
             "Masked values cannot be computed with.",
             given=f"{np.count_nonzero(value.mask):,} masked of {value.size:,}",

@@ -16,14 +16,12 @@ Differs from the source:
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import platform
 import statistics
-import tempfile
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -34,10 +32,10 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of, cuts
-from wavetank.sim.compiled import compiled
+from wavetank.machine import profiles
 from wavetank.units import show
 
-PROFILE_VERSION = 2
+PROFILE_VERSION = 3
 # Above this ratio of the middle to the least time of a figure's repetitions something else was using the machine, and
 # the figure is measured again, so many times in all.
 QUIET_SPREAD = 1.3
@@ -47,6 +45,7 @@ _STEERING = (
     "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
     "MKL_ENABLE_INSTRUCTIONS", "BLIS_ARCH_TYPE",
 )  # fmt: skip
+_KIND = "machine"
 # Share of the cores that other processes may use without counting as a disturbance.
 QUIET_SHARE = 0.2
 
@@ -58,7 +57,6 @@ class MachineProfile:
     Bandwidths count bytes read plus bytes written.
     """
 
-    version: int = PROFILE_VERSION
     cpu: str
     """Model name."""
     cores: int
@@ -82,7 +80,7 @@ class MachineProfile:
     peak_float64_per_s: float
     """The same in float64."""
     conditions: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What decides how fast the BLAS is beside the processor: the name of its kernels, variables that steer it."""
+    """What the figures hold for: processor, cores, numpy, the name of its BLAS's kernels, variables that steer it."""
     spreads: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Figure to the middle over the least time of its repetitions; 1 on a quiet machine."""
     others_cores: float = 0.0
@@ -184,13 +182,15 @@ def require_memory(need_bytes: int, purpose: str, hint: str = "take a smaller ca
         )
 
 
-@compiled(nogil=True, fastmath=True)
-def _triad(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], scale: float) -> None:
-    for i in range(a.size):
-        a[i] = b[i] + scale * c[i]
+@functools.cache
+def _triad() -> Callable[..., None]:
+    # Whoever only wants to know cores or memory needs no compiler.
+    from wavetank.kernels.triad import triad
+
+    return triad
 
 
-def _others_s() -> float | None:
+def others_s() -> float | None:
     """Return the processor seconds that other processes have used since the system started; None if it does not say."""
     try:
         facts = Path("/proc/stat").read_text().split("\n", 1)[0].split()
@@ -250,10 +250,10 @@ def measure(quick: bool = True) -> MachineProfile:
     """
     threads = usable_cores()
     length, repeats = (1 << 23, 4) if quick else (1 << 25, 10)
-    start, others = time.perf_counter(), _others_s()
+    start, others = time.perf_counter(), others_s()
     a, b, c = (np.full(length, value) for value in (0.0, 1.0, 2.0))
     copy = _bandwidths(lambda x, y: np.copyto(x, y), (a, b), threads, repeats)
-    triad = _bandwidths(lambda x, y, z: _triad(x, y, z, 3.0), (a, b, c), threads, repeats)
+    triad = _bandwidths(lambda x, y, z: _triad()(x, y, z, 3.0), (a, b, c), threads, repeats)
     fill = _bandwidths(lambda x: x.fill(1.0), (a,), threads, repeats)
     found: dict[str, Any] = {
         "copy_one_bytes_per_s": copy[0],
@@ -265,12 +265,12 @@ def measure(quick: bool = True) -> MachineProfile:
         "peak_float32_per_s": _product_flops(np.float32, 2048, repeats if quick else 2 * repeats),
         "peak_float64_per_s": _product_flops(np.float64, 2048, repeats),
     }
-    after, elapsed = _others_s(), time.perf_counter() - start
+    after, elapsed = others_s(), time.perf_counter() - start
     return MachineProfile(
         cpu=cpu_model(),
         cores=threads,
         memory_bytes=memory_bytes(),
-        conditions=_conditions(),
+        conditions=conditions_of(),
         others_cores=0.0 if others is None or after is None else max(after - others, 0.0) / elapsed,
         spreads={name: spread for name, (_, spread) in found.items()},
         **{name: rate for name, (rate, _) in found.items()},
@@ -288,21 +288,62 @@ def _conditions() -> dict[str, str]:
     return found | {name: os.environ[name] for name in _STEERING if name in os.environ}
 
 
-def cache_folder() -> Path:
-    """Return the user's cache folder for Wavetank; it need not exist."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "wavetank"
-
-
 # Profiles that no file holds: measured while the machine was busy, or where no file can be written.
 _UNKEPT: dict[Path, MachineProfile] = {}
+
+
+def conditions_of() -> dict[str, str]:
+    """Return what a profile holds for: processor, cores, numpy's BLAS, and variables that steer it."""
+    return {"cpu": cpu_model(), "cores": str(usable_cores())} | _conditions()
+
+
+def kept(folder: Path | None = None) -> MachineProfile | None:
+    """Return the profile measured earlier on this processor, cores and BLAS; None where there is none.
+
+    A file that is damaged or of another version counts as none, with a warning.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Of the store; see :mod:`wavetank.machine.profiles`.
+    """
+    conditions = conditions_of()
+    found = profiles.read(_KIND, PROFILE_VERSION, conditions, folder)
+    profile = None if found is None else profile_of(found)
+    if found is not None and profile is None:
+        _tell(f"{found.path} holds what no measurement gives: the machine is measured again.")
+    return profile
+
+
+def keep(profile: MachineProfile, folder: Path | None = None) -> Path | None:
+    """Keep a profile for later processes.
+
+    Returns
+    -------
+    Path or None
+        None where no file can be written.
+
+    Raises
+    ------
+    BadValueError
+        If the machine was busy while it was measured.
+    """
+    if profile.disturbed:
+        raise BadValueError(
+            f"The machine was busy while its limits were measured: {profile.steadiness()}.",
+            hint="stop what else runs and measure again; what was kept before stays",
+        )
+    content = asdict(profile)
+    conditions = content.pop("conditions")
+    return profiles.keep(profiles.Profile(_KIND, PROFILE_VERSION, conditions, content), folder)
 
 
 def cached(quick: bool = True, folder: Path | None = None) -> MachineProfile:
     """Return the profile measured earlier on this processor, cores and BLAS, or measure and keep it.
 
     A file that is damaged or of another version costs a new measurement, and so does a folder that cannot be written;
-    a profile that was measured while the machine was busy serves this process alone.  Each is told by a warning.
+    a profile that was measured while the machine was busy serves this process alone.  Each is told by a warning.  One
+    process at a time measures; others wait for what it finds.
 
     Parameters
     ----------
@@ -311,69 +352,36 @@ def cached(quick: bool = True, folder: Path | None = None) -> MachineProfile:
     folder : Path, optional
         Where profiles are kept; the user's cache folder by default.
     """
-    steered = zlib.crc32(json.dumps(_conditions(), sort_keys=True).encode())
-    plain = f"{cpu_model()}-{usable_cores()}-{steered:08x}".lower()
-    name = "".join(letter if letter.isalnum() else "-" for letter in plain)
-    path = (folder or cache_folder()) / f"machine-{name}.json"
-    kept = _read(path)
-    if kept is not None:
-        return kept
+    path = profiles.path_of(_KIND, conditions_of(), folder)
     if path in _UNKEPT:
         return _UNKEPT[path]
-    profile = measure(quick)
-    if profile.disturbed:
-        _tell(
-            f"The machine was busy while its limits were measured: {profile.steadiness()}. They serve this process "
-            "alone; shares of a limit may come out too high."
-        )
-        _UNKEPT[path] = profile
-    elif not _write(path, profile):
-        _UNKEPT[path] = profile
-    return profile
+    found = kept(folder)
+    if found is not None:
+        return found
+    with profiles.locked(_KIND, folder):
+        # Another process may have measured while this one waited.
+        found = kept(folder) or measure(quick)
+        if found.disturbed:
+            _tell(
+                f"The machine was busy while its limits were measured: {found.steadiness()}. They serve this process "
+                "alone; shares of a limit may come out too high."
+            )
+            _UNKEPT[path] = found
+        elif keep(found, folder) is None:
+            _UNKEPT[path] = found
+    return found
+
+
+def profile_of(found: profiles.Profile) -> MachineProfile | None:
+    """Return what a kept profile says; None where it says what no measurement can give."""
+    try:
+        profile = MachineProfile(**found.content, conditions=dict(found.conditions))
+        figures = [getattr(profile, each.name) for each in fields(profile) if each.name.endswith("_per_s")]
+        sound = all(0.0 < figure < float("inf") for figure in [*figures, *profile.spreads.values()])
+        return profile if sound and not profile.disturbed else None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _tell(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=3)
-
-
-def _read(path: Path) -> MachineProfile | None:
-    """Return the profile in a file; None, with a warning, if it is no good, and without one if there is no file."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        _tell(f"{path} cannot be read ({error.strerror}): the machine is measured again.")
-        return None
-    try:
-        kept = json.loads(text)
-        if kept["version"] != PROFILE_VERSION:
-            _tell(f"{path} is of version {kept['version']}, not {PROFILE_VERSION}: the machine is measured again.")
-            return None
-        profile = MachineProfile(**kept)
-        figures = [getattr(profile, each.name) for each in fields(profile) if each.name.endswith("_per_s")]
-        if not profile.disturbed and all(
-            0.0 < figure < float("inf") for figure in [*figures, *profile.spreads.values()]
-        ):
-            return profile
-    except (ValueError, TypeError, KeyError, AttributeError):
-        pass
-    _tell(f"{path} is damaged: the machine is measured again.")
-    return None
-
-
-def _write(path: Path, profile: MachineProfile) -> bool:
-    """Keep a profile: whole or not at all, whoever else writes at the same time."""
-    part = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-            part = Path(file.name)
-            json.dump(asdict(profile), file, indent=1)
-        part.replace(path)
-    except OSError as error:
-        if part is not None:
-            part.unlink(missing_ok=True)
-        _tell(f"The limits of this machine cannot be kept in {path.parent} ({error.strerror}).")
-        return False
-    return True

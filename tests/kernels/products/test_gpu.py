@@ -90,14 +90,16 @@ def library_bits():
 
 
 def prepared_products(name, levels, turned):
-    """Run in the interpreter: a prepared operand in three products, and whether a gradient is asked for in vain."""
+    """Run in the interpreter: a prepared operand in three products, and whether the gradient is the right one."""
     b = operands((1, 61, 70), "float32")[1]
     ready = gpu.prepare(b.T.contiguous().T if turned else b, scheme=name, levels=levels)
     close = []
     for m in (5, 45, 64):
         a = operands((m, 61, 70), "float32", m)[0].requires_grad_()
         found = gpu.matmul(a, ready)
-        close.append(torch.allclose(found, (a @ b).detach(), atol=1e-4) and not found.requires_grad)
+        found.sum().backward()
+        right = torch.allclose(a.grad, b.sum(1).expand(m, 61), atol=1e-4)
+        close.append(torch.allclose(found, a @ b, atol=1e-4) and right)
     rank = BUILT_IN[name].power(levels).rank
     return close, ready.shape, ready.nbytes / rank, ready.dtype == torch.float32
 
@@ -264,7 +266,7 @@ def test_the_plan_follows_the_profile():
 
 
 def test_prepared_sums_make_a_scheme_pay_earlier():
-    profile = made(dict.fromkeys(WAYS, 4.4e14), "bfloat16")
+    profile = made(dict.fromkeys(WAYS, 3.5e14), "bfloat16")
     sides = (8192, 8192, 8192)
     assert gpu.choose(gpu.candidates_of(*sides, profile, (WINOGRAD,))).method == "library"
     assert gpu.choose(gpu.candidates_of(*sides, profile, (WINOGRAD,), prepared=True)).scheme is WINOGRAD
@@ -272,7 +274,7 @@ def test_prepared_sums_make_a_scheme_pay_earlier():
 
 @pytest.mark.parametrize("sides", [(1, 4096, 4096), (4096, 900, 4096), (1000, 1000, 1000), (0, 5, 5)])
 def test_small_and_thin_products_are_the_librarys_without_asking_a_profile(monkeypatch, sides):
-    monkeypatch.setattr(gpu_profile, "cached", lambda *of: pytest.fail("a profile was asked for"))
+    monkeypatch.setattr(gpu_profile, "kept", lambda *of: pytest.fail("a profile was asked for"))
     planned = gpu._planned(torch, *sides, "float32", torch.device("cpu"), None, False)
     assert planned.method == "library"
     assert gpu.candidates_of(*sides, made())[0].method == "library"
@@ -286,12 +288,12 @@ def test_no_plan_is_predicted_to_be_slower_than_the_library():
         found = gpu.candidates_of(*sides, made(rates, "bfloat16"))
         library = next(each for each in found if each.method == "library")
         best = gpu.choose(found)
-        assert best is library or best.predicted_s <= 0.97 * library.predicted_s
+        assert best is library or best.predicted_s <= 0.95 * library.predicted_s
 
 
 def test_what_does_not_fit_into_the_gpu_is_not_planned(monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed")
-    monkeypatch.setattr(gpu_profile, "cached", lambda *of: made())
+    monkeypatch.setattr(gpu_profile, "kept", lambda *of: made())
     for free, method in ((8e10, ("combined", "fused")), (1e8, ("library",))):
         monkeypatch.setattr(gpu, "free_bytes", lambda device, free=free: free)
         planned = gpu._planned(torch, 8192, 8192, 8192, "float32", torch.device("cpu"), None, False)
@@ -300,23 +302,32 @@ def test_what_does_not_fit_into_the_gpu_is_not_planned(monkeypatch):
         assert len(planned.candidates) == 9
 
 
-@pytest.mark.parametrize(("own_s", "method"), [(0.9e-3, "combined"), (0.99e-3, "library"), (2e-3, "library")])
-def test_a_scheme_that_the_clock_does_not_confirm_gives_way_to_the_library(monkeypatch, own_s, method):
-    chosen = gpu.plan_of(64, 64, 64, "combined", STRASSEN)
-    timed = []
+def test_a_plan_without_a_kept_profile_is_the_librarys_and_nothing_is_measured(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setattr(gpu_profile, "kept", lambda *of: None)
+    monkeypatch.setattr(gpu_profile, "measure", lambda *of: pytest.fail("measured"))
+    planned = gpu._planned(torch, 8192, 8192, 8192, "float32", torch.device("cpu"), None, False)
+    assert planned.method == "library"
 
-    def least_s(call, repeats):
-        timed.append(call)
-        return 1e-3 if len(timed) % 2 else own_s
 
-    monkeypatch.setattr(gpu, "_TIMED", {})
-    monkeypatch.setattr(gpu_profile, "least_s", least_s)
+def test_schemes_and_accuracies_that_do_not_fit_are_refused():
     a, b = operands((64, 64, 64), "float32")
-    for _ in range(2):
-        assert gpu._confirmed(torch, chosen, a, b, torch.empty(64, 64), None) == (method == "combined")
-    # Both ways twice, in turns, and never again for such operands.
-    assert len(timed) == 4
-    assert gpu._plain(chosen).method == "library"
+    asked = gpu._Asked(None, None, "library", "strassen", 1, None)
+    with pytest.raises(BadValueError, match="not the accuracy of a library"):
+        gpu._chosen(torch, 64, 64, 64, a, asked, None)
+    with pytest.raises(BadValueError, match="not scaled"):
+        gpu._chosen(torch, 64, 64, 64, a, asked._replace(accuracy="scaled", scheme=None), None)
+    default = gpu._chosen(torch, 64, 64, 64, a, asked._replace(accuracy=None, scheme=None), None)
+    assert default.method == "library"
+    assert b.shape == (64, 64)
+
+
+def test_the_bound_of_a_long_inner_side_is_positive_and_grows():
+    bounds = [gpu.error_bound(8, k, 8, "float32", "library", CLASSICAL, False) for k in (2**20, 2**23, 2**24, 2**26)]
+    assert all(0 < bound < math.inf for bound in bounds)
+    assert bounds == sorted(bounds)
+    # A sum of 2^24 terms may lose every digit: capped, the bound would say otherwise.
+    assert bounds[2] > 2**24
 
 
 def test_the_workspace_is_sums_and_products_of_aligned_blocks():
@@ -396,7 +407,7 @@ def test_tensors_on_a_gpu_are_multiplied_and_prepared_there(monkeypatch):
     product.matmul(a, b, scheme="winograd", levels=2)
     product.prepare(b, scheme="winograd")
     assert asked == [
-        ((a, b), {"out": None, "scheme": "winograd", "levels": 2, "plan": None}),
+        ((a, b), {"out": None, "accuracy": None, "scheme": "winograd", "levels": 2, "plan": None}),
         ((b,), {"scheme": "winograd", "levels": 1}),
     ]
     with pytest.raises(BadValueError, match="takes no threads"):
@@ -411,6 +422,7 @@ def test_the_plan_of_a_gpu_is_refused_by_the_processor():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 def test_on_a_gpu_the_planned_product_is_right():
     a, b = (each.cuda() for each in operands((4096, 4096, 4096), "float32"))
-    planned = gpu.plan(4096, 4096, 4096)
-    found = gpu.matmul(a, b)
+    assert torch.equal(gpu.matmul(a, b), a @ b)
+    planned = gpu.plan(4096, 4096, 4096, accuracy="normwise")
+    found = gpu.matmul(a, b, accuracy="normwise")
     assert torch.allclose(found, a @ b, atol=float(planned.error_bound))

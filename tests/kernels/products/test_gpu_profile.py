@@ -1,6 +1,6 @@
 """What a GPU's profile predicts, what is timed for it, and how it is kept."""
 
-import json
+import dataclasses
 import math
 import types
 
@@ -9,6 +9,7 @@ import pytest
 
 from wavetank.kernels.products import gpu_profile
 from wavetank.kernels.products.gpu_profile import GRID, WAYS, GpuProfile
+from wavetank.machine import profiles
 
 
 def made(grid=(256, 1024, 4096), rate=lambda way, m, k, n: 1e12, **other):
@@ -69,52 +70,40 @@ def test_measuring_times_every_way_on_every_shape_and_both_passes(interpreter):
 
 
 @pytest.fixture
-def one_gpu(monkeypatch):
-    """Return a device whose measurement is counted instead of done."""
+def device(monkeypatch):
+    """Return a device of which a made profile may be kept."""
     pytest.importorskip("torch", reason="torch is not installed")
-    counted = []
-
-    def measure(device, dtype, tf32):
-        counted.append((dtype, tf32))
-        return made(dtype=dtype, tf32=tf32)
-
-    monkeypatch.setattr(gpu_profile, "measure", measure)
     monkeypatch.setattr(gpu_profile, "_KEPT", {})
-    return types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), counted=counted)
+    monkeypatch.setattr(gpu_profile, "device_name", lambda _: "made")
+    monkeypatch.setattr(gpu_profile, "torch_version", lambda: "2")
+    return types.SimpleNamespace(type="cuda")
 
 
-def test_a_profile_is_measured_once_a_type_and_kept(one_gpu, tmp_path, monkeypatch):
-    first = gpu_profile.cached(one_gpu.device, "float32", False, tmp_path)
-    assert gpu_profile.cached(one_gpu.device, "float32", False, tmp_path) is first
-    monkeypatch.setattr(gpu_profile, "_KEPT", {})
-    assert gpu_profile.cached(one_gpu.device, "float32", False, tmp_path) == first
-    gpu_profile.cached(one_gpu.device, "float32", True, tmp_path)
-    assert one_gpu.counted == [("float32", False), ("float32", True)]
+def test_a_profile_is_kept_by_type_and_never_measured_on_the_way(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_profile, "measure", lambda *_: pytest.fail("measured"))
+    assert gpu_profile.kept(device, "float32", False, tmp_path) is None
+    gpu_profile.forget()
+    gpu_profile.keep(made(), tmp_path)
+    gpu_profile.forget()
+    assert gpu_profile.kept(device, "float32", False, tmp_path) == made()
+    assert gpu_profile.kept(device, "float32", True, tmp_path) is None
+    assert gpu_profile.kept(device, "float64", False, tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda kept: "{",
-        lambda kept: json.dumps({**kept, "version": 0}),
-        lambda kept: json.dumps({**kept, "rates": {}}),
-        lambda kept: json.dumps({**kept, "grid": [256, 1024]}),
-        lambda kept: json.dumps({**kept, "pass_bytes_per_s": 0}),
-        lambda kept: json.dumps({**kept, "surprise": 1}),
-    ],
-)
-def test_a_damaged_profile_only_costs_a_new_measurement(one_gpu, tmp_path, monkeypatch, damage):
-    gpu_profile.cached(one_gpu.device, "float64", False, tmp_path)
-    (path,) = tmp_path.iterdir()
-    path.write_text(damage(json.loads(path.read_text())))
-    monkeypatch.setattr(gpu_profile, "_KEPT", {})
-    gpu_profile.cached(one_gpu.device, "float64", False, tmp_path)
-    assert len(one_gpu.counted) == 2
+@pytest.mark.parametrize("change", [{"rates": {}}, {"grid": [256, 1024]}, {"pass_bytes_per_s": 0}, {"surprise": 1}])
+def test_what_no_measurement_gives_counts_as_nothing_kept(device, tmp_path, change):
+    conditions = gpu_profile._conditions(device, "float32", False)
+    content = {**dataclasses.asdict(made()), **change}
+    profiles.keep(profiles.Profile("gpu-products", gpu_profile.PROFILE_VERSION, conditions, content), tmp_path)
+    assert gpu_profile.kept(device, "float32", False, tmp_path) is None
 
 
-def test_a_folder_that_cannot_be_written_costs_nothing_else(one_gpu, tmp_path):
+def test_a_folder_that_cannot_be_written_costs_nothing_else(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(profiles, "_said", set())
     (tmp_path / "file").write_text("")
-    assert gpu_profile.cached(one_gpu.device, "float32", False, tmp_path / "file").device == "made"
+    with pytest.warns(RuntimeWarning, match="serve this process alone"):
+        assert gpu_profile.keep(made(), tmp_path / "file") is None
+    assert gpu_profile.kept(device, "float32", False, tmp_path / "file") == made()
 
 
 def test_the_grid_ascends_from_blocks_below_any_scheme():

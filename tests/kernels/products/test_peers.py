@@ -10,7 +10,10 @@ from wavetank.kernels.products import peers
 from wavetank.kernels.products.product import FalconGemm
 
 RIVALS = {
-    "planned": FalconGemm(),
+    "planned": FalconGemm(accuracy="library"),
+    "normwise": FalconGemm(),
+    "scaled": FalconGemm(accuracy="scaled"),
+    "scipy": peers.LibraryMatmul(library="scipy"),
     "plain": peers.FixedScheme(scheme="classical", levels=0),
     "strassen": peers.FixedScheme(levels=2),
     "numpy": peers.NumpyMatmul(),

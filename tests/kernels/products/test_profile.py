@@ -1,20 +1,32 @@
 """The profile: interpolation on its grid, a real measurement of a tiny one, and damaged files."""
 
-import json
-from dataclasses import asdict
+import dataclasses
 
 import numpy as np
 import pytest
 
+from wavetank.errors import BadValueError
 from wavetank.kernels.products import profile
 from wavetank.kernels.products.profile import ProductProfile
+from wavetank.machine import profiles
 
 
 def made(rates):
     return ProductProfile(
         dtype="float32", threads=1, grid=(16, 1024), rates=rates, term_s=1e-10, pass_s=1e-10,
-        conditions=profile.conditions_of(("numpy",)),
+        conditions=profile.conditions_of(1), versions={"numpy": np.__version__},
     )  # fmt: skip
+
+
+TABLES = {way: np.ones((2, 2, 2)).tolist() for way in ("own", "block", "numpy")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch):
+    """Let every test begin as a process does that has looked for no profile."""
+    monkeypatch.setattr(profile, "_KEPT", {})
+    monkeypatch.setattr(profile, "_ANY", {})
+    monkeypatch.setattr(profiles, "_said", set())
 
 
 def test_grid_points_give_their_rate_and_the_middle_the_geometric_mean():
@@ -40,59 +52,92 @@ def test_a_measurement_knows_every_way_and_is_kept(tmp_path, monkeypatch):
     assert small.term_s > 0
     assert small.pass_s > 0
     assert small.spread == 0
-    monkeypatch.setattr(profile, "measure", lambda *_: small)
-    monkeypatch.setattr(profile, "_KEPT", {})
-    monkeypatch.setattr(profile.libraries, "available", lambda: ("numpy",))
-    assert profile.cached("float64", 1, tmp_path) == small
-    monkeypatch.setattr(profile, "_KEPT", {})
-    monkeypatch.setattr(profile, "measure", lambda *_: pytest.fail("measured again"))
-    assert profile.cached("float64", 1, tmp_path).product_s("own", 50, 60, 70) == small.product_s("own", 50, 60, 70)
+    small = dataclasses.replace(small, others_cores=0.0)
+    assert profile.kept("float64", 1, tmp_path) is None
+    assert profile.keep(small, tmp_path).parent == tmp_path
+    found = profile.kept("float64", 1, tmp_path)
+    assert found == small
+    assert profile.kept("float64", 1, tmp_path) is found
+    assert found.product_s("own", 50, 60, 70) == small.product_s("own", 50, 60, 70)
+    assert profile.kept("float32", 1, tmp_path) is None
+    assert profile.kept("float64", 2, tmp_path) is None
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 99}, {"grid": [1]}, {"term_s": -1}, {"rates": {}}, {"spread": -1}, {"spread": None},
-        {"conditions": {}}, None,
+        {"grid": [1]}, {"grid": [1024, 16]}, {"grid": [16, 16]}, {"term_s": -1}, {"pass_s": 0}, {"rates": {}},
+        {"spread": -1}, {"spread": None}, {"spread": 0.2}, {"surprise": 1}, {"versions": 3},
+        {"rates": {**TABLES, "own": [[1.0]]}}, {"rates": {**TABLES, "numpy": np.zeros((2, 2, 2)).tolist()}},
     ],
 )  # fmt: skip
-def test_a_damaged_file_only_costs_a_new_measurement(tmp_path, monkeypatch, change):
-    fresh = made({way: np.ones((2, 2, 2)).tolist() for way in ("own", "block", "numpy")})
-    monkeypatch.setattr(profile, "measure", lambda *_: fresh)
-    monkeypatch.setattr(profile, "_KEPT", {})
-    monkeypatch.setattr(profile.libraries, "available", lambda: ("numpy",))
-    profile.cached("float32", 1, tmp_path)
-    (path,) = tmp_path.glob("*.json")
-    path.write_text("{" if change is None else json.dumps({**asdict(fresh), **change}))
-    assert profile._read(path, ("numpy",), profile.conditions_of(("numpy",))) is None
-    monkeypatch.setattr(profile, "_KEPT", {})
-    assert profile.cached("float32", 1, tmp_path) is fresh
+def test_what_no_measurement_gives_counts_as_nothing_kept(tmp_path, change):
+    fresh = made(TABLES)
+    content = {**dataclasses.asdict(fresh), **change}
+    content.pop("conditions")
+    kept = profiles.Profile("products-float32", profile.PROFILE_VERSION, profile.conditions_of(1), content)
+    profiles.keep(kept, tmp_path)
+    assert profile.kept("float32", 1, tmp_path) is None
+
+
+def test_a_profile_of_another_version_or_damaged_counts_as_none_with_a_note(tmp_path):
+    path = profile.keep(made(TABLES), tmp_path)
+    whole = path.read_text()
+    for text in (whole[:100], whole.replace('"version": 3', '"version": 4')):
+        path.write_text(text)
+        profile.forget()
+        profiles._said.clear()
+        with pytest.warns(RuntimeWarning, match="is not used"):
+            assert profile.kept("float32", 1, tmp_path) is None
+
+
+@pytest.mark.parametrize("busy", [{"spread": 0.101}, {"others_cores": 1e3}])
+def test_a_profile_of_a_busy_machine_is_refused_and_what_was_kept_stays(tmp_path, busy):
+    calm = made(TABLES)
+    profile.keep(calm, tmp_path)
+    disturbed = dataclasses.replace(calm, term_s=5.0, **busy)
+    assert disturbed.disturbed
+    with pytest.raises(BadValueError, match="busy while products were measured"):
+        profile.keep(disturbed, tmp_path)
+    profile.forget()
+    assert profile.kept("float32", 1, tmp_path) == calm
+    assert not dataclasses.replace(calm, spread=0.1).disturbed
+
+
+def test_where_nothing_can_be_written_a_profile_serves_this_process(tmp_path):
+    (tmp_path / "file").write_text("")
+    within = tmp_path / "file" / "below"
+    with pytest.warns(RuntimeWarning, match="serve this process alone"):
+        assert profile.keep(made(TABLES), within) is None
+    assert profile.kept("float32", 1, within) == made(TABLES)
 
 
 @pytest.mark.parametrize("variable", ["OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS"])
 def test_a_profile_made_under_other_blas_kernels_is_not_used(tmp_path, monkeypatch, variable):
-    table = np.ones((2, 2, 2)).tolist()
-    measured = []
-
-    def measure(*_):
-        measured.append(made({"own": table, "block": table, "numpy": table}))
-        return measured[-1]
-
-    monkeypatch.setattr(profile, "measure", measure)
-    monkeypatch.setattr(profile, "_KEPT", {})
-    monkeypatch.setattr(profile.libraries, "available", lambda: ("numpy",))
     monkeypatch.delenv(variable, raising=False)
-    before = profile.cached("float32", 1, tmp_path)
+    profile.keep(made(TABLES), tmp_path)
     monkeypatch.setenv(variable, "512")
-    other = profile.cached("float32", 1, tmp_path)
-    assert len(measured) == 2
-    assert other.conditions[variable] == "512"
-    assert variable not in before.conditions
-    monkeypatch.setattr(profile, "_KEPT", {})
-    assert profile.cached("float32", 1, tmp_path) == other
+    profile.forget()
+    assert profile.kept("float32", 1, tmp_path) is None
+    profile.keep(dataclasses.replace(made(TABLES), term_s=7.0), tmp_path)
+    assert profile.kept("float32", 1, tmp_path).term_s == 7.0
     monkeypatch.delenv(variable)
-    assert profile.cached("float32", 1, tmp_path) == before
-    assert len(measured) == 2
+    profile.forget()
+    assert profile.kept("float32", 1, tmp_path).term_s == 1e-10
+
+
+def test_libraries_are_judged_only_in_the_version_that_was_measured():
+    known = made(TABLES)
+    assert known.covers("numpy")
+    assert not known.covers("torch")
+    assert not dataclasses.replace(known, versions={"numpy": "0.1"}).covers("numpy")
+
+
+def test_nobody_asks_libraries_what_they_are_where_nothing_was_ever_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(profile, "conditions_of", lambda *_: pytest.fail("asked"))
+    assert profile.kept("float32", 1) is None
+    assert not profile.is_any_kept("float32")
 
 
 def test_the_spread_is_that_of_ratios_and_leaves_the_two_outermost_rounds_aside():

@@ -65,13 +65,56 @@ def test_different_schemes_compose():
     assert np.array_equal(reference_product(both, a, b), a @ b)
 
 
+@pytest.mark.parametrize("scheme", [STRASSEN, WINOGRAD], ids=["strassen", "winograd"])
 @pytest.mark.parametrize("table", ["u", "v", "w"])
-def test_any_changed_coefficient_breaks_the_equations(table):
-    for place in range(0, 28, 5):
-        tables = {name: getattr(WINOGRAD, name).copy() for name in ("u", "v", "w")}
-        tables[table].flat[place] += 1
-        with pytest.raises(BadValueError, match="Brent equations fail"):
-            Scheme("broken", 2, 2, 2, **tables)
+def test_any_changed_coefficient_breaks_the_equations(table, scheme):
+    for place in range(28):
+        for change in (lambda c: -c, lambda c: c + 1, lambda c: 0 * c):
+            tables = {name: getattr(scheme, name).copy() for name in ("u", "v", "w")}
+            before = tables[table].flat[place]
+            tables[table].flat[place] = change(before)
+            if tables[table].flat[place] != before:
+                with pytest.raises(BadValueError, match="Brent equations fail"):
+                    Scheme("broken", 2, 2, 2, **tables)
+
+
+def test_signs_that_cancel_in_a_product_are_no_other_scheme():
+    # Changed together they multiply as before, so the equations hold, and the product does, too.
+    tables = {name: getattr(STRASSEN, name).copy() for name in ("u", "v", "w")}
+    tables["u"][3] *= -1
+    tables["v"][3] *= -1
+    turned = Scheme("turned", 2, 2, 2, **tables)
+    assert turned.growth() == STRASSEN.growth()
+    a = np.arange(16).reshape(4, 4)
+    assert np.array_equal(reference_product(turned, a, a), a @ a)
+
+
+@pytest.mark.parametrize("scheme", [STRASSEN, WINOGRAD], ids=["strassen", "winograd"])
+def test_levels_are_those_that_were_asked_for(scheme):
+    for levels in range(4):
+        powered = scheme.power(levels)
+        assert (powered.m, powered.k, powered.n) == (2**levels,) * 3
+        assert powered.rank == 7**levels
+        assert powered.u.shape == powered.v.shape == powered.w.shape == (7**levels, 4**levels)
+        assert powered.levels == max(levels, 1)
+        assert schemes.scheme_of(scheme.name, levels).rank == 7**levels
+        if levels:
+            wanted = scheme
+            for _ in range(levels - 1):
+                wanted = wanted.inside(scheme)
+            for name in ("u", "v", "w"):
+                assert np.array_equal(getattr(powered, name), getattr(wanted, name))
+    assert schemes.scheme_of(scheme.name).rank == 7
+
+
+def test_growth_is_that_of_the_worst_block():
+    for scheme, worst in ((STRASSEN, 12), (WINOGRAD, 18)):
+        blocks = [0] * 4
+        for u, v, w in zip(scheme.u.tolist(), scheme.v.tolist(), scheme.w.tolist(), strict=True):
+            for block in range(4):
+                blocks[block] += abs(w[block]) * sum(map(abs, u)) * sum(map(abs, v))
+        assert scheme.growth() == max(blocks) == worst
+        assert sum(blocks) / 4 < worst
 
 
 def test_wrong_shapes_and_levels_are_named():

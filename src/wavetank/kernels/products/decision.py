@@ -1,9 +1,12 @@
-"""Which way to multiply: the library's product, our own, or one to three levels of a scheme, by predicted time.
+"""Which way to multiply: a library's product, our own, or one to three levels of a scheme, by predicted time.
 
-Every candidate's time is predicted from a measured profile: the products of its blocks, plus what the sums move. The
-least wins; a library is left only for a clear gain, so that errors of the prediction do not cost the user anything.
+What may be chosen depends on the accuracy that is asked for.  At the accuracy of the libraries only plain products are
+candidates; schemes come in with bounds by rows and columns, or by the norm.  Every candidate's time is predicted from a
+measured profile: the products of its blocks, plus what the sums move.  The least wins; a library is left only for a
+clear gain, so that errors of the prediction do not cost the user anything.
 
-Source: H. Zhu et al., "FalconGEMM", arXiv 2605.06057, 2026, decision module.
+Source: H. Zhu et al., "FalconGEMM", arXiv 2605.06057, 2026, decision module; C.-P. Jeannerod, S. Rump, "Improved Error
+Bounds for Inner Products in Floating-Point Arithmetic", SIAM J. Matrix Anal. Appl. 34(2), 2013 (the bounds).
 
 Differs from the source:
 1. Rates come from a measured grid of shapes; sums formed while packing cost by the element instead of by bandwidth.
@@ -15,18 +18,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from wavetank.errors import BadValueError, nearest_of
-from wavetank.kernels.products import combined, fused
-from wavetank.kernels.products.profile import ProductProfile
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, LARGEST_LEVELS, Scheme
 
+if TYPE_CHECKING:
+    from wavetank.kernels.products.profile import ProductProfile
+
 METHODS = ("library", "fused", "combined")
-# A predicted lead has to be this large at least, however calm the machine was when it was measured.
-_CLEAR_GAIN = 0.03
+ACCURACIES = ("library", "scaled", "normwise")
+"""What errors are bounded by: those of a plain product, entry by entry; row times column; or the norm of the whole."""
+# A predicted lead has to be this large at least, however calm the machine was when it was measured: of one library over
+# another, of our own plain product, of a scheme.
+_LIBRARY_GAIN, _OWN_GAIN, _SCHEME_GAIN = 0.02, 0.03, 0.05
 _LEAST_BLOCK = 128
 
 
@@ -59,6 +66,15 @@ def check_method(method: str) -> None:
         )
 
 
+def check_accuracy(accuracy: str) -> None:
+    """Refuse an accuracy that does not exist."""
+    if accuracy not in ACCURACIES:
+        raise BadValueError(
+            "There is no such accuracy.", given=accuracy, allowed=ACCURACIES,
+            nearest=nearest_of(str(accuracy), ACCURACIES), where="accuracy",
+        )  # fmt: skip
+
+
 class Chosen:
     """What the plans of processors and GPUs have in common: a choice, and what it was chosen from."""
 
@@ -80,13 +96,11 @@ class Chosen:
         """Return the number of block products."""
         return self.scheme.rank
 
-    def told(self, product: str, workspace_bytes: int, error_bound: float) -> str:
+    def told(self, product: str, workspace_bytes: int, bound: str) -> str:
         """Return the choice, what it costs and the fastest candidates, a line each."""
-        rows = "\n".join(f"  {each.label:<32} {each.predicted_s:.4g} s" for each in self.candidates[:8])
-        return (
-            f"{product}: {self.choice.label}\n"
-            f"  workspace {workspace_bytes} bytes, error bound {error_bound:.3g} max|A| max|B|\n{rows}"
-        )
+        timed = [each for each in self.candidates[:8] if not math.isnan(each.predicted_s)]
+        rows = "".join(f"\n  {each.label:<32} {each.predicted_s:.4g} s" for each in timed)
+        return f"{product}: {self.choice.label}\n  workspace {workspace_bytes} bytes, error bound {bound}{rows}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,11 @@ class ProductPlan(Chosen):
     threads : int
     choice : Candidate
     candidates : tuple of Candidate
-        All that were considered, fastest first; their predicted times are seconds, NaN where a plan was asked for.
+        All that were considered, fastest first; their predicted times are seconds, NaN where nothing was measured.
+    accuracy : str
+        What errors are bounded by: "library", "scaled" or "normwise", see :func:`wavetank.kernels.matmul`.
+    basis : str
+        What the choice was made from.
     """
 
     m: int
@@ -111,6 +129,13 @@ class ProductPlan(Chosen):
     threads: int
     choice: Candidate
     candidates: tuple[Candidate, ...] = field(default=(), repr=False)
+    accuracy: str = "normwise"
+    basis: str = field(default="", compare=False)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Return whether rows and columns are scaled around the scheme."""
+        return self.accuracy == "scaled" and self.scheme.rank > 1
 
     @property
     def flops(self) -> float:
@@ -120,40 +145,82 @@ class ProductPlan(Chosen):
 
     @property
     def workspace_bytes(self) -> int:
-        """Return the most memory used beside inputs and result; 0 for a library, whose scratch is its own."""
+        """Return the most memory used beside inputs and result; 0 for a library, whose scratch is its own.
+
+        Scaling takes copies of both operands and 200 bytes a row, column and inner index.
+        """
         if self.method == "library":
             return 0
+        sides = (self.m, self.k, self.n)
         if self.method == "fused":
-            return fused.workspace_bytes(self.m, self.k, self.n, self.dtype, self.scheme, self.threads)
-        return combined.workspace_bytes(self.m, self.k, self.n, self.dtype, self.scheme)
+            from wavetank.kernels.products import fused
+
+            need = fused.workspace_bytes(*sides, self.dtype, self.scheme, self.threads)
+        else:
+            from wavetank.kernels.products import combined
+
+            need = combined.workspace_bytes(*sides, self.dtype, self.scheme)
+        if self.is_scaled:
+            size = np.dtype(self.dtype).itemsize
+            need += (self.m + self.n) * self.k * size + 200 * (self.threads + 1) * sum(sides)
+        return need
 
     @property
     def error_bound(self) -> float:
-        """Return a bound of the largest error of an entry, relative to max|A| max|B|.
+        """Return a bound of the largest error of an entry; see :func:`error_bound` and ``accuracy``.
 
-        For every block c of the result: the sum over products of |w| |u|_1 |v|_1 K gamma(K + sums), with K the inner
-        length of a block, gamma(j) = j u / (1 - j u), u the unit roundoff and the sums' lengths added. It holds for any
-        order of summation, as long as nothing overflows.
+        Relative to the largest entry of A times that of B; with the accuracy "scaled" relative to the scales of the
+        entry's row and column, as :func:`wavetank.kernels.products.scaling.scales_of` returns them.
         """
-        scheme = self.scheme
-        _, deep, _ = _block(self.m, self.k, self.n, scheme)
-        unit = float(np.finfo(self.dtype).eps) / 2
-        lengths = (np.count_nonzero(scheme.u, axis=1) + np.count_nonzero(scheme.v, axis=1))[:, None]
-        lengths = lengths + np.count_nonzero(scheme.w, axis=0)[None, :] + deep
-        gamma = lengths * unit / (1.0 - lengths * unit)
-        weight = np.abs(scheme.u).sum(1) * np.abs(scheme.v).sum(1)
-        return float((np.abs(scheme.w) * weight[:, None] * deep * gamma).sum(0).max())
+        return error_bound(self.k, self.dtype, self.scheme)
 
     def __str__(self) -> str:
         product = f"{self.m} x {self.k} x {self.n} {self.dtype}, {self.threads} thread(s)"
-        return self.told(product, self.workspace_bytes, self.error_bound)
+        of = "a row's scale times a column's" if self.is_scaled else "max|A| max|B|"
+        told = self.told(product, self.workspace_bytes, f"{self.error_bound:.3g} {of}")
+        return told + (f"\n  from {self.basis}" if self.basis else "")
+
+
+def error_bound(k: int, dtype: str, scheme: Scheme) -> float:
+    """Return a bound of the largest error of an entry of a product, relative to max|A| max|B|.
+
+    For block c of the result, with the unit roundoff e and the inner length d of a block, the sum over products r of
+    |w| |u|_1 |v|_1 d ((1 + e l(u)) (1 + e l(v)) (1 + e d) (1 + e l(w)) - 1), where l counts coefficients that are not
+    zero, and of the blocks the largest.  A plain product errs by at most k e times the sum of the terms' absolute
+    values.  A sum of l terms errs by at most l e times the sum of their absolute values, in whatever order it is formed
+    and however large l e is (Jeannerod and Rump), so the bound is positive and grows with k without end; above 1 / e it
+    says nothing more than that of a sum of which every digit may be wrong.  It holds as long as nothing over- or
+    underflows.
+
+    Parameters
+    ----------
+    k : int
+        Inner dimension of the whole product.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    scheme : Scheme
+    """
+    unit = float(np.finfo(dtype).eps) / 2
+    deep = -(-k // scheme.k)
+    if scheme.rank == 1:
+        return k * (k * unit)
+    formed = np.log1p(unit * np.count_nonzero(scheme.u, axis=1)) + np.log1p(unit * np.count_nonzero(scheme.v, axis=1))
+    spread = np.log1p(unit * np.count_nonzero(scheme.w, axis=0))
+    grown = np.expm1(formed[:, None] + spread[None, :] + math.log1p(unit * deep))
+    weight = np.abs(scheme.u).sum(1) * np.abs(scheme.v).sum(1) * float(deep)
+    return float((np.abs(scheme.w) * weight[:, None] * grown).sum(0).max())
 
 
 def _block(m: int, k: int, n: int, scheme: Scheme) -> tuple[int, int, int]:
     return -(-m // scheme.m), -(-k // scheme.k), -(-n // scheme.n)
 
 
-def predict(candidate: Candidate, m: int, k: int, n: int, profile: ProductProfile) -> float:
+# Passes over operands and result around a scaled scheme: exponents of both before and after the inside step and once
+# more, the copies, read and written, and the result, read and written.
+_SCALING_PASSES, _RESULT_PASSES = 5, 2
+
+
+def predict(candidate: Candidate, m: int, k: int, n: int, profile: ProductProfile, scaled: bool = False) -> float:
     """Return the predicted seconds of a candidate on a product of these sides."""
     if candidate.method == "library":
         return profile.product_s(candidate.library, m, k, n)
@@ -162,6 +229,8 @@ def predict(candidate: Candidate, m: int, k: int, n: int, profile: ProductProfil
     left, right, result = scheme.terms
     ours = "own" if scheme.rank == 1 else "block"
     products_s = scheme.rank * profile.product_s(candidate.library or ours, high, deep, wide)
+    if scaled and scheme.rank > 1:
+        products_s += profile.pass_s * (_SCALING_PASSES * k * (m + n) + _RESULT_PASSES * m * n)
     if candidate.method == "fused":
         # One block of each kind is part of any plain product; the results' are read and written.
         moved = (left - scheme.rank) * high * deep + (right - scheme.rank) * deep * wide
@@ -173,7 +242,13 @@ def predict(candidate: Candidate, m: int, k: int, n: int, profile: ProductProfil
 
 
 def candidates_of(
-    m: int, k: int, n: int, profile: ProductProfile, libraries: Iterable[str], schemes: Iterable[Scheme] | None = None
+    m: int,
+    k: int,
+    n: int,
+    profile: ProductProfile,
+    libraries: Iterable[str],
+    schemes: Iterable[Scheme] | None = None,
+    scaled: bool = False,
 ) -> tuple[Candidate, ...]:
     """Return all ways to multiply with their predicted times, fastest first.
 
@@ -184,7 +259,10 @@ def candidates_of(
     libraries : iterable of str
         Those that may be used.
     schemes : iterable of Scheme, optional
-        By default one to three levels of Strassen's and Winograd's.  Levels are added while blocks are large enough.
+        By default one to three levels of Strassen's and Winograd's, none with an empty one.  Levels are added while
+        blocks are large enough.
+    scaled : bool
+        Whether schemes are scaled by rows and columns, which costs passes over operands and result.
     """
     basic = [BUILT_IN["strassen"], BUILT_IN["winograd"]] if schemes is None else list(schemes)
     tried = []
@@ -200,12 +278,15 @@ def candidates_of(
     found = [Candidate("library", name, CLASSICAL, math.nan) for name in libraries]
     found += [Candidate("fused", "", scheme, math.nan) for scheme in (CLASSICAL, *tried)]
     found += [Candidate("combined", name, scheme, math.nan) for scheme in tried for name in libraries]
-    timed = [each._replace(predicted_s=predict(each, m, k, n, profile)) for each in found]
+    timed = [each._replace(predicted_s=predict(each, m, k, n, profile, scaled)) for each in found]
     return tuple(sorted(timed, key=lambda each: each.predicted_s))
 
 
 def choose(candidates: tuple[Candidate, ...], library: str | None = None, spread: float = 0.0) -> Candidate:
-    """Return the fastest candidate if it is clearly ahead, else the library's product.
+    """Return the fastest candidate if it is clearly ahead, else a plain product, the library's in doubt.
+
+    A plain product leaves the library for a lead of 2 %, if it is another library's, or 3 %, if it is ours.  A scheme
+    is taken only if it is predicted to take at most 95 % of the time of every plain product.
 
     Parameters
     ----------
@@ -216,7 +297,17 @@ def choose(candidates: tuple[Candidate, ...], library: str | None = None, spread
     spread : float
         Of the profile's measurements: a lead has to be larger.
     """
-    plain = next(each for each in candidates if each.method == "library" and library in (None, each.library))
-    best = candidates[0]
-    clear = best.predicted_s < (1.0 - max(_CLEAR_GAIN, spread)) * plain.predicted_s
-    return best if clear else plain
+    plain = [each for each in candidates if each.scheme.rank == 1]
+    stays = next(each for each in plain if each.method == "library" and library in (None, each.library))
+    chosen = stays
+    for each in sorted(plain, key=lambda each: each.predicted_s):
+        gain = _LIBRARY_GAIN if each.method == "library" else _OWN_GAIN
+        if each.predicted_s <= (1.0 - max(gain, spread)) * stays.predicted_s:
+            chosen = each
+            break
+    schemes = [each for each in candidates if each.scheme.rank > 1]
+    best = min(schemes, key=lambda each: each.predicted_s, default=None)
+    least = min(each.predicted_s for each in plain)
+    if best is not None and best.predicted_s <= (1.0 - max(_SCHEME_GAIN, spread)) * least:
+        return best
+    return chosen

@@ -1,16 +1,16 @@
-"""``matmul`` on a GPU: torch's product, or one or two levels of a scheme with fewer products, by a measured profile.
+"""``matmul`` on a GPU: torch's product or, where other errors are allowed, a scheme with fewer products.
 
 All sums of an operand are formed in one pass, all products are one batched product of the library, and one more pass
 spreads them to the result; or our own kernel multiplies and adds each product to the result while it is in registers.
-A GPU multiplies so fast that the passes decide: the profile says from which size on a scheme pays, and before a scheme
-is used the first time for a shape, it is timed against the library on the operands at hand.
+A GPU multiplies so fast that the passes decide: the profile that ``wavetank profile`` has measured says from which size
+on a scheme pays.  A product never measures; without a profile it is torch's.
 
 Source: H. Zhu et al., "FalconGEMM: Surpassing Hardware Peaks with Lower-Complexity Matrix Multiplication", arXiv
 2605.06057, 2026.
 
 Differs from the source:
 1. Products without the fused kernel go through torch's batched product; the profile decides which.
-2. What the model predicts is confirmed by timing once a shape: a wrong prediction costs one product, not every one.
+2. Schemes are for those who ask for the accuracy "normwise".
 3. Where a result is not finite, a classical product follows on the device, without waiting for the host.
 4. No FP8.
 
@@ -33,9 +33,10 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError, MissingExtraError, missing_extra, nearest_of
 from wavetank.kernels.cuda import found_gpu, free_bytes, require_free, require_torch
 from wavetank.kernels.machine import require_memory
-from wavetank.kernels.products import gpu_profile
-from wavetank.kernels.products.decision import Candidate, Chosen, check_method, choose
+from wavetank.kernels.products import gpu_profile, gradients
+from wavetank.kernels.products.decision import Candidate, Chosen, check_accuracy, check_method, choose
 from wavetank.kernels.products.gpu_profile import GpuProfile
+from wavetank.kernels.products.gradients import Asked as _Asked
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, Scheme, scheme_of
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ _LEVELS = 2
 _LEAST_BLOCK = 512
 # Sides of blocks: rows of 16 elements of any type are aligned for the widest loads.
 _ALIGNED = 16
-# What share of the library's time a scheme may take at most, as timed.
-_CONFIRMED = 0.98
 _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 # Unit roundoff of what is kept, and of what is summed.  Tensor cores cut off where others round: twice the roundoff.
 _KEPT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -98,16 +97,16 @@ def error_bound(m: int, k: int, n: int, dtype: str, method: str, scheme: Scheme,
     For block c of the result the sum over products r of |w| |u|_1 |v|_1 d, with d the inner length of a block, times
     (1 + a)(1 + b)(1 + t)^2 (1 + g(d))(1 + p)(1 + g(l))(1 + e) - 1. Here e is the unit roundoff of the type; a and b are
     0 for a sum of one block and e + g(length) else; t is 2^-10 for TF32, else 0; p is e where products are kept in
-    memory, else 0; l is the number of products in the block; g(j) = j s / (1 - j s) with s = 2^-23, or 2^-52 for
-    float64, the roundoff of summing.  It holds for any order, as long as nothing over- or underflows and torch sums
-    products of halves in float32: ``torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False``, and
-    the like for float16.
+    memory, else 0; l is the number of products in the block; g(j) = exp(j s) - 1, which is at least (1 + s)^j - 1 and
+    grows without end, with s = 2^-23, or 2^-52 for float64, the roundoff of summing.  It holds for any order, as long
+    as nothing over- or underflows and torch sums products of halves in float32:
+    ``torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False``, and the like for float16.
     """
     deep = k if scheme.rank == 1 else sides_of(m, k, n, scheme).deep
     kept, summed = _KEPT[dtype], _SUMMED[dtype]
 
     def grown(lengths: NDArray[Any] | float) -> Any:
-        return 1.0 / (1.0 - np.minimum(np.asarray(lengths) * summed, 0.5))
+        return np.exp(np.asarray(lengths) * summed)
 
     def formed(table: NDArray[np.int64]) -> NDArray[Any]:
         lengths, weights = np.count_nonzero(table, axis=1), np.abs(table).sum(1)
@@ -170,7 +169,7 @@ class GpuPlan(Chosen):
     def __str__(self) -> str:
         kind = f"{self.dtype} as TF32" if self.tf32 else self.dtype
         product = f"{self.m} x {self.k} x {self.n} {kind}, GPU"
-        return self.told(product, self.workspace_bytes, self.error_bound)
+        return self.told(product, self.workspace_bytes, f"{self.error_bound:.3g} max|A| max|B|")
 
 
 def predict(candidate: Candidate, m: int, k: int, n: int, profile: GpuProfile, prepared: bool = False) -> float:
@@ -238,9 +237,10 @@ def plan(
     *,
     dtype: Any = "float32",
     device: Any = "cuda",
+    accuracy: str = "library",
     schemes: Iterable[Scheme] | None = None,
 ) -> GpuPlan:
-    """Decide how to multiply (m x k) by (k x n) on a GPU.
+    """Decide how to multiply (m x k) by (k x n) on a GPU; nothing is measured.
 
     Parameters
     ----------
@@ -248,14 +248,16 @@ def plan(
     dtype : str or torch.dtype
         float16, bfloat16, float32 or float64.
     device : str or torch.device
+    accuracy : str
+        ``"library"`` for torch's product, ``"normwise"`` for schemes as well.
     schemes : iterable of Scheme, optional
         Beside the library's product; by default Strassen's and Winograd's in one and two levels.
 
     Returns
     -------
     GpuPlan
-        The fastest by the profile whose workspace the GPU has room for.  The first plan of a type measures the GPU for
-        some seconds and keeps the profile in the user's cache.  :func:`matmul` confirms a scheme by timing it.
+        The fastest by the profile that ``wavetank profile`` has kept and whose workspace the GPU has room for; torch's
+        product where none is kept.
 
     Raises
     ------
@@ -268,8 +270,18 @@ def plan(
                 "A side of a product must be a whole number.", given=side, allowed="0 or more", where=name
             )
     kind = _kind(str(dtype).removeprefix("torch."))
-    given = None if schemes is None else tuple(schemes)
+    _check_accuracy(accuracy)
+    given = () if accuracy == "library" else None if schemes is None else tuple(schemes)
     return _planned(torch, int(m), int(k), int(n), kind, _device(torch, device), given, prepared=False)
+
+
+def _check_accuracy(accuracy: str) -> None:
+    check_accuracy(accuracy)
+    if accuracy == "scaled":
+        raise BadValueError(
+            "Products on a GPU are not scaled by rows and columns.", given=accuracy, allowed="library, normwise",
+            where="accuracy",
+        )  # fmt: skip
 
 
 def plan_of(m: int, k: int, n: int, method: str, scheme: Scheme, *, dtype: Any = "float32") -> GpuPlan:
@@ -304,9 +316,13 @@ def _planned(
     tf32 = _tf32(torch, kind)
     basic = (BUILT_IN["strassen"], BUILT_IN["winograd"]) if schemes is None else schemes
     if not any(_is_large(m, k, n, scheme, 1) for scheme in basic) or not _has_kernels():
+        measured = None
+    else:
+        measured = gpu_profile.kept(device, kind, tf32)
+    if measured is None:
         choice = Candidate("library", "torch", CLASSICAL, math.nan)
         return GpuPlan(m, k, n, kind, tf32, choice, (choice,), prepared)
-    found = _candidates(m, k, n, gpu_profile.cached(device, kind, tf32), schemes, prepared)
+    found = _candidates(m, k, n, measured, schemes, prepared)
     free = free_bytes(device)
     fits = tuple(
         each for each in found if workspace_bytes(m, k, n, kind, each.method, each.scheme, prepared) <= 0.9 * free
@@ -371,6 +387,7 @@ def prepare(b: Any, *, scheme: str | Scheme = "strassen", levels: int = 1) -> Pr
         To be given to :func:`matmul` in the place of ``b``; products with it use this scheme, or the library.
     """
     torch = require_torch(_NEEDED_FOR)
+    gradients.check_constant(b)
     matrix = _tensor(torch, b, "b").resolve_neg()
     chosen = scheme_of(scheme, levels)
     if 0 in matrix.shape:
@@ -391,11 +408,12 @@ def matmul(
     b: Any,
     *,
     out: Any = None,
+    accuracy: str | None = None,
     scheme: str | Scheme | None = None,
     levels: int = 1,
     plan: GpuPlan | ProductPlan | None = None,
 ) -> Any:
-    """Return the matrix product ``a @ b`` on the GPU the tensors are on, in the way that is fastest.
+    """Return the matrix product ``a @ b`` on the GPU the tensors are on, by default torch's.
 
     Parameters
     ----------
@@ -405,6 +423,9 @@ def matmul(
         Of the same type, on the same GPU.
     out : tensor, shape (m, n), optional
         Receives the result; must not overlap the inputs.
+    accuracy : str, optional
+        ``"library"``, the default, for torch's product; ``"normwise"`` for a scheme where the kept profile predicts
+        that it saves 5 % of the time, with errors up to :attr:`GpuPlan.error_bound` times max|A| max|B|.
     scheme : str or Scheme, optional
         Use this scheme around the library's batched product: "strassen", "winograd", or one that was read.
     levels : int
@@ -415,10 +436,9 @@ def matmul(
     Returns
     -------
     tensor
-        Without gradient.  Work is queued on the current stream; nothing waits for it, save the first product of a shape
-        for which the profile predicts that a scheme pays: that one times both ways.  With the plan "library" the bits
-        are torch's.  With a scheme errors are bounded by :attr:`GpuPlan.error_bound`; a result that is not finite is
-        computed again without a scheme.
+        Gradients flow through it to tensors that require them.  Work is queued on the current stream; nothing waits for
+        it.  With the plan "library" the bits are torch's.  With a scheme, a result that is not finite is computed again
+        without one.
 
     Raises
     ------
@@ -426,6 +446,9 @@ def matmul(
         For shapes, types, devices or plans that do not fit, and when the GPU's memory does not suffice.
     """
     torch = require_torch(_NEEDED_FOR)
+    if gradients.are_wanted(a, b, out):
+        asked = _Asked(out, None, accuracy, scheme, levels, plan)
+        return gradients.matmul(a, b, asked, lambda x, y, threads=None, **options: matmul(x, y, **options))
     if plan is not None and not isinstance(plan, GpuPlan):
         raise BadValueError("The plan is not for a GPU.", given=type(plan).__name__, allowed="GpuPlan",
                             hint="wavetank.kernels.products.gpu.plan(m, k, n, dtype=...)")  # fmt: skip
@@ -446,22 +469,14 @@ def matmul(
     m, k, n = int(left.shape[0]), int(left.shape[1]), int(right.shape[1])
     with _on(torch, left.device):
         result, final = _result(torch, out, left, right)
-        chosen = _chosen(torch, m, k, n, left, scheme, levels, plan, prepared)
+        chosen = _chosen(torch, m, k, n, left, _Asked(out, None, accuracy, scheme, levels, plan), prepared)
         if min(m, k, n) == 0:
             result.zero_()
         else:
-            free = scheme is None and plan is None and left.device.type == "cuda"
-            if free and chosen.method != "library" and not _confirmed(torch, chosen, left, right, result, prepared):
-                chosen = _plain(chosen)
             _multiply(torch, chosen, left, right, result, prepared)
         if final is not None:
             final.copy_(result)
     return result if out is None else out
-
-
-def _plain(chosen: GpuPlan) -> GpuPlan:
-    choice = Candidate("library", "torch", CLASSICAL, math.nan)
-    return GpuPlan(chosen.m, chosen.k, chosen.n, chosen.dtype, chosen.tf32, choice, chosen.candidates, chosen.prepared)
 
 
 def _multiply(torch: Any, chosen: GpuPlan, left: Any, right: Any, result: Any, prepared: PreparedTensor | None) -> None:
@@ -484,57 +499,39 @@ def _multiply(torch: Any, chosen: GpuPlan, left: Any, right: Any, result: Any, p
     kernels.multiply_again(left, right, result, flag, tile, chosen.tf32)
 
 
-_TIMED: dict[tuple[Any, ...], bool] = {}
-
-
-def _confirmed(
-    torch: Any, chosen: GpuPlan, left: Any, right: Any, result: Any, prepared: PreparedTensor | None
-) -> bool:
-    """Return whether a scheme is faster than the library on such operands: timed once, on these."""
-    layouts = (left.stride(1) == 1, right.stride(1) == 1)
-    key = (str(left.device), chosen.m, chosen.k, chosen.n, chosen.dtype, chosen.tf32, layouts, chosen.choice.label,
-           prepared is not None)  # fmt: skip
-    if key not in _TIMED:
-        if left.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return False
-        plain = _plain(chosen)
-
-        def both() -> tuple[float, float]:
-            return tuple(  # type: ignore[return-value]
-                gpu_profile.least_s(lambda each=each: _multiply(torch, each, left, right, result, prepared), 2)  # type: ignore[misc]
-                for each in (plain, chosen)
-            )
-
-        # In turns, so that a clock that changes meanwhile favours neither.
-        rounds = (both(), both())
-        library_s, own_s = (min(each[i] for each in rounds) for i in range(2))
-        _TIMED[key] = own_s <= _CONFIRMED * library_s
-    return _TIMED[key]
-
-
-def _chosen(
-    torch: Any, m: int, k: int, n: int, left: Any, scheme: str | Scheme | None, levels: int, given: GpuPlan | None,
-    prepared: PreparedTensor | None,
-) -> GpuPlan:  # fmt: skip
+def _chosen(torch: Any, m: int, k: int, n: int, left: Any, asked: _Asked, prepared: PreparedTensor | None) -> GpuPlan:
     kind = _kind(str(left.dtype).removeprefix("torch."))
-    if given is not None:
+    given, scheme = asked.plan, asked.scheme
+    if asked.accuracy is not None:
+        _check_accuracy(asked.accuracy)
+    if isinstance(given, GpuPlan):
         tf32 = _tf32(torch, kind)
         wanted, has = (m, k, n, kind, tf32), (given.m, given.k, given.n, given.dtype, given.tf32)
-        if wanted != has or scheme is not None or (prepared is not None and prepared.scheme is not given.scheme):
+        alone = scheme is None and asked.accuracy is None
+        if wanted != has or not alone or (prepared is not None and prepared.scheme is not given.scheme):
             raise BadValueError(
                 "The plan is for another product.", given=has,
-                allowed=f"{wanted} (sides, type, TF32), and no other scheme", hint="plan(m, k, n, dtype=...)",
+                allowed=f"{wanted} (sides, type, TF32), and no other scheme or accuracy",
+                hint="plan(m, k, n, dtype=...)",
             )  # fmt: skip
         return given
     if prepared is not None:
         if scheme is not None:
             raise BadValueError("A prepared matrix brings its own scheme.", given=scheme, allowed="no scheme")
+        if asked.accuracy == "library":
+            return plan_of(m, k, n, "library", CLASSICAL, dtype=kind)
         if left.device.type == "cuda":
             return _planned(torch, m, k, n, kind, left.device, (prepared.scheme,), prepared=True)
         return plan_of(m, k, n, "combined", prepared.scheme, dtype=kind)
     if scheme is not None:
-        return plan_of(m, k, n, "combined", scheme_of(scheme, levels), dtype=kind)
-    if left.device.type != "cuda":
+        found = scheme_of(scheme, asked.levels)
+        if asked.accuracy == "library" and found.rank > 1:
+            raise BadValueError(
+                "A scheme has not the accuracy of a library.", given=f"{found.name}, accuracy='library'",
+                allowed="a scheme with accuracy 'normwise'", where="accuracy",
+            )  # fmt: skip
+        return plan_of(m, k, n, "combined", found, dtype=kind)
+    if asked.accuracy in (None, "library") or left.device.type != "cuda":
         return plan_of(m, k, n, "library", CLASSICAL, dtype=kind)
     return _planned(torch, m, k, n, kind, left.device, None, prepared=False)
 
@@ -579,7 +576,18 @@ def _on(torch: Any, device: Any) -> AbstractContextManager[Any]:
 
 
 def _tf32(torch: Any, kind: str) -> bool:
-    return kind == "float32" and torch.get_float32_matmul_precision() != "highest"
+    if kind != "float32":
+        return False
+    try:
+        return bool(torch.get_float32_matmul_precision() != "highest")
+    except RuntimeError:
+        # A program that sets the precision of its matrix products by the newer names cannot be asked by the old one.
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
+def rounds_to_tf32(tensor: Any) -> bool:
+    """Return whether torch, as it is set, rounds a product of such tensors to TF32."""
+    return _tf32(require_torch(_NEEDED_FOR), str(tensor.dtype).removeprefix("torch."))
 
 
 def _kind(name: str) -> str:

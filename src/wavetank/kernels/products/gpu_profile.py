@@ -1,4 +1,4 @@
-"""What products cost on a GPU: measured once a device, type and version of torch, and kept in the user's cache.
+"""What products cost on a GPU: measured when the user asks for it, by device, type and version of torch, and kept.
 
 The library's single and batched products and our own are timed on a small grid of shapes by the device's own events;
 between grid points the rate is interpolated in the logarithms of the sides. One more figure says at what bandwidth the
@@ -12,9 +12,7 @@ Differs from the source:
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from wavetank.kernels.cuda import free_bytes
-from wavetank.kernels.machine import cache_folder
 from wavetank.kernels.products.schemes import STRASSEN
+from wavetank.machine import profiles
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
 GRID = (256, 1024, 2048, 4096)
 """Sides on which products are timed."""
 WAYS = ("library", "batched", "own")
@@ -66,7 +64,6 @@ class GpuProfile:
     rates: Mapping[str, Any] = field(repr=False)
     pass_bytes_per_s: float
     launch_s: float
-    version: int = PROFILE_VERSION
 
     def product_s(self, way: str, m: int, k: int, n: int) -> float:
         """Return the seconds of one product of these sides by ``way``; below the grid a side costs as its least."""
@@ -202,13 +199,19 @@ def shared_bytes(device: Any) -> int:
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
-_KEPT: dict[str, GpuProfile] = {}
+_KEPT: dict[tuple[str, ...], GpuProfile | None] = {}
+_KIND = "gpu-products"
 
 
-def cached(device: Any, dtype: str, tf32: bool, folder: Path | None = None) -> GpuProfile:
-    """Return the profile measured earlier on such a GPU under the same torch, or measure and keep it.
+def _conditions(device: Any, dtype: str, tf32: bool) -> dict[str, str]:
+    return {"device": device_name(device), "torch": torch_version(), "dtype": dtype, "tf32": str(tf32)}
 
-    A file that is damaged or of another version, and a folder that cannot be written, only cost a new measurement.
+
+def kept(device: Any, dtype: str, tf32: bool, folder: Path | None = None) -> GpuProfile | None:
+    """Return the profile measured earlier on such a GPU under the same torch; None where there is none.
+
+    Nothing is measured, and a file that is no good counts as none.  What was found is used until the process ends or
+    :func:`forget` is called.
 
     Parameters
     ----------
@@ -216,40 +219,38 @@ def cached(device: Any, dtype: str, tf32: bool, folder: Path | None = None) -> G
     dtype, tf32
         As of :func:`measure`.
     folder : Path, optional
-        Where profiles are kept; the user's cache folder by default.
+        Of the store; see :mod:`wavetank.machine.profiles`.
     """
-    parts = ["gpu-products", device_name(device), torch_version(), dtype, *(["tf32"] if tf32 else [])]
-    name = "".join(letter if letter.isalnum() else "-" for letter in "-".join(parts).lower())
-    path = (folder or cache_folder()) / f"{name}.json"
-    if str(path) in _KEPT:
-        return _KEPT[str(path)]
-    profile = _read(path)
-    if profile is None:
-        profile = measure(device, dtype, tf32)
-        _write(path, profile)
-    _KEPT[str(path)] = profile
-    return profile
+    conditions = _conditions(device, dtype, tf32)
+    key = (str(folder), *conditions.values())
+    if key not in _KEPT:
+        found = profiles.read(_KIND, PROFILE_VERSION, conditions, folder)
+        _KEPT[key] = None if found is None else profile_of(found)
+    return _KEPT[key]
 
 
-def _read(path: Path) -> GpuProfile | None:
+def forget() -> None:
+    """Look at the store again when the next profile is wanted."""
+    _KEPT.clear()
+
+
+def keep(profile: GpuProfile, folder: Path | None = None) -> Path | None:
+    """Keep a profile for later processes, and use it in this one; return None where no file can be written."""
+    conditions = {
+        "device": profile.device, "torch": profile.torch, "dtype": profile.dtype, "tf32": str(profile.tf32)
+    }  # fmt: skip
+    path = profiles.keep(profiles.Profile(_KIND, PROFILE_VERSION, conditions, asdict(profile)), folder)
+    _KEPT[str(folder), *conditions.values()] = profile
+    return path
+
+
+def profile_of(found: profiles.Profile) -> GpuProfile | None:
+    """Return what a kept profile says; None where it says what no measurement can give."""
     try:
-        kept = json.loads(path.read_text())
-        if kept["version"] != PROFILE_VERSION:
-            return None
-        profile = GpuProfile(**{**kept, "grid": tuple(kept["grid"])})
+        profile = GpuProfile(**{**found.content, "grid": tuple(found.content["grid"])})
         shape = (len(profile.grid),) * 3
         rates = [np.asarray(profile.rates[way], dtype=float) for way in WAYS]
         sound = len(profile.grid) > 1 and all(table.shape == shape and bool((table > 0).all()) for table in rates)
         return profile if sound and profile.pass_bytes_per_s > 0 and profile.launch_s >= 0 else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _write(path: Path, profile: GpuProfile) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
-            json.dump(asdict(profile), part)
-        Path(part.name).replace(path)
-    except OSError:
-        return

@@ -1,79 +1,209 @@
-"""The products of the libraries at hand, behind one signature, with their threads held to a number.
+"""The products of the libraries at hand, behind one signature.
 
-numpy is always there; torch counts once the program has imported it, so that nobody waits for an import they did not
-ask for.  Thread pools of two libraries would fight over the cores, so the number of threads is set around each call.
+numpy is always there.  scipy and torch count once the program has imported them, MKL (the package ``mkl``) and AOCL's
+BLIS once they are loaded, so that nobody waits for a library they did not ask for; :func:`load` loads one.
 """
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import functools
+import importlib
+import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_info
 
-LIBRARIES = ("numpy", "torch")
+from wavetank.errors import MissingExtraError, missing_extra
+
+LIBRARIES = ("numpy", "scipy", "torch", "mkl", "aocl")
+
+# Where the two that are called directly may lie, beside what the system finds by name.
+_FILES = {
+    "mkl": ("libmkl_rt.so*", "libmkl_rt*.dylib", "mkl_rt*.dll"),
+    "aocl": ("libblis-mt.so*", "libaocl-blas-mt.so*"),
+}
+_ROOTS = {"mkl": ("MKLROOT",), "aocl": ("AOCL_ROOT", "AOCLROOT")}
+_ROW_MAJOR, _PLAIN, _TURNED = 101, 111, 112
 
 
 def available() -> tuple[str, ...]:
-    """Return the libraries that can multiply now without importing anything."""
-    return tuple(name for name in LIBRARIES if name == "numpy" or name in sys.modules)
+    """Return the libraries that can multiply now without loading anything."""
+    return tuple(name for name in LIBRARIES if _is_loaded(name))
 
 
-@functools.cache
-def _controller() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")
+def present() -> tuple[str, ...]:
+    """Return the libraries on this machine, loaded or not."""
+    return tuple(name for name in LIBRARIES if _is_loaded(name) or _is_installed(name))
 
 
-@functools.cache
-def _thread_counts(library: str) -> tuple[Callable[[], int], ...]:
-    pools = [_TorchThreads()] if library == "torch" else _controller().lib_controllers
-    return tuple(pool.get_num_threads for pool in pools)
+def _is_loaded(name: str) -> bool:
+    if name == "scipy":
+        return "scipy.linalg.blas" in sys.modules
+    if name == "torch":
+        # A module that another thread is just importing is there without its functions.
+        return hasattr(sys.modules.get("torch"), "matmul")
+    return name == "numpy" or name in _LOADED
 
 
-def holds_to(library: str, threads: int) -> bool:
-    """Return whether a library's products use this number of threads already."""
-    return all(count() == threads for count in _thread_counts(library))
+def _is_installed(name: str) -> bool:
+    if name in _FILES:
+        return _file_of(name) is not None
+    return importlib.util.find_spec(name) is not None
 
 
-@contextmanager
-def held_to(library: str, threads: int) -> Iterator[None]:
-    """Hold a library's products to a number of threads; costs next to nothing where that is the number already."""
-    pools = [_TorchThreads()] if library == "torch" else _controller().lib_controllers
-    before = [pool.get_num_threads() for pool in pools]
-    changed = [(pool, number) for pool, number in zip(pools, before, strict=True) if number != threads]
-    for pool, _ in changed:
-        pool.set_num_threads(threads)
+def load(name: str) -> None:
+    """Make a library available for products of this process.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not on this machine.
+    """
+    if _is_loaded(name):
+        return
+    if name in _FILES:
+        path = _file_of(name)
+        if path is None:
+            raise _missing(name)
+        _LOADED[name] = _Cblas(name, path)
+        return
     try:
-        yield
-    finally:
-        for pool, number in changed:
-            pool.set_num_threads(number)
+        importlib.import_module("scipy.linalg.blas" if name == "scipy" else name)
+    except ImportError:
+        raise missing_extra(name, name, needed_for=f"A product by {name}") from None
 
 
-class _TorchThreads:
-    """torch's pool behind the two calls that threadpoolctl's have."""
+def _missing(name: str) -> MissingExtraError:
+    if name == "mkl":
+        return missing_extra("mkl", "kernel-peers", needed_for="A product by MKL")
+    return MissingExtraError("AOCL's BLIS is not on this machine.", hint="install AOCL and set AOCL_ROOT to its folder")
 
-    def get_num_threads(self) -> int:
-        return int(sys.modules["torch"].get_num_threads())
 
-    def set_num_threads(self, threads: int) -> None:
-        sys.modules["torch"].set_num_threads(threads)
+def _file_of(name: str) -> str | None:
+    folders = [Path(os.environ[root]) / "lib" for root in _ROOTS[name] if os.environ.get(root)]
+    folders += [Path(sys.prefix) / "lib", Path(sys.prefix) / "Library" / "bin"]
+    for folder in folders:
+        for pattern in _FILES[name]:
+            found = sorted(folder.glob(pattern))
+            if found:
+                return str(found[-1])
+    return ctypes.util.find_library("mkl_rt" if name == "mkl" else "blis-mt")
+
+
+class _Cblas:
+    """A library with the C interface to BLAS, called directly."""
+
+    def __init__(self, name: str, path: str) -> None:
+        self.path = path
+        try:
+            self._library = ctypes.CDLL(path)
+            functions = {size: getattr(self._library, f"cblas_{letter}gemm") for size, letter in ((4, "s"), (8, "d"))}
+        except (OSError, AttributeError) as error:
+            raise MissingExtraError(f"The library {name} cannot be loaded.", given=str(error), where=path) from None
+        # MKL counts in 64 bits where this variable says so.
+        whole = ctypes.c_int64 if "ILP64" in os.environ.get("MKL_INTERFACE_LAYER", "") else ctypes.c_int32
+        for size, function in functions.items():
+            number = ctypes.c_float if size == 4 else ctypes.c_double
+            matrix = [ctypes.c_void_p, whole]
+            function.argtypes = [ctypes.c_int] * 3 + [whole] * 3 + [number, *matrix, *matrix, number, *matrix]
+            function.restype = None
+        self._functions = functions
+
+    def version(self) -> str:
+        """Return the version as the library tells it; the file's name where it does not."""
+        room = ctypes.create_string_buffer(256)
+        try:
+            self._library.mkl_get_version_string(room, 256)
+            return room.value.decode(errors="replace").strip()
+        except AttributeError:
+            pass
+        try:
+            tell = self._library.bli_info_get_version_str
+        except AttributeError:
+            return Path(self.path).name
+        tell.restype = ctypes.c_char_p
+        return (tell() or b"").decode(errors="replace")
+
+    def multiply(self, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
+        (m, k), n = a.shape, b.shape[1]
+        # Held until the call returns: a copy lives no longer than its name.
+        (a, turn_a, step_a), (b, turn_b, step_b) = _stepped(a), _stepped(b)
+        target = out if _step(out) else np.empty(out.shape, out.dtype)
+        self._functions[a.itemsize](
+            _ROW_MAJOR, turn_a, turn_b, m, n, k, 1.0, a.ctypes.data, step_a, b.ctypes.data, step_b, 0.0,
+            target.ctypes.data, _step(target),
+        )  # fmt: skip
+        if target is not out:
+            out[:] = target
+
+
+def _step(matrix: NDArray[Any]) -> int:
+    """Return the elements from one row to the next where rows lie together in memory, else 0."""
+    down, across = matrix.strides
+    size = matrix.itemsize
+    if (across != size and matrix.shape[1] > 1) or not matrix.flags.aligned:
+        return 0
+    if matrix.shape[0] <= 1:
+        return max(1, matrix.shape[1])
+    return down // size if down >= matrix.shape[1] * size and down % size == 0 else 0
+
+
+def _stepped(matrix: NDArray[Any]) -> tuple[NDArray[Any], int, int]:
+    """Return a matrix as BLAS takes it: itself or a copy, whether it is turned, and the elements of a step."""
+    if step := _step(matrix):
+        return matrix, _PLAIN, step
+    if step := _step(matrix.T):
+        return matrix, _TURNED, step
+    matrix = np.ascontiguousarray(matrix)
+    return matrix, _PLAIN, _step(matrix)
+
+
+_LOADED: dict[str, _Cblas] = {}
 
 
 def multiply(library: str, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
-    """Write the library's product of ``a`` and ``b`` to ``out``."""
-    if library == "torch":
-        torch = sys.modules["torch"]
-        torch.matmul(_tensor(torch, a), _tensor(torch, b), out=_tensor(torch, out))
-    else:
+    """Write the library's product of ``a`` and ``b`` to ``out``.
+
+    Parameters
+    ----------
+    library : str
+        Of :func:`available`.
+    a, b, out : arrays of one type, shapes (..., m, k), (..., k, n) and (..., m, n)
+        Leading dimensions as ``numpy.matmul`` takes them; no side is 0.
+    """
+    if library == "numpy":
         np.matmul(a, b, out=out)
+    elif library == "torch":
+        torch = sys.modules["torch"]
+        with torch.no_grad():
+            torch.matmul(_tensor(torch, a), _tensor(torch, b), out=_tensor(torch, out))
+    elif out.ndim > 2:
+        whole = out.shape[:-2]
+        a, b = np.broadcast_to(a, whole + a.shape[-2:]), np.broadcast_to(b, whole + b.shape[-2:])
+        for place in np.ndindex(whole):
+            multiply(library, a[place], b[place], out[place])
+    elif library == "scipy":
+        _by_scipy(a, b, out)
+    else:
+        _LOADED[library].multiply(a, b, out)
+
+
+def _by_scipy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
+    blas = sys.modules["scipy.linalg.blas"]
+    call = blas.sgemm if a.itemsize == 4 else blas.dgemm
+    # Fortran's order: the turned product of turned operands, which are no copies where rows lie together.
+    turned = out.T if out.T.flags.f_contiguous else np.empty(out.T.shape, out.dtype, order="F")
+    found = call(1.0, b.T, a.T, beta=0.0, c=turned, overwrite_c=True)
+    if not np.may_share_memory(found, out):
+        out[:] = found.T
 
 
 def _tensor(torch: Any, array: NDArray[Any]) -> Any:
@@ -87,22 +217,39 @@ def _tensor(torch: Any, array: NDArray[Any]) -> Any:
         return torch.from_numpy(array)
 
 
+@functools.cache
+def _blas_of_numpy() -> tuple[str, ...]:
+    # Other packages bring a BLAS of their own, which may be loaded or not.
+    own = [each for each in threadpool_info() if each["user_api"] == "blas" and "numpy" in str(each["filepath"])]
+    return tuple(sorted({str(each.get("architecture") or "") for each in own} - {""}))
+
+
 def blas_kernels() -> str:
     """Return the names of the kernels that numpy's BLAS uses on this processor; empty where it does not say."""
-    found = {str(each.get("architecture") or "") for each in _controller().info()}
-    return ", ".join(sorted(name for name in found if name))
+    return ", ".join(_blas_of_numpy())
 
 
 # Variables that make a BLAS choose other kernels or other block sizes than by itself.
-_STEERING = (
+STEERING = (
     "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_BLOCK_FACTOR", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS",
-    "MKL_CBWR", "ATEN_CPU_CAPABILITY", "BLIS_ARCH_TYPE", "NPY_DISABLE_CPU_FEATURES", "NUMBA_CPU_NAME",
-    "NUMBA_CPU_FEATURES",
+    "MKL_CBWR", "MKL_DYNAMIC", "MKL_THREADING_LAYER", "MKL_INTERFACE_LAYER", "ATEN_CPU_CAPABILITY", "BLIS_ARCH_TYPE",
+    "NVPL_BLAS_DEBUG_CPU_TYPE", "NPY_DISABLE_CPU_FEATURES", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES",
 )  # fmt: skip
+
+
+def steering() -> dict[str, str]:
+    """Return the variables of this process that make a BLAS choose otherwise than by itself."""
+    return {name: os.environ[name] for name in STEERING if name in os.environ}
+
+
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions of libraries that are loaded."""
+    found = {}
+    for name in names:
+        found[name] = _LOADED[name].version() if name in _FILES else str(sys.modules[name].__version__)
+    return found
 
 
 def conditions(names: Iterable[str]) -> dict[str, str]:
     """Return what decides how fast these libraries are: versions, BLAS kernels, and variables that steer them."""
-    found = {name: str(sys.modules[name].__version__) for name in names}
-    found["blas_kernels"] = blas_kernels()
-    return found | {name: os.environ[name] for name in _STEERING if name in os.environ}
+    return versions(names) | {"blas_kernels": blas_kernels()} | steering()

@@ -33,6 +33,7 @@ from wavetank.kernels.products.decision import ProductPlan
 from wavetank.kernels.products.fused import fused_product
 from wavetank.kernels.products.product import matmul, plan_of
 from wavetank.kernels.products.schemes import BUILT_IN, Scheme, read_scheme, scheme_of
+from wavetank.machine.threads import libraries_limited
 from wavetank.processes import python_code
 from wavetank.settings import setting
 
@@ -72,12 +73,41 @@ class NumpyMatmul:
 
     def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
         """Return the call to time."""
+        return _limited(lambda: np.asarray(np.matmul(a, b)), threads)
+
+
+def _limited(call: Call, threads: int) -> Call:
+    """Return a call within a limit on the threads of libraries."""
+
+    def within() -> Any:
+        with libraries_limited(threads):
+            return call()
+
+    return within
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryMatmul:
+    """The product of a library that is called directly.
+
+    Parameters
+    ----------
+    library : str
+        "scipy" for the BLAS that scipy brings, "mkl" for the package of that name, "aocl" for AMD's BLIS.
+    """
+
+    library: str = setting("mkl", says="whose product", choices=("scipy", "mkl", "aocl"))
+
+    def prepare(self, a: NDArray[Any], b: NDArray[Any], threads: int) -> Call:
+        """Return the call to time."""
+        libraries.load(self.library)
 
         def call() -> NDArray[Any]:
-            with libraries.held_to("numpy", threads):
-                return np.asarray(np.matmul(a, b))
+            out = np.empty((a.shape[0], b.shape[1]), a.dtype)
+            libraries.multiply(self.library, a, b, out)
+            return out
 
-        return call
+        return _limited(call, threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +119,7 @@ class TorchMatmul:
         torch = require_torch("The contender torch-matmul")
         # A read-only array becomes a tensor only by a copy.
         left, right = (torch.from_numpy(matrix if matrix.flags.writeable else matrix.copy()) for matrix in (a, b))
-
-        def call() -> Any:
-            with libraries.held_to("torch", threads):
-                return torch.matmul(left, right).numpy()
-
-        return call
+        return _limited(lambda: torch.matmul(left, right).numpy(), threads)
 
 
 _WORKER = """
@@ -243,7 +268,7 @@ class SeparateScheme:
 def _separate(a: NDArray[Any], b: NDArray[Any], scheme: Scheme, threads: int) -> Call:
     def call() -> NDArray[Any]:
         out = np.empty((a.shape[0], b.shape[1]), a.dtype)
-        with libraries.held_to("numpy", threads):
+        with libraries_limited(threads):
             separate_product(a, b, out, scheme, lambda x, y, z: np.matmul(x, y, out=z))
         return out
 

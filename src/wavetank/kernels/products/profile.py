@@ -1,4 +1,4 @@
-"""What products cost on this machine: measured once a type and number of threads, kept in the user's cache.
+"""What products cost on this machine: measured when the user asks for it, by type and number of threads, and kept.
 
 Each way to multiply is timed on a small grid of shapes, from thin to square; between grid points the rate is
 interpolated in the logarithms of the sides.  Two more figures say what each further block in a sum costs.  This module
@@ -13,10 +13,7 @@ thin.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,13 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.kernels.machine import cache_folder, cpu_model, usable_cores
+from wavetank.errors import BadValueError
+from wavetank.kernels.machine import QUIET_SHARE, cpu_model, others_s, usable_cores
 from wavetank.kernels.products import libraries
-from wavetank.kernels.products.combined import combined_product
-from wavetank.kernels.products.fused import fused_product
 from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN, repeated
+from wavetank.machine import profiles
+from wavetank.machine.threads import libraries_limited
 
-PROFILE_VERSION = 2
+PROFILE_VERSION = 3
 OURS = ("own", "block")
 """Ways that every profile has, beside libraries."""
 GRID = (16, 128, 768, 2304)
@@ -48,6 +46,8 @@ _SHORTEST_S = 5e-4
 _REST_S = 0.03
 # Rounds that differ by more are measured again, as long as the profile as a whole takes no longer than the budget.
 _CALM, _BUDGET_S = 0.04, 35.0
+LARGEST_SPREAD = 0.1
+"""Above this spread a profile says more of what else ran than of the machine, and is refused."""
 # Products from this size on are those for which schemes come into question: their spread counts.
 _LARGE_FLOPS = 2.0 * 2304 * 2304 * 768
 
@@ -72,8 +72,12 @@ class ProductProfile:
     spread : float
         By what share ratios of times differed between rounds, at worst among large products: a lead below it is
         none.
+    others_cores : float
+        Cores that other processes used meanwhile, on average.
+    versions : mapping
+        Library to the version that was measured: others are not judged by these figures.
     conditions : mapping
-        What the figures hold for, as of :func:`conditions_of`.
+        What all figures hold for, as of :func:`conditions_of`.
     """
 
     dtype: str
@@ -83,8 +87,22 @@ class ProductProfile:
     term_s: float
     pass_s: float
     spread: float = 0.0
+    others_cores: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict, repr=False)
     conditions: Mapping[str, str] = field(default_factory=dict, repr=False)
-    version: int = PROFILE_VERSION
+
+    @property
+    def disturbed(self) -> str:
+        """Why the machine was too busy for figures that are worth keeping; empty where it was calm."""
+        if self.spread > LARGEST_SPREAD:
+            return f"rounds differed by {self.spread:.0%}, where {LARGEST_SPREAD:.0%} are allowed"
+        if self.others_cores > QUIET_SHARE * usable_cores():
+            return f"other processes used {self.others_cores:.1f} of {usable_cores()} cores"
+        return ""
+
+    def covers(self, library: str) -> bool:
+        """Return whether a library was measured, in the version that is loaded."""
+        return library in self.rates and libraries.versions([library]).get(library) == self.versions.get(library)
 
     def product_s(self, way: str, m: int, k: int, n: int) -> float:
         """Return the seconds of a plain product of these sides by ``way``."""
@@ -173,8 +191,15 @@ class _Clock:
         return best
 
 
+Told = Callable[[str], object]
+
+
 def measure(
-    dtype: str, threads: int, ways: tuple[str, ...] | None = None, grid: tuple[int, ...] = GRID
+    dtype: str,
+    threads: int,
+    ways: tuple[str, ...] | None = None,
+    grid: tuple[int, ...] = GRID,
+    told: Told = lambda _: None,
 ) -> ProductProfile:
     """Time plain products and sums: 15 to 45 seconds a type on one core, less on more.
 
@@ -190,8 +215,19 @@ def measure(
         Libraries beside our own; by default those that are loaded.
     grid : tuple of int, optional
         Sides on which to time plain products, ascending, at least two.
+    told : callable, optional
+        Called with what is being measured.
     """
-    ways = libraries.available() if ways is None else ways
+    with libraries_limited(threads):
+        return _measured(dtype, threads, libraries.available() if ways is None else ways, grid, told)
+
+
+def _measured(dtype: str, threads: int, ways: tuple[str, ...], grid: tuple[int, ...], told: Told) -> ProductProfile:
+    # Whoever only wants a kept profile needs no compiler.
+    from wavetank.kernels.products.combined import combined_product
+    from wavetank.kernels.products.fused import fused_product
+
+    began, others = time.perf_counter(), others_s()
     kind = np.dtype(dtype)
     largest = max(grid)
     rng = np.random.default_rng(0)
@@ -207,23 +243,21 @@ def measure(
             scheme = CLASSICAL if way == "own" else repeated(_times(m, k, n))
             return lambda: fused_product(left, right, target, scheme, threads)
 
-        def multiply() -> None:
-            with libraries.held_to(way, threads):
-                libraries.multiply(way, left, right, target)
-
-        return multiply
+        return lambda: libraries.multiply(way, left, right, target)
 
     names = (*ways, *OURS)
     rates = {way: np.zeros((len(grid),) * 3).tolist() for way in names}
     for i, m in enumerate(grid):
         for j, k in enumerate(grid):
             for p, n in enumerate(grid):
+                told(f"{dtype}, {threads} thread(s): {m} x {k} x {n}")
                 counts = 2.0 * m * k * n >= _LARGE_FLOPS
                 times = clock.times({way: call(way, m, k, n) for way in names}, counts, aside=ways[1:])
                 for way in names:
                     products = _times(m, k, n) if way == "block" else 1
                     rates[way][i][j][p] = 2.0 * m * k * n * products / float(np.median(times[way]))
     side = _TERM_SIDE * largest // max(GRID)
+    told(f"{dtype}, {threads} thread(s): sums of {side} x {side}")
     x, y, z = (np.resize(array, (side, side)) for array in (a, b, out))
     library = ways[0] if ways else "own"
 
@@ -231,8 +265,7 @@ def measure(
         if library == "own":
             fused_product(p, q, o, CLASSICAL, threads)
         else:
-            with libraries.held_to(library, threads):
-                libraries.multiply(library, p, q, o)
+            libraries.multiply(library, p, q, o)
 
     # What a scheme costs beyond its products, one after the other in the same round.
     twice = STRASSEN.power(2)
@@ -253,72 +286,108 @@ def measure(
     moved = (left + right + 2 * result + 3 * STRASSEN.rank) * half * half
     # Noise can make a difference negative; a hundredth of a nanosecond is less than any memory takes.
     least = 1e-11
+    now = others_s()
     return ProductProfile(
         dtype=dtype, threads=threads, grid=grid, rates=rates,
         term_s=max(float(np.median(fused["scheme"] - share * fused["products"])) / terms, least),
         pass_s=max(float(np.median(passes["scheme"] - STRASSEN.rank * passes["product"])) / moved, least),
-        spread=clock.spread, conditions=conditions_of(ways),
+        spread=clock.spread, versions=libraries.versions(ways), conditions=conditions_of(threads),
+        others_cores=0.0 if others is None or now is None else max(now - others, 0.0) / (time.perf_counter() - began),
     )  # fmt: skip
 
 
-def conditions_of(ways: tuple[str, ...]) -> dict[str, str]:
-    """Return what a profile of these libraries holds for: processor, cores, versions, and the BLAS kernels in use."""
-    return {"cpu": cpu_model(), "cores": str(usable_cores())} | libraries.conditions(ways)
+def conditions_of(threads: int) -> dict[str, str]:
+    """Return what a profile holds for: processor, cores, threads, numpy's BLAS, and variables that steer libraries."""
+    found = {"cpu": cpu_model(), "cores": str(usable_cores()), "threads": str(threads)}
+    return found | libraries.conditions(["numpy"])
 
 
-_KEPT: dict[tuple[str, ...], ProductProfile] = {}
+_KEPT: dict[tuple[str, int, Path | None], ProductProfile | None] = {}
+_ANY: dict[str, bool] = {}
 
 
-def cached(dtype: str, threads: int, folder: Path | None = None) -> ProductProfile:
-    """Return the profile measured earlier under the same conditions, or measure and keep it.
+def is_any_kept(dtype: str) -> bool:
+    """Return whether any profile of a type is in the store, whatever it holds for; looked up once a process."""
+    if dtype not in _ANY:
+        _ANY[dtype] = next(profiles.folder().glob(f"{_kind(dtype)}-*"), None) is not None
+    return _ANY[dtype]
 
-    Conditions are the processor, its cores, the libraries and their versions, the kernels that the BLAS uses, and
-    variables that make it use others.  A file that is damaged, of another version or of other conditions, and a folder
-    that cannot be written, only cost a new measurement.
+
+def kept(dtype: str, threads: int, folder: Path | None = None) -> ProductProfile | None:
+    """Return the profile that was measured and kept under the present conditions; None where there is none.
+
+    Nothing is measured, and a file that is no good counts as none.  What was found is used until the process ends or
+    :func:`forget` is called.
 
     Parameters
     ----------
     dtype : str
     threads : int
     folder : Path, optional
-        Where profiles are kept; the user's cache folder by default.
+        Of the store; see :mod:`wavetank.machine.profiles`.
     """
-    ways = libraries.available()
-    conditions = conditions_of(ways)
-    # The name keeps profiles of different conditions apart; what is in the file decides.
-    digest = hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16]
-    path = (folder or cache_folder()) / f"products-{dtype}-{threads}-{digest}.json"
-    key = (str(path),)
-    if key in _KEPT:
-        return _KEPT[key]
-    profile = _read(path, ways, conditions)
-    if profile is None:
-        profile = measure(dtype, threads, ways)
-        _write(path, profile)
-    _KEPT[key] = profile
-    return profile
+    key = (dtype, threads, folder)
+    if key not in _KEPT:
+        # To look is cheap where nobody ever measured; to ask the libraries what they are is not.
+        _KEPT[key] = _read(dtype, threads, folder) if folder is not None or is_any_kept(dtype) else None
+    return _KEPT[key]
 
 
-def _read(path: Path, ways: tuple[str, ...], conditions: Mapping[str, str]) -> ProductProfile | None:
+def forget() -> None:
+    """Look at the store again when the next profile is wanted."""
+    _KEPT.clear()
+    _ANY.clear()
+
+
+def keep(profile: ProductProfile, folder: Path | None = None) -> Path | None:
+    """Keep a profile for later processes, and use it in this one.
+
+    Returns
+    -------
+    Path or None
+        None, after a warning, where no file can be written.
+
+    Raises
+    ------
+    BadValueError
+        If the machine was too busy while it was measured: what is kept already stays.
+    """
+    if profile.disturbed:
+        raise BadValueError(
+            f"The machine was busy while products were measured: {profile.disturbed}.",
+            given=f"{profile.dtype}, {profile.threads} thread(s)",
+            hint="stop what else runs and measure again; until then products go by what was kept or shipped before",
+        )
+    content = asdict(profile)
+    conditions = content.pop("conditions")
+    path = profiles.keep(profiles.Profile(_kind(profile.dtype), PROFILE_VERSION, conditions, content), folder)
+    forget()
+    if path is None:
+        _KEPT[profile.dtype, profile.threads, folder] = profile
+        _ANY[profile.dtype] = True
+    return path
+
+
+def _kind(dtype: str) -> str:
+    return f"products-{dtype}"
+
+
+def _read(dtype: str, threads: int, folder: Path | None) -> ProductProfile | None:
+    found = profiles.read(_kind(dtype), PROFILE_VERSION, conditions_of(threads), folder)
+    return None if found is None else profile_of(found)
+
+
+def profile_of(found: profiles.Profile) -> ProductProfile | None:
+    """Return what a kept profile says; None where it says what no measurement can give."""
     try:
-        kept = json.loads(path.read_text())
-        if kept["version"] != PROFILE_VERSION or kept["conditions"] != conditions:
-            return None
-        profile = ProductProfile(**{**kept, "grid": tuple(kept["grid"])})
+        given = dict(found.content)
+        profile = ProductProfile(**{**given, "grid": tuple(given["grid"]), "conditions": dict(found.conditions)})
         shape = (len(profile.grid),) * 3
-        rates = [np.asarray(profile.rates[way], dtype=float) for way in (*OURS, *ways)]
-        sound = all(table.shape == shape and bool((table > 0).all()) for table in rates)
-        sound = sound and profile.term_s > 0 and profile.pass_s > 0 and profile.spread >= 0
+        rates = [np.asarray(table, dtype=float) for table in profile.rates.values()]
+        sound = len(profile.grid) > 1 and list(profile.grid) == sorted(set(profile.grid)) and profile.grid[0] > 0
+        sound = sound and set(OURS) <= set(profile.rates) and isinstance(profile.versions, dict)
+        sound = sound and all(table.shape == shape and bool((table > 0).all()) for table in rates)
+        sound = sound and profile.term_s > 0 and profile.pass_s > 0 and profile.spread >= 0 and not profile.disturbed
         return profile if sound else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _write(path: Path, profile: ProductProfile) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as part:
-            json.dump(asdict(profile), part)
-        Path(part.name).replace(path)
-    except OSError:
-        return

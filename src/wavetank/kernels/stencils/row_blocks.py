@@ -62,7 +62,7 @@ def form_of(pattern: Stencil, dtype: DTypeLike) -> Form:
     """Choose the form that evaluates a pattern with the fewest operations."""
     kind = np.dtype(dtype)
     radius = pattern.radius
-    factors = _column_and_row(pattern)
+    factors = column_and_row(pattern)
     if factors is None:
         width = _register_bytes()
         # Twelve sums at a time: as many as leave registers for cells and weights, enough to hide the units' latency.
@@ -79,7 +79,7 @@ def form_of(pattern: Stencil, dtype: DTypeLike) -> Form:
     return Form(key, rows, np.concatenate([column, row]), 2 * (4 * radius + 1))
 
 
-def _column_and_row(pattern: Stencil) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+def column_and_row(pattern: Stencil) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Return column and row whose outer product is the box, to a few roundings of float64; None if there are none."""
     if pattern.shape != "box" or pattern.radius == 0:
         return None

@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of
 from wavetank.kernels.given import array_of, is_tensor
-from wavetank.kernels.machine import require_memory, usable_cores
+from wavetank.kernels.machine import require_memory
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.row_blocks import Form, blocks, form_of
 from wavetank.kernels.stencils.temporal import PAGE_BYTES, Tile, buffer_bytes, pitch_bytes, run_pass, tiles_of
 from wavetank.kernels.stream_stores import LINE_BYTES
+from wavetank.machine.threads import allowed_threads
 from wavetank.settings import setting
 
 # Buffered rows of a thread, with the rows that pass by, stay within a second-level cache of 1 MiB.
@@ -82,7 +83,7 @@ def stencil(
     boundary : str
         ``dirichlet`` (the outermost ``radius`` rows and columns are kept), ``periodic`` or ``reflect``.
     threads : int, optional
-        All cores by default.
+        At most so many; all that :func:`~wavetank.machine.threads.allowed_threads` allows by default.
     out : ndarray, optional
         Where to write; of the grid's shape and type and apart from it in memory.  Not with a grid on a GPU.
 
@@ -112,7 +113,7 @@ def stencil(
 class StencilSweep:
     """The blocked sweep; see :func:`stencil`."""
 
-    threads: int = setting(0, says="threads; 0 for all cores", low=0, high=1024)
+    threads: int = setting(0, says="threads at most; 0 for all that limits allow", low=0, high=1024)
     depth: int = setting(0, says="sweeps a pass over memory; 0 to choose by stencil", low=0, high=_MAX_DEPTH)
     columns: int = setting(0, unit="cells", says="most columns of a strip; 0 to choose by cache size", low=0, high=1e9)
 
@@ -175,9 +176,9 @@ class StencilSweep:
         most = _CACHE_BYTES // (item * (depth * (rows + 2 * radius) + rows)) // 64 * 64
         columns = self.columns or max(most, 256)
         if self.threads:
-            return Blocking(depth, columns, min(self.threads, shape[0]))
+            return Blocking(depth, columns, min(allowed_threads(self.threads), shape[0]))
         worth = min(shape[0] * shape[1] // _CELLS_WORTH_A_THREAD, shape[0] // (4 * depth * radius + 1))
-        return Blocking(depth, columns, max(1, min(usable_cores(), worth)))
+        return Blocking(depth, columns, max(1, min(allowed_threads(), worth)))
 
     def _passes(
         self,
@@ -193,7 +194,12 @@ class StencilSweep:
         addresses = blocks(form.key, form.rows)
         height, width = old.shape
         columns = min(blocking.columns, width)
-        bands = max(blocking.threads, min(-(-height * columns * blocking.depth // _CALL_UPDATES), height))
+        # Also cut for threads that a limit of the user's keeps from helping: what they find does not depend on it.
+        bands = max(
+            blocking.threads,
+            min(self.threads, height),
+            min(-(-height * columns * blocking.depth // _CALL_UPDATES), height),
+        )
         tiles = tiles_of((height, width), bands, blocking.columns)
         most = max(tile.right - tile.left for tile in tiles)
         pitch = pitch_bytes(most, blocking.depth, radius, old.itemsize)

@@ -48,7 +48,7 @@ class Tile(NamedTuple):
 
 
 @compiled(nogil=True)
-def _stream_row(target: int, source: int, count: int) -> None:
+def stream_row(target: int, source: int, count: int) -> None:
     """Copy a row's bytes past the caches; what does not fill a line is stored plainly."""
     head = min((LINE_BYTES - target % LINE_BYTES) % LINE_BYTES, count)
     move_bytes(target, source, head)
@@ -277,7 +277,7 @@ def run_pass(
                             move_bytes(place, outs[k], head)
                             move_bytes(place + head + whole, outs[k] + head + whole, stop - head - whole)
                         elif streaming:
-                            _stream_row(place, outs[k], stop)
+                            stream_row(place, outs[k], stop)
                         else:
                             move_bytes(place, outs[k], stop)
                     if boundary == DIRICHLET:

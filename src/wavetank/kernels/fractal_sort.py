@@ -239,7 +239,7 @@ def _count_pair(words: NDArray[np.uint64], first: np.uint64, second: np.uint64, 
     lane = (_ONE << most) + ((_ONE << most) - _ONE)
     # A lane of the sum must not run over.
     length = 255 if bits == 8 else _COMPARE_BLOCK
-    total = 0
+    total: Any = 0
     for start in range(0, words.size, length):
         block = words[start : min(start + length, words.size)]
         found, wrong = np.uint64(0), np.uint64(0)

@@ -15,6 +15,7 @@ from wavetank.kernels.stencils import sweep as sweep_module
 from wavetank.kernels.stencils.pattern import BOUNDARIES, STENCILS, Stencil
 from wavetank.kernels.stencils.reference import reference_sweep
 from wavetank.kernels.stencils.sweep import StencilSweep, aligned_grid, stencil
+from wavetank.kernels.stencils.temporal import run_pass
 
 RNG = np.random.default_rng(7)
 MIXED = Stencil.from_matrix(np.where(RNG.random((5, 5)) < 0.4, RNG.standard_normal((5, 5)) / 3, 0))
@@ -366,3 +367,33 @@ def test_an_interrupt_ends_a_long_sweep_and_leaves_nothing_behind(threads):
     assert float(took) < 30
     assert float(idle) < 0.1
     assert right == "True"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("steps", [1, 7])
+def test_no_call_does_more_than_an_interrupt_may_wait_for(threads, steps, monkeypatch):
+    limit, seen = 1 << 13, []
+
+    def recorded(*given):
+        top, bottom, left, right, depth = given[8:13]
+        seen.append((bottom - top) * (right - left) * depth)
+        run(*given)
+
+    run = sweep_module.run_pass
+    monkeypatch.setattr(sweep_module, "_CALL_UPDATES", limit)
+    monkeypatch.setattr(sweep_module, "run_pass", recorded)
+    grid = grid_of((300, 64))
+    found = stencil(grid, MIXED, steps, threads=threads)
+    # A band is as many whole rows as come nearest.
+    assert max(seen) <= limit + 64 * steps
+    assert close(found, reference_sweep(grid, MIXED, steps))
+
+
+def test_patterns_share_one_compiled_pass():
+    before = len(run_pass.signatures)
+    grid = grid_of((40, 70))
+    for number in range(6):
+        weights = np.random.default_rng(number).random((5, 5)) * (np.random.default_rng(number).random((5, 5)) < 0.6)
+        pattern = Stencil.from_matrix(weights / 9)
+        assert close(stencil(grid, pattern, 2), reference_sweep(grid, pattern, 2))
+    assert len(run_pass.signatures) <= before + 1

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from wavetank.errors import BadValueError, missing_extra
-from wavetank.kernels.cuda import require_torch
 from wavetank.sim.compiled import compiled
 
 
@@ -139,36 +138,6 @@ class PyarrowSort(NumpySort):
         def call() -> tuple[object, object]:
             order = pyarrow.compute.array_sort_indices(array)
             return array.take(order), order
-
-        return call
-
-    def scratch_bytes(self, n: int, dtype: DTypeLike) -> int:
-        """Return the indices."""
-        return 8 * n
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchSort(NumpySort):
-    """``torch.sort``, on all threads that torch takes; it returns indices, too, and cannot leave them out."""
-
-    def sort(self, keys: NDArray[Any]) -> NDArray[Any]:
-        """Return the sorted keys."""
-        return np.asarray(self.prepare(keys)())
-
-    def prepare(self, keys: NDArray[Any]) -> Callable[[], object]:
-        """Return the call to time: the tensor shares the keys' memory where they may be written, else it is a copy."""
-        torch = require_torch("The contender torch-sort")
-        tensor = torch.from_numpy(keys if keys.flags.writeable else keys.copy())
-        return lambda: torch.sort(tensor)[0].numpy()
-
-    def prepare_pairs(self, keys: NDArray[Any]) -> Callable[[], object]:
-        """Return the call to time: torch's stable sort, which gives keys and indices."""
-        torch = require_torch("The contender torch-sort")
-        tensor = torch.from_numpy(keys if keys.flags.writeable else keys.copy())
-
-        def call() -> tuple[object, object]:
-            found = torch.sort(tensor, stable=True)
-            return found[0].numpy(), found[1].numpy()
 
         return call
 

@@ -10,7 +10,7 @@ from wavetank.kernels.peers import CountingSort, NumpySort
 from wavetank.kernels.studies.sort_integers import DISTRIBUTIONS
 from wavetank.kernels.studies.sort_pairs import SortPairs
 
-SYSTEMS = tuple(name for name in SortPairs.systems if name not in ("pyarrow-sort", "torch-sort"))
+SYSTEMS = tuple(name for name in SortPairs.systems if name != "pyarrow-sort")
 
 
 def test_every_system_sorts_every_distribution_stably(tmp_path):

@@ -64,7 +64,7 @@ class SortIntegers(TimingStudy):
     baseline = "numpy-sort"
     systems: ClassVar[tuple[str, ...]] = (
         "fractal-sort", "fractal-sort-one", "fractal-sort-full", "numpy-sort", "numpy-stable-sort", "polars-sort",
-        "pyarrow-sort", "torch-sort", "duckdb-sort", "counting-sort", "radix-sort",
+        "pyarrow-sort", "duckdb-sort", "counting-sort", "radix-sort",
     )  # fmt: skip
     cases_by = "keys"
     metrics = (
@@ -121,7 +121,7 @@ class SortIntegers(TimingStudy):
             "share_of_copy and copies hold a contender against a copy that reads and writes every key once, timed in "
             "the same round with one thread, which saturates the memory of most small machines.",
             "share_of_limit holds it against a copy by all threads, measured once for this machine.",
-            "Contenders use as many threads as they do by default: fractal-sort, polars, torch and DuckDB all of them; "
+            "Contenders use as many threads as they do by default: fractal-sort, polars and DuckDB all of them; "
             "fractal-sort-one, numpy, Arrow and the textbook sorts one.",
             "A column of a few MB stays in cache: compare sizes well beyond it.",
             cached().note(),
@@ -169,5 +169,5 @@ class SortIntegers(TimingStudy):
 
 
 ONE_THREAD = ("numpy-sort", "numpy-stable-sort", "pyarrow-sort")
-LIBRARIES = (*ONE_THREAD, "polars-sort", "torch-sort", "duckdb-sort")
+LIBRARIES = (*ONE_THREAD, "polars-sort", "duckdb-sort")
 ONE_OF_OURS = "fractal-sort-one"

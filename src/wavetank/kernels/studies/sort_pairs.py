@@ -34,7 +34,7 @@ class SortPairs(SortIntegers):
     name = "sort-pairs"
     systems: ClassVar[tuple[str, ...]] = (
         "fractal-sort", "fractal-sort-one", "fractal-sort-full", "numpy-sort", "polars-sort", "pyarrow-sort",
-        "torch-sort", "duckdb-sort",
+        "duckdb-sort",
     )  # fmt: skip
 
     size_mb: int = setting(16, unit="MB", says="of keys (10^6 bytes); ids of 8 bytes come on top", low=1, high=16_000)

@@ -241,7 +241,7 @@ class WormholeStencil:
         grid = np.ascontiguousarray(grid)
         check_grid(grid, pattern, "dirichlet")
         self._check(grid, pattern, "dirichlet")
-        threads = allowed_threads(threads)
+        threads = allowed_threads(threads or None)
         require_memory(grid.nbytes + threads * 8 * _STAGE_BYTES, "Preparing tiles for a card")
         if self.mapping == "matmul":
             return _rows_part(grid, pattern, threads)

@@ -1,6 +1,9 @@
 """FractalSort gives numpy's order for every type and distribution, counts exactly and leaves its input alone."""
 
+import subprocess
+import sys
 import tracemalloc
+from contextlib import contextmanager
 
 import hypothesis.extra.numpy as arrays
 import numpy as np
@@ -9,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.kernels import fractal_sort, machine
+from wavetank.kernels import fractal_sort, hot_keys, machine, paged_sort
+from wavetank.kernels.crew import crew_of
 from wavetank.kernels.fractal_sort import FractalSort, reference_sort, sort, sort_pairs
 from wavetank.kernels.key_codec import decoded, encoded
 
@@ -536,3 +540,87 @@ def test_falling_pairs_are_turned_with_equal_keys_in_the_order_given(dtype, repe
         order = np.argsort(keys, kind="stable")
         assert np.array_equal(found, keys[order])
         assert np.array_equal(moved, order if ids is None else ids[order])
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize(("first", "second"), [(3, 3), (0, 1), (1, 0x80), (0x7F, 0xFF), (0, 0xFF), (0xAA, 0x55)])
+@pytest.mark.parametrize("skip", [0, 1, 3])
+def test_one_or_two_keys_are_counted_word_by_word(bits, first, second, skip):
+    dtype = np.dtype(f"uint{bits}")
+    pair = np.array([first, second], dtype) * dtype.type(1 if bits == 8 else 257 if bits == 16 else 65537)
+    keys = pair[np.random.default_rng(bits).integers(0, 2, 40_009)][skip:]
+    distinct = np.unique(pair)
+    with crew_of(1) as crew:
+        found = fractal_sort._count_two(keys, distinct, crew, 2)
+        assert np.array_equal(found, [np.count_nonzero(keys == key) for key in distinct])
+        for place in (0, 17, 20_000, keys.size - 1):
+            other = keys.copy()
+            other[place] ^= dtype.type(1 << (bits - 2))
+            if other[place] not in distinct:
+                assert fractal_sort._count_two(other, distinct, crew, 2) is None
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "zipf", "sorted", "reversed", "constant", "two-valued", "one hot"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.float64])
+@pytest.mark.parametrize("fast_paths", [True, False])
+def test_no_call_handles_more_keys_than_an_interrupt_may_wait_for(
+    dtype, distribution, fast_paths, make_keys, monkeypatch, small_parts
+):
+    limit, seen = 20_000, []
+    monkeypatch.setattr(paged_sort, "_KEYS_OF_A_CALL", limit)
+    monkeypatch.setattr(fractal_sort, "_KEYS_WORTH_A_TABLE", {1: 1, 2: 1})
+
+    @contextmanager
+    def recording(threads):
+        with crew_of(threads) as crew:
+
+            def run(function, calls):
+                listed = list(calls)
+                for call in listed:
+                    if function is paged_sort.expand:
+                        seen.append(call[4] - call[3])
+                    elif function is hot_keys._weave:
+                        seen.append(call[6] - call[5])
+                    elif function is paged_sort._sort_pages:
+                        seen.append(0)
+                    else:
+                        seen.append(next(each for each in call if isinstance(each, np.ndarray)).size - 1)
+                return crew(function, listed)
+
+            yield run
+
+    monkeypatch.setattr(fractal_sort, "crew_of", recording)
+    keys = make_keys(distribution, 150_000, dtype)
+    sorter = FractalSort(threads=2, fast_paths=fast_paths)
+    np.testing.assert_array_equal(sorter.sort(keys), by_numpy(keys))
+    assert max(seen) <= limit
+    assert np.array_equal(sorter.sort_pairs(keys)[1], np.argsort(keys, kind="stable"))
+    assert max(seen) <= limit
+
+
+INTERRUPTED = """
+import signal, threading, time
+import numpy as np
+from wavetank.kernels.fractal_sort import FractalSort
+sorter = FractalSort(threads=THREADS, fast_paths=False)
+small = np.random.default_rng(0).integers(0, 2**63, 300_000, dtype=np.uint64)
+sorter.sort(small)
+large = np.resize(small * np.uint64(0x9E3779B97F4A7C15), 60_000_000)
+threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)).start()
+try:
+    while True:
+        sorter.sort(large)
+except KeyboardInterrupt:
+    used = time.process_time()
+    time.sleep(0.5)
+    print(time.process_time() - used, np.array_equal(sorter.sort(small), np.sort(small)))
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_after_an_interrupt_nothing_works_on_and_the_next_sort_is_right(threads):
+    script = INTERRUPTED.replace("THREADS", str(threads))
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    idle, right = ended.stdout.split()
+    assert float(idle) < 0.1
+    assert right == "True"

@@ -17,8 +17,8 @@ Differs from the source:
    Where the sample holds a few dozen keys at most, each place has two tables that take turns.
 4. The tables start at different offsets within a page of memory; at equal ones equal keys stall.
 5. Keys are counted by their raw bits; sign and float order are applied when the counts are expanded, at no cost a key.
-6. Where the sample holds few distinct keys they are counted by vector compares; a key that was not sampled makes the
-   sort fall back to the full count.
+6. Where the sample holds few distinct keys they are counted by vector compares, one or two of them word by word; a key
+   that was not sampled makes the sort fall back to the full count.
 7. Short inputs are sorted by numpy: clearing a table of 65,536 counters would cost more than the sort.
 8. The stable sort with row ids partitions and then sorts in cache, at any width: one scatter to 65,536 places at once
    is slower than two to a few hundred.
@@ -39,17 +39,20 @@ from wavetank.kernels.crew import Crew, crew_of, parts_of
 from wavetank.kernels.given import array_of, is_tensor
 from wavetank.kernels.hot_keys import hot_keys, sort_with_hot_keys
 from wavetank.kernels.key_codec import UNSIGNED, codec_for, decoded, encoded
-from wavetank.kernels.machine import require_memory, usable_cores
+from wavetank.kernels.machine import require_memory
 from wavetank.kernels.paged_sort import (
     WORD_COPIES,
     copy_if_falling,
     copy_if_rising,
     expand,
+    pieces_of,
     sample_of,
     sort_wide,
     turn,
+    waves,
     wide_scratch_bytes,
 )
+from wavetank.machine.threads import allowed_threads
 from wavetank.sim.compiled import compiled
 
 STREAMS = 4
@@ -74,6 +77,7 @@ _KEYS_WORTH_MANY_TABLES = 1 << 23
 _LOW_BYTE = np.uint64(0xFF)
 _LOW_HALF = np.uint64(0xFFFF)
 _BYTE, _HALF = np.uint64(8), np.uint64(16)
+_ONE = np.uint64(1)
 
 
 @compiled(nogil=True)
@@ -220,9 +224,68 @@ def _count_matches(keys: NDArray[Any], values: NDArray[Any], counts: NDArray[np.
     return True
 
 
+@compiled(nogil=True)
+def _count_pair(words: NDArray[np.uint64], first: np.uint64, second: np.uint64, copies: np.uint64, bits: int) -> int:
+    """Count ``second`` in words full of two keys of ``bits`` bits; -1 at the first block that holds another key.
+
+    The keys may be the same.  ``copies`` turns a key into a word filled with it.
+    """
+    differ = first ^ second
+    place = np.uint64(0)
+    while differ >> place > _ONE and not (differ >> place) & _ONE:
+        place += _ONE
+    ours, others = first * copies, differ * copies
+    most = np.uint64(bits - 1)
+    lane = (_ONE << most) + ((_ONE << most) - _ONE)
+    # A lane of the sum must not run over.
+    length = 255 if bits == 8 else _COMPARE_BLOCK
+    total: Any = 0
+    for start in range(0, words.size, length):
+        block = words[start : min(start + length, words.size)]
+        found, wrong = np.uint64(0), np.uint64(0)
+        for i in range(block.size):
+            apart = block[i] ^ ours
+            # In each lane: one where the bit in which the two differ is that of the second, then all bits or none.
+            flags = (apart >> place) & copies
+            wrong |= apart ^ ((((flags << most) << _ONE) - flags) & others)
+            found += flags
+        if wrong:
+            return -1
+        while found:
+            total += np.int64(found & lane)
+            found = (found >> most) >> _ONE
+    return total
+
+
+def _count_two(raw: NDArray[Any], distinct: NDArray[Any], crew: Crew, threads: int) -> NDArray[np.int64] | None:
+    """Return how often each of one or two ``distinct`` keys occurs in ``raw``, None if others occur, too.
+
+    Whole words are compared, so memory decides.
+    """
+    bits, in_word = 8 * raw.itemsize, 8 // raw.itemsize
+    head = min(-raw.ctypes.data % 8 // raw.itemsize, raw.size)
+    tail = raw.size - (raw.size - head) % in_word
+    words, strays = raw[head:tail].view(np.uint64), np.concatenate((raw[:head], raw[tail:]))
+    first, second = np.uint64(distinct[0]), np.uint64(distinct[-1])
+    copies = WORD_COPIES[raw.itemsize]
+    # A first look ends it for keys that the sample has missed.
+    found = [_count_pair(words[:_COMPARE_BLOCK], first, second, copies, bits)]
+    if found[0] >= 0:
+        pieces = pieces_of(words.size, threads)
+        found = crew(_count_pair, [(words[a:b], first, second, copies, bits) for a, b in pieces])
+    if min(found) < 0 or not np.isin(strays, distinct).all():
+        return None
+    if distinct.size == 1:
+        return np.array([raw.size])
+    seconds = sum(found) + int((strays == distinct[-1]).sum())
+    return np.array([raw.size - seconds, seconds])
+
+
 def _count_few(raw: NDArray[Any], distinct: NDArray[Any], crew: Crew, threads: int) -> NDArray[np.int64] | None:
     """Return how often each of the few ``distinct`` keys occurs in ``raw``, None if others occur, too."""
-    parts = parts_of(raw.size, threads)
+    if distinct.size <= 2:
+        return _count_two(raw, distinct, crew, threads)
+    parts = pieces_of(raw.size, threads)
     counts = np.zeros((len(parts), distinct.size), np.int64)
     complete = crew(_count_matches, [(raw[a:b], distinct, counts[i]) for i, (a, b) in enumerate(parts)])
     return counts.sum(axis=0) if all(complete) else None
@@ -250,7 +313,8 @@ def _count_all(
     full = (1 << counter_bits) - 1
     tables = np.zeros((len(parts), rows, size + 8 * _TABLE_GAP_BYTES // counter_bits), counter)
     totals = np.zeros((len(parts), size), np.uint32)
-    crew(_count_part, [(words[a:b], tables[i], full, totals[i]) for i, (a, b) in enumerate(parts)])
+    for wave in waves(parts):
+        crew(_count_part, [(words[a:b], tables[i], full, totals[i]) for i, a, b in wave])
     counts: NDArray[np.uint64] = totals.sum(axis=0, dtype=np.uint64)
     counts += np.bincount(strays, minlength=size).astype(np.uint64)
     return counts
@@ -263,7 +327,7 @@ class FractalSort:
     Parameters
     ----------
     threads : int, optional
-        Threads to use; all usable cores by default.  The result does not depend on it.
+        Threads to use at most; all that the user's limits allow by default.  The result does not depend on it.
     counter_bits : {16, 32}, optional
         Width of the hot counters for keys of up to 16 bits; by default 16 where a sample of the keys hardly repeats
         itself, else 32.
@@ -452,7 +516,7 @@ class FractalSort:
         return (2 if item <= 2 else 6) * n * item
 
     def _threads(self) -> int:
-        return usable_cores() if self.threads is None else self.threads
+        return allowed_threads(self.threads)
 
     def _sort(self, raw: NDArray[Any], out: NDArray[Any], dtype: np.dtype[Any], crew: Crew) -> None:
         """Sort the bits ``raw`` of keys of type ``dtype`` into ``out``."""
@@ -494,7 +558,7 @@ class FractalSort:
             if self.fast_paths and copy_if_rising(raw, out, codec, crew, threads):
                 if ours:
                     return out.view(array.dtype), ids
-                crew(np.copyto, [(out_ids[a:b], ids[a:b]) for a, b in parts_of(ids.size, threads)])
+                crew(np.copyto, [(out_ids[a:b], ids[a:b]) for a, b in pieces_of(ids.size, threads)])
             elif self.fast_paths and copy_if_falling(raw, out, codec, crew, threads):
                 turn(raw, ids, out, out_ids, crew, threads)
             else:
@@ -504,7 +568,7 @@ class FractalSort:
     def _expand(self, out: NDArray[Any], values: NDArray[Any], counts: NDArray[Any], crew: Crew) -> None:
         ends = counts.cumsum(dtype=np.uint64)
         copies = WORD_COPIES[out.itemsize]
-        crew(expand, [(out, values, ends, a, b, copies) for a, b in parts_of(out.size, self._threads())])
+        crew(expand, [(out, values, ends, a, b, copies) for a, b in pieces_of(out.size, self._threads())])
 
 
 @cache

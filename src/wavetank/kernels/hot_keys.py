@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.kernels.crew import Crew, parts_of
+from wavetank.kernels.crew import Crew
 from wavetank.kernels.key_codec import Codec, encode
-from wavetank.kernels.paged_sort import sample_of, sort_wide
+from wavetank.kernels.paged_sort import pieces_of, sample_of, sort_wide
 from wavetank.sim.compiled import compiled
 
 _SLOT_BITS = 10
@@ -149,12 +149,12 @@ def sort_with_hot_keys(
     codec, crew, threads
         As for :func:`wavetank.kernels.paged_sort.sort_wide`.
     """
-    parts = parts_of(keys.size, threads)
+    parts = pieces_of(keys.size, threads)
     counts = np.zeros((len(parts), 4, hot.slots.size), np.int64)
     kept = crew(_part, [(keys[a:b], hot.slots, out[a:b], counts[i]) for i, (a, b) in enumerate(parts)])
     rest = np.concatenate([out[a : a + count] for (a, _), count in zip(parts, kept, strict=True)])
     if rest.size:
         sort_wide(rest, out[: rest.size], codec, crew, threads, spent=True)
-        crew(np.copyto, [(rest[a:b], out[a:b]) for a, b in parts_of(rest.size, threads)])
+        crew(np.copyto, [(rest[a:b], out[a:b]) for a, b in pieces_of(rest.size, threads)])
     values, times = hot.slots[hot.taken], counts.sum(axis=(0, 1))[hot.taken]
     crew(_weave, [(out, rest, values, times, codec, a, b) for a, b in parts])

@@ -19,13 +19,14 @@ Differs from the source:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.kernels.crew import Crew, parts_of
+from wavetank.kernels.crew import Crew, cuts, parts_of
 from wavetank.kernels.key_codec import Codec, decode, decoded_bits, encode, identity
 from wavetank.kernels.stream_stores import LINE_BYTES, copy_line, fence, store_line
 from wavetank.sim.compiled import compiled
@@ -45,6 +46,8 @@ _INSERTION = 24
 _TREND_BLOCK = 2048
 _GOLDEN = (5**0.5 - 1) / 2
 _MAX_DIGIT = 11
+# Keys of one compiled call, a tenth of a second or so: an interrupt is noticed between calls.
+_KEYS_OF_A_CALL = 1 << 24
 _ONE = np.uint64(1)
 WORD_COPIES = {
     1: np.uint64(0x0101_0101_0101_0101),
@@ -232,7 +235,7 @@ def _partition(
     """Move the codes of ``keys`` (and ``ids`` unless None) to their pages, in the order they come in.
 
     ``page_of[prefix]`` is the page of a key (None: each prefix is a page), ``starts[page]`` where this thread's share
-    of it begins in ``out``; ``lines`` holds a line a page.
+    of it begins in ``out``, and afterwards where the next key goes; ``lines`` holds a line a page.
     """
     # Addresses are taken once: in the loop they would touch the arrays' reference counts, which threads share.
     stream = _stream(out, lines)
@@ -254,6 +257,7 @@ def _partition(
         _put_rest(page, heads[b], starts[b], out, lines, stream)
         if out_ids is not None:
             _put_rest(page, heads[b], starts[b], out_ids, id_lines, id_stream)
+    starts[:] = heads
     fence()
 
 
@@ -263,14 +267,13 @@ def _scatter(
     page_of: Any, starts: NDArray[np.uint64], out: NDArray[Any], out_ids: Any,
 ) -> None:  # fmt: skip
     """Do what :func:`_partition` does without lines of its own: the cache collects those of a few hundred pages."""
-    heads = starts.copy()
     for i in range(keys.size):
         code = encode(np.uint64(keys[i]), codec)
         page = (code - low) >> shift
         if page_of is not None:
             page = np.uint64(page_of[page])
-        at = heads[page]
-        heads[page] = at + _ONE
+        at = starts[page]
+        starts[page] = at + _ONE
         out[at] = out.dtype.type(code)
         if out_ids is not None:
             out_ids[at] = ids[i]
@@ -425,13 +428,19 @@ def copy_if_rising(keys: NDArray[Any], out: NDArray[Any], codec: Codec, crew: Cr
     Keys in no order cost each thread one block.
     """
     # Neighbouring parts share a key, so that the step between them is seen too.
-    parts = parts_of(keys.size, threads)
+    # A few keys in no order end it before more is copied.
+    if not _copy_if_rising(keys[:_TREND_BLOCK], 0, out[:_TREND_BLOCK], codec):
+        return False
+    parts = pieces_of(keys.size, threads)
     return all(crew(_copy_if_rising, [(keys[max(a - 1, 0) : b], min(a, 1), out[a:b], codec) for a, b in parts]))
 
 
 def copy_if_falling(keys: NDArray[Any], out: NDArray[Any], codec: Codec, crew: Crew, threads: int) -> bool:
     """Copy ``keys`` backwards to ``out`` if they never rise in order; else ``out`` is left in no known state."""
-    n, parts = keys.size, parts_of(keys.size, threads)
+    n = keys.size
+    if not _copy_if_falling(keys[:_TREND_BLOCK], 0, out[n - min(n, _TREND_BLOCK) :], codec):
+        return False
+    parts = pieces_of(n, threads)
     calls = [(keys[max(a - 1, 0) : b], min(a, 1), out[n - b : n - a], codec) for a, b in parts]
     return all(crew(_copy_if_falling, calls))
 
@@ -450,7 +459,7 @@ def turn(
     """Write ``keys``, which never rise in order, in ascending order to ``out``; equal ones keep their ids' order."""
     n = keys.size
     # A part ends where a run ends, so that no run of equal keys is split.
-    edges = [0, *(_run_end(keys, stop) for _, stop in parts_of(n, threads))]
+    edges = [0, *(_run_end(keys, stop) for _, stop in pieces_of(n, threads))]
     crew(_turn, [(keys[a:b], ids[a:b], out[n - b : n - a], out_ids[n - b : n - a]) for a, b in pairwise(edges)])
 
 
@@ -482,6 +491,22 @@ def sort_wide(
     _sort(keys, ids, out, out_ids, codec, codec, crew, threads, (keys, None) if spent else None)
 
 
+def waves(parts: list[tuple[int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    """Yield pieces (part, start, stop) of all parts, one of each at a time, so short that Ctrl-C need not wait long.
+
+    A part whose pieces must follow each other has one of them in every wave.
+    """
+    longest = max((stop - start for start, stop in parts), default=0)
+    count = max(1, -(-longest // _KEYS_OF_A_CALL))
+    for piece in range(count):
+        yield [(i, a + (b - a) * piece // count, a + (b - a) * (piece + 1) // count) for i, (a, b) in enumerate(parts)]
+
+
+def pieces_of(n: int, threads: int) -> list[tuple[int, int]]:
+    """Split ``range(n)`` into neighbouring ranges, at least one a thread, so short that Ctrl-C need not wait long."""
+    return cuts(n, max(len(parts_of(n, threads)), -(-n // _KEYS_OF_A_CALL)))
+
+
 Spare = tuple[NDArray[Any], NDArray[np.int64] | None]
 
 
@@ -495,7 +520,8 @@ def _sort(
     """
     n, item = keys.size, keys.itemsize
     parts = parts_of(n, threads)
-    spans = crew(_span, [(keys[start:stop], codec) for start, stop in parts])
+    pieces = pieces_of(n, threads)
+    spans = crew(_span, [(keys[start:stop], codec) for start, stop in pieces])
     low = np.uint64(min(low for low, _ in spans))
     span = int(max(high for _, high in spans)) - int(low)
     if span == 0:
@@ -505,23 +531,25 @@ def _sort(
         return
     if ids is None and span < _DENSE and n * item > PAGE_BYTES:
         counts = np.zeros((len(parts), 4, span + 1), np.uint32)
-        crew(_count, [(keys[a:b], codec, low, np.uint64(0), counts[i]) for i, (a, b) in enumerate(parts)])
+        for wave in waves(parts):
+            crew(_count, [(keys[a:b], codec, low, np.uint64(0), counts[i]) for i, a, b in wave])
         ends = counts.sum(axis=(0, 1), dtype=np.uint64).cumsum(dtype=np.uint64)
         values = decoded_bits(low + np.arange(span + 1, dtype=np.uint64), final).astype(out.dtype)
-        crew(expand, [(out, values, ends, start, stop, WORD_COPIES[item]) for start, stop in parts])
+        crew(expand, [(out, values, ends, start, stop, WORD_COPIES[item]) for start, stop in pieces])
         return
     if np.may_share_memory(keys, out):
         # A page of a caller, which lent the memory; what is in it is spent once the page is partitioned.
         page_keys, page_ids = spare or (np.empty_like(keys), None if ids is None else np.empty_like(ids))
-        crew(np.copyto, [(page_keys[a:b], keys[a:b]) for a, b in parts])
+        crew(np.copyto, [(page_keys[a:b], keys[a:b]) for a, b in pieces])
         if ids is not None and page_ids is not None:
-            crew(np.copyto, [(page_ids[a:b], ids[a:b]) for a, b in parts])
+            crew(np.copyto, [(page_ids[a:b], ids[a:b]) for a, b in pieces])
             ids = page_ids[:n]
         keys = page_keys[:n]
 
     shift, even = _prefix_shift(keys, codec, low, span)
     counts = np.zeros((len(parts), 4, (span >> int(shift)) + 1), np.uint32)
-    crew(_count, [(keys[a:b], codec, low, shift, counts[i]) for i, (a, b) in enumerate(parts)])
+    for wave in waves(parts):
+        crew(_count, [(keys[a:b], codec, low, shift, counts[i]) for i, a, b in wave])
     sizes = counts.sum(axis=1, dtype=np.int64)
     page_of = None
     if not even:
@@ -529,16 +557,21 @@ def _sort(
         sizes = np.add.reduceat(sizes, first, axis=1)
     edges = np.concatenate(([0], sizes.sum(axis=0).cumsum()))
     starts = (edges[:-1] + sizes.cumsum(axis=0) - sizes).astype(np.uint64)
-    calls: list[tuple[Any, ...]] = []
-    for i, (a, b) in enumerate(parts):
-        call = (keys[a:b], None if ids is None else ids[a:b], codec, low, shift, page_of, starts[i], out, out_ids)
-        if edges.size - 1 <= _FEW_PAGES:
-            calls.append(call)
-        else:
-            id_lines = None if out_ids is None else _line_per_page(edges.size - 1, out_ids.dtype)
-            calls.append((*call, _line_per_page(edges.size - 1, out.dtype), id_lines))
-    crew(_scatter if edges.size - 1 <= _FEW_PAGES else _partition, calls)
-    calls.clear()
+    few = edges.size - 1 <= _FEW_PAGES
+    lines: list[tuple[Any, ...]] = [()] * len(parts)
+    if not few:
+        id_type = None if out_ids is None else out_ids.dtype
+        lines = [tuple(_line_per_page(edges.size - 1, kind) for kind in (out.dtype, id_type)) for _ in parts]
+    for wave in waves(parts):
+        crew(
+            _scatter if few else _partition,
+            [
+                (keys[a:b], None if ids is None else ids[a:b], codec, low, shift, page_of, starts[i], out, out_ids)
+                + lines[i]
+                for i, a, b in wave
+            ],
+        )
+    lines.clear()
 
     large = _LARGE_BYTES // item
     again = np.flatnonzero(np.diff(edges) >= large)
@@ -550,7 +583,7 @@ def _sort(
         part_ids = None if out_ids is None else out_ids[part]
         _sort(out[part], part_ids, out[part], part_ids, identity(codec), final, crew, threads, spare)
     # Several shares a thread: pages differ in cost, and whoever is done takes the next share.
-    wanted = np.linspace(0, n, 8 * len(parts) + 1).astype(np.int64)
+    wanted = np.linspace(0, n, 8 * max(len(parts), len(pieces)) + 1).astype(np.int64)
     share = np.unique(np.searchsorted(edges, wanted))
     crew(_sort_pages, [(out, out_ids, edges[a : b + 1], large, final) for a, b in pairwise(share)])
 
@@ -592,8 +625,10 @@ def _pages(
     return first, page_of
 
 
-def _line_per_page(pages: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return memory for one line a page, each within one line of the cache."""
+def _line_per_page(pages: int, dtype: np.dtype[Any] | None) -> NDArray[Any] | None:
+    """Return memory for one line a page, each within one line of the cache; None for None."""
+    if dtype is None:
+        return None
     room = np.empty((pages + 1) * LINE_BYTES, np.uint8)
     skip = -room.ctypes.data % LINE_BYTES
     return room[skip : skip + pages * LINE_BYTES].view(dtype)

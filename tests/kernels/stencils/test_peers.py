@@ -13,9 +13,13 @@ from wavetank.kernels.stencils.reference import reference_sweep
 CONTENDERS = {
     "numpy": peers.NumpySlices, "scipy": peers.ScipyCorrelate, "numba": peers.NumbaRows, "im2row": peers.Im2Row,
     "convstencil": peers.ConvStencilRows, "torch": peers.TorchConv2d, "devito": peers.Devito,
+    "opencv": peers.OpenCV,
 }  # fmt: skip
+LIBRARIES = {"torch": "torch", "devito": "devito", "opencv": "cv2"}
 SLANTED = Stencil.box(2, np.arange(25.0) / 300)
-PATTERNS = {"star": Stencil.heat(0.1, 2), "box": SLANTED, "custom": Stencil(((1, -1), (0, 1)), (0.25, 0.5))}
+PATTERNS = {"star": Stencil.heat(0.1, 2), "box": SLANTED, "custom": Stencil(((1, -1), (0, 1)), (0.25, 0.5)),
+            "equal": Stencil.box(2), "heavier": Stencil.box(1, [0.2] * 9),
+            "factors": Stencil.box(2, np.outer([1, 2, 3, 4, 5], [2, -1, 3, 1, 7]).ravel() / 150)}  # fmt: skip
 
 
 def grid_of(shape, dtype=np.float32):
@@ -25,8 +29,8 @@ def grid_of(shape, dtype=np.float32):
 @pytest.mark.parametrize("name", CONTENDERS)
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 def test_a_contender_gives_the_references_result(name, pattern, monkeypatch):
-    if name in ("torch", "devito"):
-        pytest.importorskip(name)
+    if name in LIBRARIES:
+        pytest.importorskip(LIBRARIES[name])
     # So few cells at a time that the row layouts take several turns, the last one shorter.
     monkeypatch.setattr(peers, "_LAYOUT_CELLS", 4000)
     grid = grid_of((43, 61))
@@ -51,6 +55,17 @@ def test_numpy_adds_as_the_reference_does():
     grid = grid_of((20, 30))
     found = peers.NumpySlices().prepare(grid, SLANTED, 3, "dirichlet")()
     assert np.array_equal(found, reference_sweep(grid, SLANTED, 3))
+
+
+@pytest.mark.parametrize("kind", [peers.GridStream, peers.GridTriad])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_other_copies_write_the_whole_grid(kind, dtype):
+    grid = grid_of((37, 51), dtype)
+    call = kind().prepare(grid, SLANTED, 5, "dirichlet")
+    found = call()
+    assert np.allclose(found, grid * (4 if kind is peers.GridTriad else 1), rtol=1e-6)
+    found[...] = 0
+    assert np.count_nonzero(call()) == np.count_nonzero(grid)
 
 
 def test_the_copy_is_a_copy():

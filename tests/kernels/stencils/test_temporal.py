@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil
 from wavetank.kernels.stencils.reference import reference_sweep
-from wavetank.kernels.stencils.row_blocks import form_of
+from wavetank.kernels.stencils.row_blocks import blocks, form_of
 from wavetank.kernels.stencils.sweep import aligned_grid
-from wavetank.kernels.stencils.temporal import Tile, buffer_rows, pass_kernel, pitch_bytes, tiles_of
+from wavetank.kernels.stencils.temporal import Tile, buffer_bytes, pitch_bytes, run_pass, tiles_of
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 7), st.integers(1, 600))
@@ -23,9 +23,9 @@ def test_tiles_cover_every_cell_once(height, width, bands, columns):
 
 
 @given(st.integers(1, 5000), st.integers(1, 32), st.integers(0, 4), st.sampled_from([4, 8]))
-def test_rows_are_an_odd_number_of_lines_apart_and_hold_their_halo(columns, depth, radius, item):
+def test_rows_are_two_lines_apart_within_a_page_and_hold_their_halo(columns, depth, radius, item):
     pitch = pitch_bytes(columns, depth, radius, item)
-    assert pitch % 128 == 64
+    assert pitch % 4096 == 128
     assert pitch >= (columns + 2 * depth * radius) * item + 256
 
 
@@ -43,10 +43,10 @@ def test_a_tile_is_finished_and_nothing_else_is_touched(boundary, depth, streami
         found = aligned_grid((70, 208), grid.dtype)[:, 3:203] if streaming else np.empty(shape, grid.dtype)
         found[...] = -1
         pitch = pitch_bytes(tile.right - tile.left, depth, 1, grid.itemsize)
-        buffer = aligned_grid((1, buffer_rows(depth, 1, form.rows) * pitch // grid.itemsize), grid.dtype)[0]
+        buffer = aligned_grid((1, buffer_bytes(pitch, depth, 1, form.rows) // grid.itemsize), grid.dtype)[0]
         buffer[...] = np.nan
-        run = pass_kernel(form.key, form.rows, 1)
-        run(grid, found, form.coefficients, buffer, pitch, *tile, depth, BOUNDARIES.index(boundary), streaming)
+        how = (blocks(form.key, form.rows), form.rows, 1, form.coefficients, buffer, pitch)
+        run_pass(grid, found, *how, *tile, depth, BOUNDARIES.index(boundary), streaming)
         part = (slice(tile.top, tile.bottom), slice(tile.left, tile.right))
         assert np.allclose(found[part], expected[part], rtol=1e-5)
         found[part] = -1

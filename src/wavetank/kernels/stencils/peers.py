@@ -11,12 +11,14 @@ Differs from the source:
 1. Both row layouts go through the processor's BLAS, some rows of the grid at a time so that they stay in cache.
 2. ConvStencil's published layout keeps windows of rows by address arithmetic; a BLAS wants them side by side.
 3. Devito gets the rim as its halo, which no equation of it writes.
-4. Idle OpenMP threads sleep instead of spinning into the next contender's time.
+4. Devito's loops are blocked as its tuner finds best, or not at all if that is faster, before anything is timed.
+5. Idle OpenMP threads sleep instead of spinning into the next contender's time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,13 +32,18 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError, missing_extra
 from wavetank.kernels.crew import crew_of, cuts, let_idle_threads_sleep
 from wavetank.kernels.cuda import require_torch
-from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.stencils.pattern import Stencil, check_grid
+from wavetank.kernels.stencils.reference import keep_rim
+from wavetank.kernels.stencils.row_blocks import column_and_row
 from wavetank.kernels.stencils.sweep import aligned_grid
+from wavetank.kernels.stencils.temporal import stream_row
+from wavetank.machine.threads import allowed_threads
 from wavetank.sim.compiled import compiled
 
 # Cells of a row layout at a time: 2 MiB of float32.
 _LAYOUT_CELLS = 1 << 19
+# Sweeps that Devito's tuner may use.
+_TUNED_STEPS = 40
 # More than C's fenv_t has on any system.
 _FLOAT_MODE_BYTES = 256
 
@@ -58,15 +65,52 @@ class GridCopy:
 
     def prepare(self, grid: NDArray[Any], pattern: Stencil, steps: int, boundary: str) -> Callable[[], NDArray[Any]]:
         """Return the copy."""
-        out = aligned_grid(grid.shape, grid.dtype)
-        bands = cuts(grid.shape[0], usable_cores())
-
-        def copy_band(top: int, bottom: int) -> None:
-            np.copyto(out[top:bottom], grid[top:bottom])
+        out = aligned_grid(grid.shape, grid.dtype, grid)
+        bands = cuts(grid.shape[0], allowed_threads())
 
         def call() -> NDArray[Any]:
             with crew_of(len(bands)) as crew:
-                crew(copy_band, bands)
+                crew(self.band, [(out[top:bottom], grid[top:bottom]) for top, bottom in bands])
+            return out
+
+        return call
+
+    def band(self, out: NDArray[Any], grid: NDArray[Any]) -> None:
+        """Copy a band of rows."""
+        np.copyto(out, grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridStream(GridCopy):
+    """Copies the grid with stores that pass the caches by, which spares reading what is overwritten."""
+
+    def band(self, out: NDArray[Any], grid: NDArray[Any]) -> None:
+        """Copy a band of rows, which are contiguous."""
+        stream_row(out.ctypes.data, grid.ctypes.data, grid.nbytes)
+
+
+@compiled(nogil=True, fastmath={"contract"})
+def _triad(out: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> None:
+    three = out.dtype.type(3)
+    for i in range(out.size):
+        out[i] = one[i] + three * other[i]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridTriad:
+    """STREAM's triad on two grids: twice the reads of a copy, so two thirds of its time stand for a sweep."""
+
+    def prepare(self, grid: NDArray[Any], pattern: Stencil, steps: int, boundary: str) -> Callable[[], NDArray[Any]]:
+        """Return the triad."""
+        other = aligned_grid(grid.shape, grid.dtype, grid)
+        other[...] = grid
+        out = aligned_grid(grid.shape, grid.dtype, other)
+        bands = [(top * grid.shape[1], end * grid.shape[1]) for top, end in cuts(grid.shape[0], allowed_threads())]
+        flat = [array.reshape(-1) for array in (out, grid, other)]
+
+        def call() -> NDArray[Any]:
+            with crew_of(len(bands)) as crew:
+                crew(_triad, [tuple(array[start:end] for array in flat) for start, end in bands])
             return out
 
         return call
@@ -89,7 +133,11 @@ class NumpySlices:
             raise BadValueError(
                 "The libraries are compared on grids with a fixed rim.", given=boundary, allowed="dirichlet"
             )
-        pair = (grid.copy(), grid.copy())
+        # Placed as our own results are, so that nobody waits for their own stores.
+        first = aligned_grid(grid.shape, grid.dtype, grid)
+        pair = (first, aligned_grid(grid.shape, grid.dtype, first))
+        for each in pair:
+            each[...] = grid
         sweep = self.sweeper(grid, pattern)
 
         def call() -> NDArray[Any]:
@@ -122,21 +170,75 @@ class NumpySlices:
 
 @dataclass(frozen=True, kw_only=True)
 class ScipyCorrelate(NumpySlices):
-    """``scipy.ndimage.correlate``, which adds in float64, and the rim put back."""
+    """``scipy.ndimage``, the fastest of its filters for the weights, with one thread; the rim is put back.
+
+    ``uniform_filter`` for a box of equal weights, ``correlate1d`` twice for one that is a column times a row, else
+    ``correlate``.  All of them add in float64.
+    """
 
     def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
         """Return the sweep."""
         from scipy import ndimage
 
-        from wavetank.kernels.stencils.reference import keep_rim
-
-        weights = pattern.matrix()
+        weights, factors = pattern.matrix(), column_and_row(pattern)
+        side, between, mean = weights.shape[0], np.empty_like(grid), _is_mean(pattern)
 
         def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
-            ndimage.correlate(old, weights, output=new, mode="nearest")
+            if _equal_box(pattern):
+                ndimage.uniform_filter(old, side, output=new, mode="nearest")
+                if not mean:
+                    np.multiply(new, grid.dtype.type(pattern.coefficients[0] * side**2), out=new)
+            elif factors is not None:
+                ndimage.correlate1d(old, factors[0], axis=0, output=between, mode="nearest")
+                ndimage.correlate1d(between, factors[1], axis=1, output=new, mode="nearest")
+            else:
+                ndimage.correlate(old, weights, output=new, mode="nearest")
             keep_rim(new, grid, pattern.radius)
 
         return sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenCV(NumpySlices):
+    """OpenCV, the fastest of its filters for the weights, with the threads it takes; the rim is put back.
+
+    ``boxFilter`` for a box of equal weights, ``sepFilter2D`` for one that is a column times a row, else ``filter2D``.
+    """
+
+    def sweeper(self, grid: NDArray[Any], pattern: Stencil) -> Callable[[NDArray[Any], NDArray[Any]], None]:
+        """Return the sweep."""
+        try:
+            import cv2
+        except ImportError:
+            raise missing_extra("cv2", "kernel-peers", needed_for="The contender opencv") from None
+        cv2.setNumThreads(allowed_threads())
+        weights, factors = pattern.matrix().astype(grid.dtype), column_and_row(pattern)
+        side, mean = weights.shape[0], _is_mean(pattern)
+        border = {"borderType": cv2.BORDER_REPLICATE}
+
+        def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
+            if _equal_box(pattern):
+                cv2.boxFilter(old, -1, (side, side), dst=new, normalize=mean, **border)
+                if not mean:
+                    np.multiply(new, weights[0, 0], out=new)
+            elif factors is not None:
+                column, row = (factor.astype(grid.dtype) for factor in factors)
+                cv2.sepFilter2D(old, -1, row, column, dst=new, **border)
+            else:
+                cv2.filter2D(old, -1, weights, dst=new, **border)
+            keep_rim(new, grid, pattern.radius)
+
+        return sweep
+
+
+def _equal_box(pattern: Stencil) -> bool:
+    """Return whether all cells of a square have one weight."""
+    return pattern.shape == "box" and pattern.radius > 0 and len(set(pattern.coefficients)) == 1
+
+
+def _is_mean(pattern: Stencil) -> bool:
+    """Return whether the weights of an equal box add up to one, so that no second pass need scale the mean."""
+    return abs(pattern.coefficients[0] * pattern.points - 1.0) < 1e-12
 
 
 @compiled(nogil=True, fastmath={"contract"})
@@ -168,7 +270,7 @@ class NumbaRows(NumpySlices):
         offsets = np.array(pattern.offsets)
         weights = pattern.coefficients_as(grid.dtype)
         radius = pattern.radius
-        bands = [(top + radius, end + radius) for top, end in cuts(grid.shape[0] - 2 * radius, usable_cores())]
+        bands = [(top + radius, end + radius) for top, end in cuts(grid.shape[0] - 2 * radius, allowed_threads())]
 
         def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
             with crew_of(len(bands)) as crew:
@@ -283,19 +385,40 @@ class Devito:
             raise BadValueError(
                 "The libraries are compared on grids with a fixed rim.", given=boundary, allowed="dirichlet"
             )
-        field, operator = _devito_operator(grid.shape, str(grid.dtype), pattern)
+        field, plain, blocked = _devito_operators(grid.shape, str(grid.dtype), pattern)
         radius = pattern.radius
+        threads = allowed_threads()
+        run = _fastest_devito(plain, blocked, threads)
         for buffer in range(2):
             _devito_cells(field, radius)[buffer] = grid
-        threads = usable_cores()
 
         def call() -> NDArray[Any]:
             if steps:
                 with kept_float_mode():
-                    operator.apply(time_m=0, time_M=steps - 1, nthreads=threads)
+                    run(steps)
             return np.asarray(_devito_cells(field, radius)[steps % 2])
 
         return call
+
+
+def _fastest_devito(plain: Any, blocked: Any, threads: int) -> Callable[[int], object]:
+    """Return ``run(steps)`` of the faster operator, blocks as Devito's tuner finds them; the grid's cells are lost."""
+
+    def run_of(operator: Any, given: dict[str, Any]) -> Callable[[int], object]:
+        return lambda steps: operator.apply(time_m=0, time_M=steps - 1, nthreads=threads, **given)
+
+    with kept_float_mode():
+        blocked.apply(time_m=0, time_M=_TUNED_STEPS - 1, nthreads=threads, autotune="aggressive")
+        tuned = [each["tuned"] for each in getattr(blocked, "_state", {}).get("autotuning", ()) if "tuned" in each]
+        blocks = {str(name): int(size) for name, size in tuned[-1].items() if name != "nthreads"} if tuned else {}
+        runs = [run_of(plain, {}), run_of(blocked, blocks)]
+        times: list[list[float]] = [[], []]
+        for _ in range(3):
+            for run, took in zip(runs, times, strict=True):
+                start = time.perf_counter()
+                run(4)
+                took.append(time.perf_counter() - start)
+    return runs[0] if min(times[0]) <= min(times[1]) else runs[1]
 
 
 def _devito_cells(field: Any, radius: int) -> Any:
@@ -307,7 +430,7 @@ def _devito_cells(field: Any, radius: int) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _devito_operator(shape: tuple[int, int], dtype: str, pattern: Stencil) -> tuple[Any, Any]:
+def _devito_operators(shape: tuple[int, int], dtype: str, pattern: Stencil) -> tuple[Any, Any, Any]:
     let_idle_threads_sleep()
     try:
         from devito import Eq, Grid, Operator, TimeFunction, configuration
@@ -324,7 +447,9 @@ def _devito_operator(shape: tuple[int, int], dtype: str, pattern: Stencil) -> tu
         weight * field.subs({y: y + dy * y.spacing, x: x + dx * x.spacing})
         for (dy, dx), weight in zip(pattern.offsets, pattern.coefficients, strict=True)
     )
-    return field, Operator(Eq(field.forward, total))
+    step = Eq(field.forward, total)
+    # By default Devito leaves loops over two dimensions unblocked, and its tuner has nothing to choose.
+    return field, Operator(step), Operator(step, opt=("advanced", {"blockrelax": True}))
 
 
 @contextmanager

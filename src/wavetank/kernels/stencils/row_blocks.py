@@ -1,12 +1,11 @@
 """Generates the innermost loop: a few rows of the next grid from the rows around them, one vector register at a time.
 
 A block computes several rows at once, so that a row that has been loaded serves all sums in which it takes part.
-Four forms exist.  *Terms* multiplies and adds every neighbour.  *Rings* is for stars whose four arms are alike: cells
-at equal distance are added first, and those to the left and right come from shuffles, because a load that straddles two
-lines costs twice.  *Factors* is for boxes whose weights are a column times a row: it sums down the columns, keeps those
-sums in registers and sums along the rows with shuffles, 2 (2 r + 1) products a cell instead of (2 r + 1) squared.
-*Mirrored* is the same for palindromes, with cells at equal distance added first.  Every form adds in one fixed order,
-whatever the number of rows or the place in the grid.
+Two forms exist.  *Terms* multiplies and adds every neighbour, whatever the weights.  *Factors* is for boxes whose
+weights are a column times a row: it sums down the columns, keeps those sums in registers and sums along the rows with
+shuffles, 2 (2 r + 1) products a cell instead of (2 r + 1) squared.  Every form adds in one fixed order, whatever the
+number of rows or the place in the grid, and multiplies a cell before it adds it to another, so that no sum overflows
+where the result does not.
 
 Source: LLVM Language Reference, ``llvm.fma`` and ``shufflevector``; register blocking over rows as in K. Datta et al.,
 "Stencil Computation Optimization and Auto-tuning on State-of-the-art Multicore Architectures", SC 2008.
@@ -19,12 +18,15 @@ Differs from the source:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
@@ -32,14 +34,16 @@ from wavetank.kernels.stencils.pattern import MAX_RADIUS, Stencil
 from wavetank.kernels.stream_stores import LINE_BYTES
 
 _INDEX, _ADDRESS = ir.IntType(32), ir.IntType(64)
-_TERMS, _RINGS, _FACTORS, _MIRRORED = "terms", "rings", "factors", "mirrored"
+_TERMS, _FACTORS = "terms", "factors"
+# What a turn of the loop computes divides this; a block writes less than it beyond its end, and reads a line further.
+STEP_BYTES = 2 * LINE_BYTES
 
 
 class Form(NamedTuple):
     """How a pattern is evaluated: the name that selects the generated code, and the numbers it takes."""
 
     key: str
-    """What :func:`block` is specialised on, without the number of rows."""
+    """What :func:`blocks` is specialised on, without the number of rows."""
     rows: int
     """Rows of a block that evaluate fastest."""
     coefficients: NDArray[Any]
@@ -48,43 +52,34 @@ class Form(NamedTuple):
     """Multiplications and additions that the form does for a cell."""
 
 
+@cache
+def _register_bytes() -> int:
+    """Return the width of this processor's vector registers; there are 32 of the widest, else 16."""
+    return LINE_BYTES if binding.get_host_cpu_features().get("avx512f", False) else LINE_BYTES // 2
+
+
 def form_of(pattern: Stencil, dtype: DTypeLike) -> Form:
     """Choose the form that evaluates a pattern with the fewest operations."""
     kind = np.dtype(dtype)
     radius = pattern.radius
-    arms = _arms(pattern)
-    if arms is not None:
-        rings = np.asarray(arms, kind)
-        return Form(f"{_RINGS} {kind.itemsize} {radius} 1 0", 6 if radius <= 2 else 4, rings, 5 * radius + 1)
-    factors = _column_and_row(pattern)
+    factors = column_and_row(pattern)
     if factors is None:
-        wide = 2 if pattern.points > 2 * (2 * radius + 1) else 1
-        rows = 6 if wide == 2 else 4 if radius <= 1 else 2
-        registers = 1 if rows == 4 else 2
+        width = _register_bytes()
+        # Twelve sums at a time: as many as leave registers for cells and weights, enough to hide the units' latency.
+        rows = 6 if width == LINE_BYTES else 3
         mask = sum(1 << ((dy + radius) * (2 * radius + 1) + dx + radius) for dy, dx in pattern.offsets)
-        key = f"{_TERMS} {kind.itemsize} {radius} {registers} {mask:x}"
+        key = f"{_TERMS} {kind.itemsize} {radius} {width} {mask:x}"
         return Form(key, rows, pattern.coefficients_as(kind), pattern.flops_per_point)
     column, row = (np.asarray(factor, kind) for factor in factors)
+    # Equal weights share a register.
     mirrored = np.array_equal(column, column[::-1]) and np.array_equal(row, row[::-1])
-    key = f"{_MIRRORED if mirrored else _FACTORS} {kind.itemsize} {radius} 1 0"
+    key = f"{_FACTORS} {kind.itemsize} {radius} {LINE_BYTES} {int(mirrored):x}"
     # More rows would need more registers than there are.
     rows = 3 if radius == MAX_RADIUS else 4
-    flops = 2 * (3 * radius + 1 if mirrored else 4 * radius + 1)
-    return Form(key, rows, np.concatenate([column, row]), flops)
+    return Form(key, rows, np.concatenate([column, row]), 2 * (4 * radius + 1))
 
 
-def _arms(pattern: Stencil) -> list[float] | None:
-    """Return the weights at distance 0, 1, ... of a star whose four arms are alike; None for any other pattern."""
-    radius = pattern.radius
-    if pattern.shape != "star" or radius == 0:
-        return None
-    weights = pattern.matrix()
-    along = weights[radius, radius:]
-    arms = (weights[radius, radius::-1], weights[radius:, radius], weights[radius::-1, radius])
-    return list(along) if all(np.array_equal(along, arm) for arm in arms) else None
-
-
-def _column_and_row(pattern: Stencil) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+def column_and_row(pattern: Stencil) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Return column and row whose outer product is the box, to a few roundings of float64; None if there are none."""
     if pattern.shape != "box" or pattern.radius == 0:
         return None
@@ -107,13 +102,13 @@ class _Body:
     form: str
     item: int
     radius: int
-    registers: int
+    width: int
     mask: int
     rows: int
     streaming: bool
 
     def __post_init__(self) -> None:
-        self.lanes = LINE_BYTES // self.item
+        self.lanes = self.width // self.item
         self.element = ir.FloatType() if self.item == 4 else ir.DoubleType()
         self.vector = ir.VectorType(self.element, self.lanes)
         self.fused = cgutils.get_or_insert_function(
@@ -124,18 +119,17 @@ class _Body:
 
     def emit(self, outs: Any, ins: Any, ahead: Any, weights: Any, start: Any, stop: Any) -> None:
         builder = self.builder
-        side = 2 * self.radius + 1
-        self.places: dict[tuple[int, int], int] = {}
-        for place in range(side * side):
-            if self.mask >> place & 1:
-                self.places[place // side - self.radius, place % side - self.radius] = len(self.places)
-        count = {_TERMS: len(self.places), _RINGS: self.radius + 1}.get(self.form, 2 * side)
-        self.weights = [self._spread(weights, k) for k in range(count)]
         self.ins = [self._table(ins, j) for j in range(self.rows + 2 * self.radius)]
         self.outs = [self._table(outs, i) for i in range(self.rows)]
-        wanted = [self._table(ahead, i) for i in range(self.rows)] if self.streaming else []
+        self.wanted = [self._table(ahead, i) for i in range(self.rows)] if self.streaming else []
         carried = []
-        if self.form in (_FACTORS, _MIRRORED):
+        if self.form == _TERMS:
+            side = 2 * self.radius + 1
+            places = [place for place in range(side * side) if self.mask >> place & 1]
+            self.places = {(at // side - self.radius, at % side - self.radius): k for k, at in enumerate(places)}
+            self.weights = [self._spread(weights, k) for k in range(len(places))]
+        else:
+            self.weights = self._factor_weights(weights)
             carried = self._columns(start, -LINE_BYTES) + self._columns(start, 0)
         before = builder.basic_block
         loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
@@ -146,54 +140,49 @@ class _Body:
         kept = [builder.phi(self.vector) for _ in carried]
         for phi, value in zip(kept, carried, strict=True):
             phi.add_incoming(value, before)
-        left, middle = kept[: self.rows], kept[self.rows :]
-        for register in range(self.registers):
-            shift = register * LINE_BYTES
-            for base in wanted:
+        step = STEP_BYTES if self.form == _TERMS else LINE_BYTES
+        for base in self.wanted:
+            for shift in range(0, step, LINE_BYTES):
                 self._prefetch(base, at, shift)
-            if self.form == _TERMS:
-                self._store(self._terms(at, shift), at, shift)
-            elif self.form == _RINGS:
-                self._store(self._rings(at, shift), at, shift)
-            else:
-                right = self._columns(at, shift + LINE_BYTES)
-                sums = [self._along(*three) for three in zip(left, middle, right, strict=True)]
-                self._store(sums, at, shift)
-                left, middle = middle, right
-        for phi, value in zip(kept, [*left, *middle], strict=True):
-            phi.add_incoming(value, loop)
-        further = builder.add(at, ir.Constant(_ADDRESS, self.registers * LINE_BYTES))
+        if self.form == _TERMS:
+            self._terms(at)
+        else:
+            left, middle = kept[: self.rows], kept[self.rows :]
+            right = self._columns(at, LINE_BYTES)
+            for i, three in enumerate(zip(left, middle, right, strict=True)):
+                self._store(i, self._along(*three), at, 0)
+            for phi, value in zip(kept, [*middle, *right], strict=True):
+                phi.add_incoming(value, loop)
+        further = builder.add(at, ir.Constant(_ADDRESS, step))
         at.add_incoming(further, loop)
         builder.cbranch(builder.icmp_signed("<", further, stop), loop, done)
         builder.position_at_end(done)
 
-    def _terms(self, at: Any, shift: int) -> list[Any]:
-        sums: list[Any] = [None] * self.rows
+    def _terms(self, at: Any) -> None:
+        """Emit all sums of a step; a cell that was loaded, and a weight, serve as many of them as they can."""
+        shifts = range(0, STEP_BYTES, self.width)
+        sums: dict[tuple[int, int], Any] = {}
         reach = range(-self.radius, self.radius + 1)
         for j in range(self.rows + 2 * self.radius):
             for dx in reach:
                 users = [(i, self.places.get((j - i - self.radius, dx))) for i in range(self.rows)]
                 if all(place is None for _, place in users):
                     continue
-                value = self._load(j, at, shift + dx * self.item)
+                values = [self._load(j, at, shift + dx * self.item) for shift in shifts]
                 for i, place in users:
                     if place is not None:
-                        sums[i] = self._add_product(self.weights[place], value, sums[i])
-        return sums
+                        for shift, value in zip(shifts, values, strict=True):
+                            total = sums.get((i, shift))
+                            sums[i, shift] = self._add_product(self.weights[place], value, total)
+        for (i, shift), total in sorted(sums.items(), key=lambda each: each[0]):
+            self._store(i, total, at, shift)
 
-    def _rings(self, at: Any, shift: int) -> list[Any]:
-        column = [self._load(j, at, shift) for j in range(self.rows + 2 * self.radius)]
-        return [self._ring_sum(column, j, at, shift) for j in range(self.radius, self.radius + self.rows)]
-
-    def _ring_sum(self, column: list[Any], j: int, at: Any, shift: int) -> Any:
-        add = self.builder.fadd
-        left, right = (self._load(j, at, shift + side) for side in (-LINE_BYTES, LINE_BYTES))
-        total = self._add_product(self.weights[0], column[j], None)
-        for k in range(1, self.radius + 1):
-            west, east = (self._shifted(left, column[j], right, dx) for dx in (-k, k))
-            ring = add(add(west, east), add(column[j - k], column[j + k]))
-            total = self._add_product(self.weights[k], ring, total)
-        return total
+    def _factor_weights(self, weights: Any) -> list[Any]:
+        side = 2 * self.radius + 1
+        if not self.mask:
+            return [self._spread(weights, k) for k in range(2 * side)]
+        half = [[self._spread(weights, first + k) for k in range(self.radius + 1)] for first in (0, side)]
+        return [*half[0], *half[0][-2::-1], *half[1], *half[1][-2::-1]]
 
     def _columns(self, at: Any, shift: int) -> list[Any]:
         values = [self._load(j, at, shift) for j in range(self.rows + 2 * self.radius)]
@@ -205,16 +194,9 @@ class _Body:
         return self._factor(values, self.weights[2 * self.radius + 1 :])
 
     def _factor(self, values: list[Any], weights: list[Any]) -> Any:
-        middle = self.radius
-        if self.form == _FACTORS:
-            total = None
-            for weight, value in zip(weights, values, strict=True):
-                total = self._add_product(weight, value, total)
-            return total
-        total = self._add_product(weights[middle], values[middle], None)
-        for k in range(1, middle + 1):
-            both = self.builder.fadd(values[middle - k], values[middle + k])
-            total = self._add_product(weights[middle + k], both, total)
+        total = None
+        for weight, value in zip(weights, values, strict=True):
+            total = self._add_product(weight, value, total)
         return total
 
     def _add_product(self, weight: Any, value: Any, total: Any) -> Any:
@@ -255,38 +237,68 @@ class _Body:
         read, second_level, data = (ir.Constant(_INDEX, number) for number in (0, 2, 1))
         self.builder.call(fetch, [self.builder.bitcast(self._place(base, at, shift), byte), read, second_level, data])
 
-    def _store(self, sums: list[Any], at: Any, shift: int) -> None:
-        for base, value in zip(self.outs, sums, strict=True):
-            if self.streaming:
-                store = self.builder.store(value, self._place(base, at, shift), align=LINE_BYTES)
-                store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(_INDEX, 1)]))
-            else:
-                self.builder.store(value, self._place(base, at, shift), align=self.item)
+    def _store(self, row: int, value: Any, at: Any, shift: int) -> None:
+        place = self._place(self.outs[row], at, shift)
+        if self.streaming:
+            store = self.builder.store(value, place, align=self.width)
+            store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(_INDEX, 1)]))
+        else:
+            self.builder.store(value, place, align=self.item)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[misc, unused-ignore]
-def block(
-    typing_context: Any,
-    key: Any,
-    rows: Any,
-    streaming: Any,
-    outs: Any,
-    ins: Any,
-    ahead: Any,
-    weights: Any,
-    start: Any,
-    stop: Any,
-) -> Any:
-    """Compute ``rows`` rows of the next grid.
+@cache
+def blocks(key: str, rows: int) -> NDArray[np.int64]:
+    """Return the addresses of the functions that compute rows of the next grid, made and compiled at the first call.
 
     Parameters
     ----------
-    key : str literal
+    key : str
         :attr:`Form.key`.
-    rows : int literal
-    streaming : int literal
-        1 to store past the caches: then the rows to write start a line each, and nothing is written beyond ``stop`` if
-        it is a multiple of :data:`STEP_BYTES` from ``start``.
+    rows : int
+
+    Returns
+    -------
+    ndarray of int64, shape (3,)
+        For ``rows`` rows, for ``rows`` rows stored past the caches, and for one row; see :func:`call_block`.  The last
+        of the past-the-caches kind needs rows that start a line each, and writes nothing beyond ``stop`` if that is a
+        multiple of :data:`STEP_BYTES` from ``start``.
+    """
+    form, item, radius, width, mask = key.split()
+    kinds = ((rows, False), (rows, True), (1, False))
+    with global_compiler_lock:
+        library = cpu_target.target_context.codegen().create_library("stencil " + key)
+        module = library.create_ir_module("stencil")
+        for number, (count, past_caches) in enumerate(kinds):
+            function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_ADDRESS] * 6), _name_of(key, rows, number))
+            inner = ir.IRBuilder(function.append_basic_block("entry"))
+            body = _Body(inner, form, int(item), int(radius), int(width), int(mask, 16), count, past_caches)
+            body.emit(*function.args)
+            inner.ret_void()
+        library.add_ir_module(module)
+        library.finalize()
+        found = [library.get_pointer_to_function(_name_of(key, rows, number)) for number in range(len(kinds))]
+    _kept.append(library)
+    return np.array(found, np.int64)
+
+
+# Libraries whose addresses are in use; there is one for each key, which the cache above keeps for as long.
+_kept: list[Any] = []
+
+
+def _name_of(key: str, rows: int, number: int) -> str:
+    return f"stencil_block_{'_'.join(key.split())}_{rows}_{number}"
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def call_block(
+    typing_context: Any, address: Any, outs: Any, ins: Any, ahead: Any, weights: Any, start: Any, stop: Any
+) -> Any:
+    """Compute rows of the next grid.
+
+    Parameters
+    ----------
+    address : intp
+        One of those that :func:`blocks` returns.
     outs, ins : intp
         Addresses of tables of addresses: of ``rows`` rows to write, and of the ``rows + 2 radius`` rows they need.
     ahead : intp
@@ -294,32 +306,16 @@ def block(
     weights : intp
         Address of :attr:`Form.coefficients`.
     start, stop : intp
-        Bytes from the addresses in the tables at which to begin and end.  Whole vectors are computed: up to
-        ``registers`` lines beyond ``stop`` are written, and up to a line more on either side is read.
+        Bytes from the addresses in the tables at which to begin and end.  Whole steps are computed: less than
+        :data:`STEP_BYTES` beyond ``stop`` are written, and up to a line more on either side is read.
     """
-    form, item, radius, registers, mask = key.literal_value.split()
-    count, past_caches = rows.literal_value, bool(streaming.literal_value)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        name = f"stencil_block_{'_'.join(key.literal_value.split())}_{count}_{int(past_caches)}"
-        function = builder.module.globals.get(name)
-        if function is None:
-            function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), [_ADDRESS] * 6), name)
-            function.linkage = "internal"
-            # A function of its own: among the rest of the pass, registers would run short within the loop.
-            function.attributes.add("noinline")
-            inner = ir.IRBuilder(function.append_basic_block("entry"))
-            body = _Body(inner, form, int(item), int(radius), int(registers), int(mask, 16), count, past_caches)
-            body.emit(*function.args)
-            inner.ret_void()
-        builder.call(function, arguments[3:])
+        kind = ir.FunctionType(ir.VoidType(), [_ADDRESS] * 6)
+        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(key, rows, streaming, *[types.intp] * 6), generate
-
-
-# What a turn of the loop computes divides this; a block writes less than it beyond its end, and reads a line further.
-STEP_BYTES = 2 * LINE_BYTES
+    return types.void(*[types.intp] * 7), generate
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]

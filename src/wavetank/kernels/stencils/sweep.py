@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +25,12 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of
 from wavetank.kernels.given import array_of, is_tensor
-from wavetank.kernels.machine import require_memory, usable_cores
+from wavetank.kernels.machine import require_memory
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
-from wavetank.kernels.stencils.row_blocks import Form, form_of
-from wavetank.kernels.stencils.temporal import buffer_rows, pass_kernel, pitch_bytes, tiles_of
+from wavetank.kernels.stencils.row_blocks import Form, blocks, form_of
+from wavetank.kernels.stencils.temporal import PAGE_BYTES, Tile, buffer_bytes, pitch_bytes, run_pass, tiles_of
 from wavetank.kernels.stream_stores import LINE_BYTES
+from wavetank.machine.threads import allowed_threads
 from wavetank.settings import setting
 
 # Buffered rows of a thread, with the rows that pass by, stay within a second-level cache of 1 MiB.
@@ -38,6 +40,10 @@ _STREAMED_BYTES = 1 << 23
 # Below these many cells a thread costs more than it saves.
 _CELLS_WORTH_A_THREAD = 1 << 16
 _MAX_DEPTH = 64
+# Cell updates of one compiled call: at most a few tenths of a second, as Ctrl-C is noticed between calls.
+_CALL_UPDATES = 1 << 25
+# Rows between one that is written and one that is read for it, at most.
+_ROWS_AROUND = 9
 
 
 class Blocking(NamedTuple):
@@ -77,7 +83,7 @@ def stencil(
     boundary : str
         ``dirichlet`` (the outermost ``radius`` rows and columns are kept), ``periodic`` or ``reflect``.
     threads : int, optional
-        All cores by default.
+        At most so many; all that :func:`~wavetank.machine.threads.allowed_threads` allows by default.
     out : ndarray, optional
         Where to write; of the grid's shape and type and apart from it in memory.  Not with a grid on a GPU.
 
@@ -107,7 +113,7 @@ def stencil(
 class StencilSweep:
     """The blocked sweep; see :func:`stencil`."""
 
-    threads: int = setting(0, says="threads; 0 for all cores", low=0, high=1024)
+    threads: int = setting(0, says="threads at most; 0 for all that limits allow", low=0, high=1024)
     depth: int = setting(0, says="sweeps a pass over memory; 0 to choose by stencil", low=0, high=_MAX_DEPTH)
     columns: int = setting(0, unit="cells", says="most columns of a strip; 0 to choose by cache size", low=0, high=1e9)
 
@@ -170,9 +176,9 @@ class StencilSweep:
         most = _CACHE_BYTES // (item * (depth * (rows + 2 * radius) + rows)) // 64 * 64
         columns = self.columns or max(most, 256)
         if self.threads:
-            return Blocking(depth, columns, min(self.threads, shape[0]))
+            return Blocking(depth, columns, min(allowed_threads(self.threads), shape[0]))
         worth = min(shape[0] * shape[1] // _CELLS_WORTH_A_THREAD, shape[0] // (4 * depth * radius + 1))
-        return Blocking(depth, columns, max(1, min(usable_cores(), worth)))
+        return Blocking(depth, columns, max(1, min(allowed_threads(), worth)))
 
     def _passes(
         self,
@@ -185,19 +191,33 @@ class StencilSweep:
         blocking: Blocking,
         boundary: int,
     ) -> None:
-        kernel = pass_kernel(form.key, form.rows, radius)
-        tiles = tiles_of((old.shape[0], old.shape[1]), blocking.threads, blocking.columns)
+        addresses = blocks(form.key, form.rows)
+        height, width = old.shape
+        columns = min(blocking.columns, width)
+        # Also cut for threads that a limit of the user's keeps from helping: what they find does not depend on it.
+        bands = max(
+            blocking.threads,
+            min(self.threads, height),
+            min(-(-height * columns * blocking.depth // _CALL_UPDATES), height),
+        )
+        tiles = tiles_of((height, width), bands, blocking.columns)
         most = max(tile.right - tile.left for tile in tiles)
         pitch = pitch_bytes(most, blocking.depth, radius, old.itemsize)
-        length = buffer_rows(blocking.depth, radius, form.rows) * pitch // old.itemsize
+        length = buffer_bytes(pitch, blocking.depth, radius, form.rows) // old.itemsize
         buffers = [aligned_grid((1, length), old.dtype)[0] for _ in range(blocking.threads)]
-        spare = aligned_grid(old.shape, old.dtype, old) if passes > 1 else result
+        spare = aligned_grid(old.shape, old.dtype, result) if passes > 1 else result
         streaming = result.nbytes >= _STREAMED_BYTES
-        per_band = len(tiles) // blocking.threads
 
-        def band(number: int, source: NDArray[Any], target: NDArray[Any], depth: int) -> None:
-            for tile in tiles[number * per_band : (number + 1) * per_band]:
-                kernel(source, target, form.coefficients, buffers[number], pitch, *tile, depth, boundary, streaming)
+        def finish(tile: Tile, source: NDArray[Any], target: NDArray[Any], depth: int) -> None:
+            # No more calls are made at once than there are buffers.
+            buffer = buffers.pop()
+            try:
+                run_pass(
+                    source, target, addresses, form.rows, radius, form.coefficients, buffer, pitch, *tile,
+                    depth, boundary, streaming,
+                )  # fmt: skip
+            finally:
+                buffers.append(buffer)
 
         with crew_of(blocking.threads) as crew:
             source, left = old, steps
@@ -208,21 +228,36 @@ class StencilSweep:
                 # What is read is always a read-only view, so that one compiled version serves all grids.
                 view = source.view()
                 view.flags.writeable = False
-                crew(band, [(k, view, target, depth) for k in range(blocking.threads)])
+                crew(finish, [(tile, view, target, depth) for tile in tiles])
                 source, left = target, left - depth
 
 
 def aligned_grid(shape: tuple[int, ...], dtype: Any, like: NDArray[Any] | None = None) -> NDArray[Any]:
     """Return an array of that shape, not filled, whose first cell lies in its line of the cache as that of ``like``.
 
-    Without ``like`` it starts a line.  Cells that lie alike are loaded and stored a whole line at a time.
+    Without ``like`` it starts a line.  Cells that lie alike are loaded and stored a whole line at a time.  Within its
+    page the first cell lies elsewhere than that of ``like``, such that no row is written where, modulo a page, one of
+    the rows around it is about to be read: a load would wait for the store.
     """
     kind = np.dtype(dtype)
     count = int(np.prod(shape))
-    store = np.empty(count + LINE_BYTES // kind.itemsize, kind)
-    wanted = 0 if like is None else like.ctypes.data
-    skip = (wanted - store.ctypes.data) % LINE_BYTES // kind.itemsize
+    store = np.empty(count + PAGE_BYTES // kind.itemsize, kind)
+    wanted = 0 if like is None else like.ctypes.data + _apart(shape[-1] * kind.itemsize)
+    skip = (wanted - store.ctypes.data) % (LINE_BYTES if like is None else PAGE_BYTES) // kind.itemsize
     return store[skip : skip + count].reshape(shape)
+
+
+@cache
+def _apart(pitch: int) -> int:
+    """Return the distance between two grids, modulo a page, that keeps rows of one apart from nearby ones of the other.
+
+    Twice the distance does as well, so that a third grid may follow.
+    """
+    rows = np.arange(-_ROWS_AROUND, _ROWS_AROUND + 1) * pitch
+    lines = np.arange(0, PAGE_BYTES, LINE_BYTES)
+    away = np.stack([(times * lines[:, None] + rows[None]) % PAGE_BYTES for times in (1, 2)])
+    least = np.minimum(away, PAGE_BYTES - away).min(axis=(0, 2))
+    return int(lines[least.argmax()])
 
 
 def _depth(radius: int) -> int:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of, cuts
-from wavetank.kernels.machine import require_memory, usable_cores
+from wavetank.kernels.machine import require_memory
 from wavetank.kernels.stencils.pattern import Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.tiles import (
     BFLOAT16_BYTES,
@@ -48,6 +48,7 @@ from wavetank.kernels.stencils.wormhole_mappings import (
     offsets_of,
     resident_sweeps,
 )
+from wavetank.machine.threads import allowed_threads
 from wavetank.settings import setting
 
 # A thread's part of the buffer, within a second-level cache.
@@ -240,7 +241,7 @@ class WormholeStencil:
         grid = np.ascontiguousarray(grid)
         check_grid(grid, pattern, "dirichlet")
         self._check(grid, pattern, "dirichlet")
-        threads = threads or usable_cores()
+        threads = allowed_threads(threads or None)
         require_memory(grid.nbytes + threads * 8 * _STAGE_BYTES, "Preparing tiles for a card")
         if self.mapping == "matmul":
             return _rows_part(grid, pattern, threads)

@@ -63,8 +63,8 @@ class SortIntegers(TimingStudy):
     name = "sort-integers"
     baseline = "numpy-sort"
     systems: ClassVar[tuple[str, ...]] = (
-        "fractal-sort", "fractal-sort-full", "numpy-sort", "numpy-stable-sort", "polars-sort", "pyarrow-sort",
-        "duckdb-sort", "counting-sort", "radix-sort",
+        "fractal-sort", "fractal-sort-one", "fractal-sort-full", "numpy-sort", "numpy-stable-sort", "polars-sort",
+        "pyarrow-sort", "duckdb-sort", "counting-sort", "radix-sort",
     )  # fmt: skip
     cases_by = "keys"
     metrics = (
@@ -78,7 +78,7 @@ class SortIntegers(TimingStudy):
         ),
         Metric(
             "ahead_of_best_peer", "", "higher", "measured",
-            "least time among the libraries / time, same round",
+            "least time among the libraries / time, same round; for fractal-sort-one among those that use one thread",
             table=False,
         ),
         Metric(
@@ -93,8 +93,11 @@ class SortIntegers(TimingStudy):
               says="1 is the memory's limit: reading and writing every key once."),
     )  # fmt: skip
 
-    size_mb: int = setting(256, unit="MB", says="of keys (10^6 bytes)", low=1, high=64_000)
+    size_mb: int = setting(
+        32, unit="MB", says="of keys (10^6 bytes); the source sorts 512 to 32,000", low=1, high=64_000
+    )
     bits: int = setting(16, says="of a key: 8, 16, 32 or 64", low=8, high=64)
+    rounds: int = setting(3, says="interleaved rounds after the warm-up", low=1, high=1000)
     distributions: tuple[str, ...] = setting(DISTRIBUTIONS, says="of the keys", choices=DISTRIBUTIONS)
 
     def check(self) -> None:
@@ -118,7 +121,9 @@ class SortIntegers(TimingStudy):
             "share_of_copy and copies hold a contender against a copy that reads and writes every key once, timed in "
             "the same round with one thread, which saturates the memory of most small machines.",
             "share_of_limit holds it against a copy by all threads, measured once for this machine.",
-            "Contenders use as many threads as they do by default.",
+            "Contenders use as many threads as they do by default: fractal-sort, polars and DuckDB all of them; "
+            "fractal-sort-one, numpy, Arrow and the textbook sorts one.",
+            "A column of a few MB stays in cache: compare sizes well beyond it.",
             cached().note(),
         )
 
@@ -155,10 +160,14 @@ class SortIntegers(TimingStudy):
                 found[name].put("copies", seconds / copies[case], keys=case)
                 found[name].put("share_of_limit", least_s / seconds, keys=case)
                 if name not in LIBRARIES and libraries:
-                    best = min(times[peer][case] for peer in libraries)
-                    found[name].put("ahead_of_best_peer", best / seconds, keys=case)
+                    rivals = [peer for peer in libraries if peer in ONE_THREAD or name != ONE_OF_OURS]
+                    if rivals:
+                        best = min(times[peer][case] for peer in rivals)
+                        found[name].put("ahead_of_best_peer", best / seconds, keys=case)
             found[name].put("worst_over_best", max(by_case.values()) / min(by_case.values()))
         return found
 
 
-LIBRARIES = ("numpy-sort", "numpy-stable-sort", "polars-sort", "pyarrow-sort", "duckdb-sort")
+ONE_THREAD = ("numpy-sort", "numpy-stable-sort", "pyarrow-sort")
+LIBRARIES = (*ONE_THREAD, "polars-sort", "duckdb-sort")
+ONE_OF_OURS = "fractal-sort-one"

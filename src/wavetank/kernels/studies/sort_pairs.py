@@ -33,7 +33,8 @@ class SortPairs(SortIntegers):
 
     name = "sort-pairs"
     systems: ClassVar[tuple[str, ...]] = (
-        "fractal-sort", "fractal-sort-full", "numpy-sort", "polars-sort", "pyarrow-sort", "duckdb-sort",
+        "fractal-sort", "fractal-sort-one", "fractal-sort-full", "numpy-sort", "polars-sort", "pyarrow-sort",
+        "duckdb-sort",
     )  # fmt: skip
 
     size_mb: int = setting(16, unit="MB", says="of keys (10^6 bytes); ids of 8 bytes come on top", low=1, high=16_000)

@@ -29,6 +29,7 @@ class GpuStencilStudy(StencilStudy):
     baseline = "torch-slices-gpu"
     systems = (_OWN, "grid-copy-gpu", "torch-slices-gpu", "torch-conv2d-gpu")
     bound: ClassVar[str] = "grid-copy-gpu"
+    bounds: ClassVar[tuple[str, ...]] = (bound,)
     metrics = (
         Metric("time_ratio", "", "lower", "measured", "time / time of torch-slices-gpu, same round"),
         Metric("time_s", "s", "lower", "measured", "time of one call on the device, between two events"),

@@ -1,4 +1,4 @@
-"""A crew of threads for kernels that release the interpreter's lock: start once a call, use for several phases."""
+"""A crew of threads for kernels that release the interpreter's lock, and how work is cut for it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+from wavetank.machine.threads import together
+
 Crew = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], list[Any]]
 
 
@@ -15,18 +17,14 @@ Crew = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], list[Any]]
 def crew_of(threads: int) -> Iterator[Crew]:
     """Yield ``crew(function, calls)``: the results of ``function(*call)`` in the order of ``calls``.
 
+    The workers are those of :func:`wavetank.machine.threads.together`, which the whole process shares.
+
     Parameters
     ----------
     threads : int
         Threads that work at once; with 1 everything runs in the caller.
     """
-    if threads == 1:
-        yield lambda function, calls: [function(*call) for call in calls]
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(threads) as pool:
-        yield lambda function, calls: list(pool.map(lambda call: function(*call), calls))
+    yield lambda function, calls: together(function, calls, threads)
 
 
 # Below these many items a thread costs more than it saves; above these, 32-bit counters of a part could wrap.

@@ -102,8 +102,8 @@ class SystemEntry:
     def lacks(self) -> str:
         """Return the first of its needs that this machine does not meet; empty when it can run.
 
-        A need is a library by the name under which it is imported, ``data:`` and the name of a data set, or ``cuda``: a
-        device that torch can compute on.
+        A need is a library by the name under which it is imported, ``package:`` and the name of an installed package
+        that is not imported, ``data:`` and the name of a data set, or ``cuda``: a device that torch can compute on.
         """
         return next((need for need in self.needs if not _met(need)), "")
 
@@ -264,6 +264,12 @@ def _met(need: str) -> bool:
         from wavetank.workloads import datasets
 
         return not datasets.status(need.removeprefix("data:")).missing
+    if need.startswith("package:"):
+        try:
+            importlib.metadata.distribution(need.removeprefix("package:"))
+        except importlib.metadata.PackageNotFoundError:
+            return False
+        return True
     if need == "cuda":
         if not _met("torch"):
             return False

@@ -121,3 +121,15 @@ def test_sizes_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_notes_say_what_the_devices_are() -> None:
     assert "3 times" in SpdSolve(accelerator="worker").notes()[0]
     assert "GPU" in SpdSolve(accelerator="cuda").notes()[0]
+
+
+def test_what_cannot_be_computed_without_a_contender_is_left_out() -> None:
+    study = SpdSolve(method="conjugate-gradient")
+    times = {"hetero-solvers": {"64": 1.0}, "accelerator-only": {"64": 2.0}}
+    found = {metric: value for metric, value, _ in study.derive(times, {})["hetero-solvers"].rows}
+    assert "share_of_bound" not in found
+    assert found["gain"] == 2.0
+    rows = study.derive({**times, "host-only": {"64": 4.0}}, {})["hetero-solvers"].rows
+    assert {metric: value for metric, value, _ in rows}["share_of_bound"] == 2.0 / 1.5
+    alone = study.derive({"hetero-solvers": {"64": 1.0}}, {})["hetero-solvers"].rows
+    assert not alone

@@ -202,5 +202,7 @@ def test_what_an_entry_needs_is_in_the_extra_that_it_names() -> None:
         libraries = {
             re.split("[^A-Za-z0-9_-]", line)[0].replace("-", "_").lower() for line in extras.get(entry.extra, ())
         }
-        needed = {need for need in entry.needs if need != "cuda" and not need.startswith("data:")}
+        needed = {
+            need.removeprefix("package:") for need in entry.needs if need != "cuda" and not need.startswith("data:")
+        }
         assert needed <= libraries, entry.name

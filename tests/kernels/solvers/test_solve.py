@@ -10,7 +10,6 @@ import pytest
 import scipy.sparse
 from scipy.io import mmread
 
-from wavetank.machine.threads import allowed_threads
 from wavetank.errors import BadValueError, DataUnavailableError, UnknownNameError
 from wavetank.kernels import machine
 from wavetank.kernels.solvers import (
@@ -28,6 +27,7 @@ from wavetank.kernels.solvers import (
 )
 from wavetank.kernels.solvers.covariance import mass_spring_damper, windows
 from wavetank.kernels.solvers.solve import METHODS, default_block
+from wavetank.machine.threads import allowed_threads
 from wavetank.workloads import datasets
 
 BOUNDS = {"cholesky": 1e-10, "conjugate-gradient": 1e-6}

@@ -102,9 +102,9 @@ class SystemEntry:
     def lacks(self) -> str:
         """Return the first of its needs that this machine does not meet; empty when it can run.
 
-        A need is a library by the name under which it is imported, ``data:`` and the name of a data set, ``blas:`` and
-        the name of a library for products that is no package of Python, or ``cuda``: a device that torch can compute
-        on.
+        A need is a library by the name under which it is imported, ``package:`` and the name of an installed package
+        that is not imported, ``blas:`` and the name of a library for products that is no package of Python, ``data:``
+        and the name of a data set, or ``cuda``: a device that torch can compute on.
         """
         return next((need for need in self.needs if not _met(need)), "")
 
@@ -269,6 +269,12 @@ def _met(need: str) -> bool:
         # The catalog knows names; the area that they belong to is imported only when one is asked for.
         libraries = importlib.import_module("wavetank.kernels.products.libraries")
         return need.removeprefix("blas:") in libraries.present()
+    if need.startswith("package:"):
+        try:
+            importlib.metadata.distribution(need.removeprefix("package:"))
+        except importlib.metadata.PackageNotFoundError:
+            return False
+        return True
     if need == "cuda":
         if not _met("torch"):
             return False

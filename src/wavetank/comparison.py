@@ -354,7 +354,7 @@ def _left_out(study: Study, chosen: Sequence[str]) -> list[str]:
     for name, lack in lacking.items():
         extra = catalog.system(name).extra
         hint = f" (pip install 'wavetank[{extra}]')" if extra else ""
-        what = f"the library {lack!r}"
+        what = f"the library {lack.removeprefix('package:')!r}"
         if lack == "cuda":
             what, hint = "a CUDA device", ""
         elif lack.startswith("blas:"):

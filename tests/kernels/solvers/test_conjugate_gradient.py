@@ -12,7 +12,9 @@ from wavetank.kernels.solvers import conjugate_gradient
 from wavetank.kernels.solvers.balance import Load, RuntimeSplit, StaticSplit, first_border
 from wavetank.kernels.solvers.cholesky import NotPositiveDefiniteError
 from wavetank.kernels.solvers.conjugate_gradient import OWNERSHIPS, exchanged_bytes
-from wavetank.kernels.solvers.devices import CpuWorker, TorchDevice, opened
+from wavetank.kernels.solvers.cpu_device import CpuWorker
+from wavetank.kernels.solvers.pair import opened
+from wavetank.kernels.solvers.torch_device import TorchDevice
 from wavetank.kernels.solvers.triangle import blocks_of
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.solvers.balance import RuntimeSplit, StaticSplit
-from wavetank.kernels.solvers.devices import LinkModel
+from wavetank.kernels.solvers.link import LinkModel
 from wavetank.kernels.solvers.model import Balanced, CostModel
 
 

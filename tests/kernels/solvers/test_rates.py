@@ -8,7 +8,9 @@ import pytest
 
 from wavetank.kernels.solvers import rates
 from wavetank.kernels.solvers.balance import PowerSplit, RuntimeSplit
-from wavetank.kernels.solvers.devices import CpuWorker, Link, LinkModel, opened
+from wavetank.kernels.solvers.cpu_device import CpuWorker
+from wavetank.kernels.solvers.link import Link, LinkModel
+from wavetank.kernels.solvers.pair import opened
 from wavetank.kernels.solvers.rates import Rates, chosen_border, rates_of
 
 LAW = RuntimeSplit()

@@ -7,7 +7,8 @@ import pytest
 
 from wavetank.kernels.solvers import cholesky, tiles
 from wavetank.kernels.solvers.balance import StaticSplit, first_border
-from wavetank.kernels.solvers.devices import CpuWorker, opened
+from wavetank.kernels.solvers.cpu_device import CpuWorker
+from wavetank.kernels.solvers.pair import opened
 from wavetank.kernels.solvers.triangle import column_starts, triangle_blocks
 
 

@@ -6,9 +6,9 @@ import scipy.sparse as sp
 
 from wavetank import catalog
 from wavetank.errors import BadValueError
-from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.sparse import baselines
 from wavetank.kernels.sparse.baselines import Coordinates, MergeCsr, RowSplit, SellCSigma
+from wavetank.machine.threads import allowed_threads
 from wavetank.workloads import matrices
 
 FORMS = [
@@ -41,8 +41,8 @@ def test_a_row_longer_than_a_share_is_summed_over_all_its_workers():
 
 def test_small_matrices_wake_no_thread():
     small, large = baselines._threads_for(None, 1000), baselines._threads_for(None, 1 << 30)
-    assert (small, large) == (1, usable_cores())
-    assert baselines._threads_for(3, 1000) == 3
+    assert (small, large) == (1, allowed_threads())
+    assert baselines._threads_for(3, 1000) == allowed_threads(3)
 
 
 @pytest.mark.parametrize("options", ["height=0", "window=0", "threads=0"])

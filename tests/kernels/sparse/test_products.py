@@ -23,6 +23,13 @@ OPTIONS = (
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def own_layout(monkeypatch):
+    """Take the plan's own layout, whatever is fastest here, and as many threads as are asked for."""
+    monkeypatch.setattr(products.engines, "chosen", lambda *of: ("own", None))
+    monkeypatch.setattr(products, "allowed_threads", lambda most=None: most or 2)
+
+
 @pytest.fixture
 def small_shares(monkeypatch):
     """Let threads share matrices of a few hundred nonzeros."""

@@ -16,7 +16,8 @@ from wavetank.lazy_names import lazy_names
 if TYPE_CHECKING:
     from wavetank.kernels.solvers.balance import PowerSplit, RuntimeSplit, StaticSplit
     from wavetank.kernels.solvers.covariance import kernel_matrix, kernel_triangle
-    from wavetank.kernels.solvers.devices import CpuWorker, LinkModel, TorchDevice
+    from wavetank.kernels.solvers.cpu_device import CpuWorker
+    from wavetank.kernels.solvers.link import LinkModel
     from wavetank.kernels.solvers.solve import (
         HeteroSolver,
         NotConvergedError,
@@ -25,20 +26,21 @@ if TYPE_CHECKING:
         relative_residual,
         solve_spd,
     )
+    from wavetank.kernels.solvers.torch_device import TorchDevice
     from wavetank.kernels.solvers.triangle import BlockTriangle
 
 _HOMES = {
     "BlockTriangle": "triangle",
-    "CpuWorker": "devices",
+    "CpuWorker": "cpu_device",
     "HeteroSolver": "solve",
-    "LinkModel": "devices",
+    "LinkModel": "link",
     "NotConvergedError": "solve",
     "NotPositiveDefiniteError": "solve",
     "PowerSplit": "balance",
     "RuntimeSplit": "balance",
     "Solution": "solve",
     "StaticSplit": "balance",
-    "TorchDevice": "devices",
+    "TorchDevice": "torch_device",
     "kernel_matrix": "covariance",
     "kernel_triangle": "covariance",
     "relative_residual": "solve",

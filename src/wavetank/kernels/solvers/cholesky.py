@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import WavetankError
 from wavetank.kernels.solvers.balance import Load, SplitLaw
-from wavetank.kernels.solvers.devices import Pair
+from wavetank.kernels.solvers.pair import Pair
 from wavetank.kernels.solvers.triangle import triangle_blocks
 
 PHASES = (
@@ -121,6 +121,9 @@ def factor(pair: Pair, matrix: Any, size: int, block: int, blocks: int, law: Spl
             device = pair.host if border else pair.accelerator
             for k in range(blocks):
                 run.alone(device, k)
+    except KeyboardInterrupt:
+        pair.drop()
+        raise
     finally:
         # Whatever went wrong, nobody may be left at work on memory that is going away.
         run.wait()

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from wavetank.kernels.solvers.balance import Load, SplitLaw, first_border
 from wavetank.kernels.solvers.cholesky import NotPositiveDefiniteError, Seen, Trace
-from wavetank.kernels.solvers.devices import Pair
+from wavetank.kernels.solvers.pair import Pair
 
 PHASES = (
     "memory initialisation", "shift of the border", "direction exchange", "product", "product exchange",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from wavetank.errors import BadValueError
 from wavetank.kernels.solvers.balance import Load, SplitLaw, StaticSplit, first_border, host_rows
 from wavetank.kernels.solvers.conjugate_gradient import exchanged_bytes
-from wavetank.kernels.solvers.devices import LinkModel
+from wavetank.kernels.solvers.link import LinkModel
 from wavetank.kernels.solvers.triangle import blocks_of, triangle_blocks
 
 _FREE = LinkModel(bytes_per_s=float("inf"), latency_s=0.0)

@@ -12,6 +12,7 @@ Differs from the source:
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,7 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import WavetankError
+from wavetank.kernels.cuda import require_torch
 from wavetank.kernels.solvers.solve import HeteroSolver, Solution
+from wavetank.kernels.sparse import mkl
+from wavetank.machine.threads import allowed_threads
 from wavetank.settings import setting
 
 
@@ -34,7 +38,11 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ScipyCholesky:
-    """``scipy.linalg.cho_factor`` and ``cho_solve``, on all threads of the BLAS."""
+    """``scipy.linalg.cho_factor`` and ``cho_solve``, on all threads of the BLAS.
+
+    The matrix is handed over column-major, which is the same symmetric matrix: of a row-major one scipy would make a
+    transposed copy first.
+    """
 
     method = "cholesky"
 
@@ -42,7 +50,79 @@ class ScipyCholesky:
         """Return the call to time."""
         from scipy.linalg import cho_factor, cho_solve
 
-        return lambda: Found(cho_solve(cho_factor(a, lower=True, check_finite=False), b, check_finite=False), 1)
+        return lambda: Found(cho_solve(cho_factor(a.T, lower=True, check_finite=False), b, check_finite=False), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyCholesky:
+    """``numpy.linalg.cholesky`` and two triangular solves, on all threads of the BLAS."""
+
+    method = "cholesky"
+
+    def prepare(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> Callable[[], Found]:
+        """Return the call to time."""
+        from scipy.linalg import solve_triangular
+
+        def call() -> Found:
+            lower = np.linalg.cholesky(a)
+            y = solve_triangular(lower, b, lower=True, check_finite=False)
+            return Found(solve_triangular(lower.T, y, lower=False, check_finite=False), 1)
+
+        return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchCholesky:
+    """``torch.linalg.cholesky`` and ``cholesky_solve``: MKL on a processor, cuSOLVER on a GPU.
+
+    On a GPU the matrix goes there, and the solution comes back, within the call.
+    """
+
+    device: str = setting("cpu", says="of torch's: cpu or cuda", choices=("cpu", "cuda"))
+
+    method = "cholesky"
+
+    def prepare(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> Callable[[], Found]:
+        """Return the call to time."""
+        torch = require_torch("torch's Cholesky")
+        # torch has no read-only tensors.
+        matrix, right = (torch.from_numpy(np.require(each, requirements="W")) for each in (a, b.reshape(-1, 1)))
+
+        def call() -> Found:
+            there, given = matrix.to(self.device), right.to(self.device)
+            x = torch.cholesky_solve(given, torch.linalg.cholesky(there))
+            return Found(x.cpu().numpy()[:, 0], 1)
+
+        return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class MklCholesky:
+    """MKL's ``dpotrf`` and ``dpotrs``, where the package ``mkl`` is installed."""
+
+    method = "cholesky"
+
+    def prepare(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> Callable[[], Found]:
+        """Return the call to time."""
+        library = mkl.require()
+        size, threads = ctypes.c_int(len(b)), allowed_threads()
+        # Column-major, and so the transpose: what is the lower triangle of rows is the upper one of columns.
+        layout, triangle = ctypes.c_int(102), ctypes.c_char(b"U")
+
+        def call() -> Found:
+            factor, x = a.copy(), b.copy()
+            at, to = ctypes.c_void_p(factor.ctypes.data), ctypes.c_void_p(x.ctypes.data)
+            before = library.MKL_Set_Num_Threads_Local(threads)
+            try:
+                failed = library.LAPACKE_dpotrf(layout, triangle, size, at, size)
+                failed = failed or library.LAPACKE_dpotrs(layout, triangle, size, ctypes.c_int(1), at, size, to, size)
+            finally:
+                library.MKL_Set_Num_Threads_Local(before)
+            if failed:
+                raise WavetankError("MKL's Cholesky failed.", given=f"status {failed}")
+            return Found(x, 1)
+
+        return call
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wavetank.kernels.solvers.balance import Load, PowerSplit, SplitLaw
-from wavetank.kernels.solvers.devices import DeviceSpec, LinkModel, Pair
+from wavetank.kernels.solvers.link import LinkModel
 from wavetank.kernels.solvers.model import Balanced, CostModel
+from wavetank.kernels.solvers.pair import DeviceSpec, Pair
 
 # Below as many block rows there is nothing to share: the accelerator keeps three to the end.
 _LEAST_BLOCKS = 5

@@ -32,16 +32,13 @@ from wavetank.kernels.machine import require_memory
 from wavetank.kernels.solvers import cholesky, conjugate_gradient
 from wavetank.kernels.solvers.balance import LAWS, SplitLaw, first_border, law_of
 from wavetank.kernels.solvers.cholesky import NotPositiveDefiniteError
-from wavetank.kernels.solvers.devices import (
-    CpuWorker,
-    DeviceSpec,
-    LinkModel,
-    TorchDevice,
-    default_devices,
-    opened,
-)
+from wavetank.kernels.solvers.cpu_device import CpuWorker
+from wavetank.kernels.solvers.link import LinkModel
+from wavetank.kernels.solvers.pair import DeviceSpec, default_devices, opened
 from wavetank.kernels.solvers.rates import chosen_border
+from wavetank.kernels.solvers.torch_device import TorchDevice
 from wavetank.kernels.solvers.triangle import BlockTriangle, blocks_of, readable, triangle_blocks
+from wavetank.machine.threads import allowed_threads
 from wavetank.settings import setting
 
 METHODS = ("cholesky", "conjugate-gradient")
@@ -152,13 +149,13 @@ class HeteroSolver:
         usual_host, usual_accelerator = default_devices()
         gpu = self.accelerator == "cuda" or (self.accelerator == "auto" and found_gpu())
         host_threads = self.host_threads or (usual_host.threads if isinstance(usual_host, CpuWorker) else 1)
-        host = CpuWorker(threads=host_threads, repeats=max(1, self.host_repeats))
+        host = CpuWorker(threads=allowed_threads(host_threads), repeats=max(1, self.host_repeats))
         if gpu:
             return host, TorchDevice(device="cuda")
         threads = self.accelerator_threads
         if not threads:
             threads = usual_accelerator.threads if isinstance(usual_accelerator, CpuWorker) else 1
-        return host, CpuWorker(threads=threads)
+        return host, CpuWorker(threads=allowed_threads(threads))
 
     def solve(
         self, a: Any, b: Any, *, devices: tuple[DeviceSpec, DeviceSpec] | None = None, law: SplitLaw | None = None
@@ -193,6 +190,9 @@ class HeteroSolver:
             host_time_factor=self.host_time_factor, ignore_rows=_IGNORED[self.method],
         )  # fmt: skip
         share = rule.share if law is not None else self.share
+        if devices is None and law is None and share is None and allowed_threads() == 1 and not _has_gpu(chosen):
+            # Both at once would be two threads.
+            share = 1.0
         model = None
         if math.isfinite(self.link_bytes_per_s) or self.link_latency_s > 0:
             model = LinkModel(bytes_per_s=self.link_bytes_per_s, latency_s=self.link_latency_s)
@@ -258,6 +258,10 @@ class HeteroSolver:
             borders=system.trace.borders, elapsed_s=elapsed_s, phases_s=phases, busy_s=system.trace.busy_s,
             moved_bytes=link.moved_bytes, copies=link.copies,
         )  # fmt: skip
+
+
+def _has_gpu(devices: tuple[DeviceSpec, DeviceSpec]) -> bool:
+    return isinstance(devices[1], TorchDevice)
 
 
 def _flat(solution: Solution) -> Solution:

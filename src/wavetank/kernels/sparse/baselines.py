@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.kernels.crew import cuts
-from wavetank.kernels.machine import usable_cores
 from wavetank.kernels.sparse.compressed import compressed_rows
 from wavetank.kernels.sparse.merge_path import crossing
+from wavetank.machine.threads import allowed_threads, together
 from wavetank.settings import setting
 from wavetank.sim.compiled import compiled
 
@@ -34,22 +34,14 @@ NONZEROS_WORTH_A_THREAD = 1 << 17
 
 
 def _threads_for(threads: int | None, nonzeros: int) -> int:
-    return threads or min(usable_cores(), max(1, nonzeros // NONZEROS_WORTH_A_THREAD))
+    return allowed_threads(threads) if threads else min(allowed_threads(), max(1, nonzeros // NONZEROS_WORTH_A_THREAD))
 
 
 def _together(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> Callable[..., None]:
-    """Return a function of more arguments that makes all calls at once, the first one itself."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    if len(calls) == 1:
-        return lambda *rest: function(*calls[0], *rest)
-    pool = ThreadPoolExecutor(len(calls) - 1)
+    """Return a function of more arguments that makes all calls at once."""
 
     def run(*rest: Any) -> None:
-        waiting = [pool.submit(function, *call, *rest) for call in calls[1:]]
-        function(*calls[0], *rest)
-        for each in waiting:
-            each.result()
+        together(function, [(*call, *rest) for call in calls], len(calls))
 
     return run
 

@@ -92,7 +92,7 @@ def pagerank(
             "The weights of a vertex have no finite sum.", given=f"vertex {int(np.argmin(np.isfinite(leaving)))}",
             where="pagerank", hint="divide all weights by the largest one: the ranks stay the same",
         )  # fmt: skip
-    plan = SpMVPlan(edges.T, threads=threads)
+    plan = SpMVPlan(edges.T, threads=threads, engine="rows")
     dangling = leaving == 0
     share = np.divide(1.0, leaving, out=np.zeros(n), where=~dangling)
     ranks = np.full(n, 1.0 / n)

@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.kernels.cuda import require_torch
+from wavetank.kernels.sparse import mkl
 from wavetank.kernels.sparse.compressed import compressed_rows
+from wavetank.machine.threads import allowed_threads
+from wavetank.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,33 @@ def require_sparse_torch(contender: str) -> Any:
     # Torch announces on every start that its compressed formats may still change.
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
     return torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class MklInspectorExecutor:
+    """MKL's sparse matrix with a hint of many products, optimised: the counterpart of a plan.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads to use; by default what the user's limits allow.
+    """
+
+    threads: int | None = setting(None, says="threads to use; None for what is allowed", low=1)
+
+    def prepare(self, matrix: Any, x: NDArray[Any]) -> Callable[[], Any]:
+        """Return the product with x as a call without arguments: the matrix is optimised here."""
+        mkl.require()
+        given = compressed_rows(matrix)
+        threads = allowed_threads(self.threads)
+        optimised = mkl.Optimised(given, threads)
+
+        def product() -> NDArray[Any]:
+            y = np.empty(given.shape[0], given.values.dtype)
+            optimised.multiply(x, y, threads)
+            return y
+
+        return product
 
 
 @dataclass(frozen=True, kw_only=True)

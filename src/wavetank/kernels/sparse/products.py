@@ -29,11 +29,12 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError, unknown_name
 from wavetank.kernels.crew import crew_of, cuts
 from wavetank.kernels.given import array_of, is_tensor
-from wavetank.kernels.machine import require_memory, usable_cores
-from wavetank.kernels.sparse import gpu, sharing
+from wavetank.kernels.machine import require_memory
+from wavetank.kernels.sparse import engines, gpu, sharing
 from wavetank.kernels.sparse import lanes as kernel
 from wavetank.kernels.sparse.compressed import CompressedRows, compressed_rows
 from wavetank.kernels.sparse.ordering import choose_order
+from wavetank.machine.threads import allowed_threads
 
 ROW_CHOICES = ("auto", "keep", "leave-out")
 COLUMN_CHOICES = ("auto", "whole")
@@ -48,6 +49,13 @@ _PARTS_A_THREAD = 8
 _MOST_OFFSET = np.iinfo(np.uint16).max
 # With so many rows without nonzeros, skipping them saves more than the detour over the others costs.
 _EMPTY_SHARE = 0.75
+# From these many nonzeros on the user's limits on threads are looked up at every product.
+_NONZEROS_WORTH_ASKING = 1 << 21
+# What belongs to the plan's own layout.
+_LAYOUT = (
+    "_kept", "_first_row", "_first_piece", "_gather", "_order", "_scale", "_lowest", "_columns", "_values", "_masks",
+    "_offsets", "_compact", "_team",
+)  # fmt: skip
 
 
 def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
@@ -57,13 +65,13 @@ def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
 
 def _check_threads(threads: int | None) -> int:
     if threads is None:
-        return usable_cores()
+        return allowed_threads()
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise BadValueError(
             "A product needs at least one thread.", given=threads, allowed="1 or more, or None for all usable cores",
             where="SpMVPlan, threads",
         )  # fmt: skip
-    return int(threads)
+    return allowed_threads(int(threads))
 
 
 class SpMVPlan:
@@ -74,7 +82,9 @@ class SpMVPlan:
     matrix : scipy sparse matrix or array, torch sparse tensor, or tuple
         As for :func:`wavetank.kernels.sparse.compressed.compressed_rows`; never modified, and not needed afterwards.
     threads : int, optional
-        Threads to use; all usable cores by default, fewer for small matrices.  The result does not depend on it.
+        Threads to use at most, fewer for small matrices; by default, and never more than, what
+        :func:`~wavetank.machine.threads.allowed_threads` allows when the plan is made.  A product of 2 million
+        nonzeros or more takes fewer where fewer are allowed by then.
     rows : {"auto", "keep", "leave-out"}
         What to do with rows without nonzeros.
     columns : {"auto", "whole"}
@@ -85,6 +95,12 @@ class SpMVPlan:
         Order of the columns.
     read : {"auto", "gather", "load"}
         How x is read.
+    engine : {"auto", "own", "rows", "scipy", "torch", "mkl"}
+        Who multiplies: this layout (``"own"``), compressed rows on threads (``"rows"``), or a library.  By default the
+        one that is fastest in a trial while the plan is made: of those here, torch if the program has imported it, MKL
+        if the package ``mkl`` is installed.  The trial takes about the time of 30 products, and of loading MKL where
+        that comes first.  Where one of the choices above is made, it is ``"own"``.  With ``"own"`` and ``"rows"`` the
+        result is the same in every run and for any number of threads; two libraries round differently.
     device : torch.device or str, optional
         ``"cuda"`` for a plan on a GPU, of which only ``values`` can be chosen; by default that of a torch matrix, and
         the processor for any other.
@@ -98,6 +114,8 @@ class SpMVPlan:
         Stored entries, duplicates included.
     segments : int
         Of equal work; tiles on a GPU.
+    engine : str
+        Who multiplies.
 
     Raises
     ------
@@ -115,8 +133,9 @@ class SpMVPlan:
 
     def __init__(
         self, matrix: Any, *, threads: int | None = None, rows: str = "auto", columns: str = "auto",
-        values: str = "auto", order: str = "auto", read: str = "auto", device: Any = None,
+        values: str = "auto", order: str = "auto", read: str = "auto", engine: str = "auto", device: Any = None,
     ) -> None:  # fmt: skip
+        _check_choice("engine", engine, engines.ENGINES)
         _check_choice("rows", rows, ROW_CHOICES)
         _check_choice("columns", columns, COLUMN_CHOICES)
         _check_choice("values", values, VALUE_CHOICES)
@@ -131,6 +150,7 @@ class SpMVPlan:
                     "Of a plan on a GPU only values can be chosen.", given="threads, rows, columns, order or read",
                     allowed="values", where="SpMVPlan", hint="leave the others out, or leave out device",
                 )  # fmt: skip
+            self.engine = "own"
             self._tiled = tiled = gpu.TiledMatrix(matrix, device=device, values=values)
             self.shape, self.dtype, self.nonzeros, self.segments = tiled.shape, tiled.dtype, tiled.nonzeros, tiled.tiles
             self._x_shape = self.shape[1:]
@@ -142,11 +162,25 @@ class SpMVPlan:
         size = kernel.STEPS * self._lanes
         self.segments = -(-self.nonzeros // size)
         self._threads = min(wanted, max(1, self.nonzeros // NONZEROS_WORTH_A_THREAD), max(1, self.segments))
+        self._engine: engines.Engine | None = None
+        self.engine = "own"
+        if not self.nonzeros:
+            return
+        if engine not in ("auto", "own"):
+            self._engine, self.engine = engines.engine_of(engine, given, wanted), engine
+            self._threads, self._given_bytes = wanted, _bytes_of(given)
+            return
         need = self.segments * size * (self.dtype.itemsize + 4) + 4 * self.nonzeros + 24 * sum(self.shape)
         require_memory(need, f"Laying out {self.nonzeros:,} nonzeros")
         self._kept: NDArray[Any] | None = None
-        if self.nonzeros:
-            self._lay_out(given, rows, columns, values, order, read)
+        self._lay_out(given, rows, columns, values, order, read)
+        if engine == "auto" and {rows, columns, values, order, read} == {"auto"}:
+            self.engine, self._engine = engines.chosen(given, self._multiply_own, wanted)
+            if self._engine is not None:
+                # The layout is of no use any more.
+                self._threads, self._given_bytes = wanted, _bytes_of(given)
+                for name in _LAYOUT:
+                    delattr(self, name)
 
     def _lay_out(self, given: CompressedRows, rows: str, columns: str, values: str, order: str, read: str) -> None:
         starts, segments, lanes = given.starts, self.segments, self._lanes
@@ -255,6 +289,8 @@ class SpMVPlan:
             return self._tiled.bytes_stored
         if not self.nonzeros:
             return 0
+        if self._engine is not None:
+            return self._given_bytes
         arrays = [self._columns, self._masks, self._offsets, self._first_row, self._first_piece, self._lowest]
         optional = [each for each in (self._values, self._kept, self._order) if each is not None]
         return sum(each.nbytes for each in arrays + optional)
@@ -264,7 +300,7 @@ class SpMVPlan:
         """Return the bytes that cross between memory and caches if every item of x is read from memory once."""
         if self._tiled is not None:
             return self._tiled.bytes_moved
-        moved = self._team.moved.size if self.nonzeros else 0
+        moved = self._team.moved.size if self.nonzeros and self._engine is None else 0
         return self.bytes_stored + self.dtype.itemsize * (2 * moved + sum(self.shape))
 
     @property
@@ -279,6 +315,8 @@ class SpMVPlan:
             return self._tiled.form
         if not self.nonzeros:
             return "no nonzeros"
+        if self._engine is not None:
+            return self._engine.words
         words = [f"{8 * self._columns.itemsize}-bit columns", "gathers" if self._gather else "loads"]
         words += ["hottest columns first"] * (self._order is not None)
         words += ["rows without nonzeros left out"] * (self._kept is not None)
@@ -310,13 +348,26 @@ class SpMVPlan:
         if not self.nonzeros:
             y[:] = 0
             return y
+        if self._engine is None:
+            self._multiply_own(vector, y)
+        else:
+            self._engine.multiply(vector, y, self._threads_now())
+        return y
+
+    def _threads_now(self) -> int:
+        # To ask costs some ten microseconds.
+        worth = self._threads > 1 and self.nonzeros >= _NONZEROS_WORTH_ASKING
+        return allowed_threads(self._threads) if worth else self._threads
+
+    def _multiply_own(self, x: NDArray[Any], y: NDArray[Any]) -> None:
+        threads = self._threads_now()
+        self._team.after_fork()
         with self._team.lock:
             if self._kept is None:
-                self._team.run(vector, y)
+                self._team.run(x, y, threads)
             else:
-                self._team.run(vector, self._compact)
+                self._team.run(x, self._compact, threads)
                 kernel.spread(self._compact, self._kept, y)
-        return y
 
     def _multiply_on_device(self, tiled: gpu.TiledMatrix, x: Any, out: Any) -> Any:
         if gpu.device_of(x) is not None:
@@ -376,6 +427,10 @@ class SpMVPlan:
         return checked
 
 
+def _bytes_of(given: CompressedRows) -> int:
+    return given.starts.nbytes + given.columns.nbytes + given.values.nbytes
+
+
 def _is_processor(device: Any) -> bool:
     return str(device) == "cpu"
 
@@ -415,7 +470,7 @@ def spmv(matrix: Any, x: Any, *, threads: int | None = None) -> Any:
     device = gpu.device_of(x) or gpu.device_of(matrix)
     if device is not None:
         return SpMVPlan(matrix, threads=threads, device=device) @ x
-    return SpMVPlan(matrix, threads=threads, order="given") @ x
+    return SpMVPlan(matrix, threads=threads, engine="rows") @ x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,6 +491,8 @@ class Merbit:
         Order of the columns.
     read : {"auto", "gather", "load"}
         How x is read.
+    engine : {"own", "auto", "rows", "scipy", "torch", "mkl"}
+        Who multiplies; ``"auto"`` is what a plan does by default, ``"own"`` this layout.
 
     References
     ----------
@@ -448,12 +505,13 @@ class Merbit:
     values: str = "auto"
     order: str = "auto"
     read: str = "auto"
+    engine: str = "own"
 
     def plan(self, matrix: Any) -> SpMVPlan:
         """Return the matrix laid out."""
         return SpMVPlan(
             matrix, threads=self.threads, rows=self.rows, columns=self.columns, values=self.values, order=self.order,
-            read=self.read,
+            read=self.read, engine=self.engine,
         )  # fmt: skip
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Callable[[], NDArray[Any]]:

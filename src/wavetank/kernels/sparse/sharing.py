@@ -17,6 +17,7 @@ Differs from the source:
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from wavetank.kernels.sparse.lanes import add_carries, multiply_segments, take
+from wavetank.machine.threads import forks, start_helpers
 from wavetank.sim.compiled import compiled
 
 # Words of the board: what changes within a product, the product, the matrix (which never changes), and for every thread
@@ -271,7 +273,7 @@ class Team:
         board[_CLAIMS::_LINE] = _COUNT_MASK
         self._board, self._given = board, (columns, values, self.moved)
         self._here = [_CLAIMS + _LINE * worker + _HERE for worker in range(self.threads)]
-        self._pool: Any = None
+        self._forks = forks()
         # One product at a time: they share the carries.
         self.lock = threading.Lock()
 
@@ -280,7 +282,7 @@ class Team:
         return {
             name: value
             for name, value in self.__dict__.items()
-            if name not in ("_board", "_given", "_here", "_pool", "lock")
+            if name not in ("_board", "_given", "_here", "_forks", "lock")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -288,18 +290,27 @@ class Team:
         self.__dict__.update(state)
         self._prepare()
 
-    def run(self, x: NDArray[Any], y: NDArray[Any]) -> int:
-        """Multiply x into y together, moving x first if it is to be, and return how many parts the caller did."""
+    def run(self, x: NDArray[Any], y: NDArray[Any], most: int | None = None) -> int:
+        """Multiply x into y together, moving x first if it is to be, and return how many parts the caller did.
+
+        Parameters
+        ----------
+        x, y : ndarray
+        most : int, optional
+            Threads that may work on this product, the caller included; by default as many as there are.
+        """
         board = self._board
-        for worker in range(1, self.threads if board[_ALONE] <= 1 else 1):
+        threads = self.threads if most is None else min(most, self.threads)
+        if threads == 1:
+            # Those that have just helped would go on otherwise.
+            board[_ALONE] = max(board[_ALONE], 2)
+        for worker in range(1, threads if board[_ALONE] <= 1 else 1):
             if not board[self._here[worker]]:
                 board[self._here[worker]] = 1
-                self._helpers().submit(follow, board, worker, PATIENCE, *self._given)
+                start_helpers(partial(follow, board, worker, PATIENCE, *self._given), 1)
         return int(lead(board, TAKE if self.moved.size else MULTIPLY, x, y, *self._given))
 
-    def _helpers(self) -> Any:
-        if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(self.threads - 1)
-        return self._pool
+    def after_fork(self) -> None:
+        """Forget the helpers of the process that this one was forked from; done before a product."""
+        if self._forks != forks():
+            self._prepare()

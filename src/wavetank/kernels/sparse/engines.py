@@ -1,0 +1,262 @@
+"""Ways to multiply a matrix in compressed rows, one of which a plan may take instead of its own layout.
+
+The compiled rows of this module, scipy's, torch's where the program has imported it, and MKL's inspector-executor where
+it is installed.  Which one is fastest differs by matrix and processor, so a plan that will be used often is told by a
+short trial when it is made; a trial never happens within a product.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import MissingExtraError, WavetankError, unknown_name
+from wavetank.kernels.sparse import mkl
+from wavetank.kernels.sparse.compressed import CompressedRows
+from wavetank.machine.threads import together
+from wavetank.sim.compiled import compiled
+
+ENGINES = ("auto", "own", "rows", "scipy", "torch", "mkl")
+# A trial ends after as much time as so many products of the plan's own layout take, and after these rounds.
+TRIAL_PRODUCTS = 30
+_ROUNDS = 7
+# What a timed call should take at least, by repeating short products.
+_TIMED_S = 50e-6
+# After two rounds what is so much slower than the fastest is out.
+_HOPELESS = 1.5
+# Below these many nonzeros waking another thread through the operating system takes longer than it saves.
+_NONZEROS_WORTH_A_THREAD = 1 << 17
+_PARTS_A_THREAD = 4
+# A product in one part would keep an interrupt waiting.
+_NONZEROS_OF_A_PART = 1 << 26
+
+
+class Engine(Protocol):
+    """A matrix ready for products."""
+
+    words: str
+    """How the matrix lies, and who multiplies it."""
+
+    def multiply(self, x: NDArray[Any], y: NDArray[Any], threads: int) -> None:
+        """Write the product with ``x`` to ``y``, both contiguous and of the type of the values."""
+        ...
+
+
+# The additions of a row may be ordered as the processor likes them; NaN and infinity stay what they are.
+@compiled(nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def _multiply_rows(begin: int, end: int, starts: Any, columns: Any, values: Any, x: Any, y: Any) -> None:
+    for row in range(begin, end):
+        total = x.dtype.type(0)
+        # Unsigned numbers need no test for negative ones.
+        for at in range(np.uint64(starts[row]), np.uint64(starts[row + 1])):
+            total += values[at] * x[columns[at]]
+        y[row] = total
+
+
+class Rows:
+    """Compressed rows as they are, in ranges with as many nonzeros; the same result for any number of threads."""
+
+    words = "compressed rows"
+
+    def __init__(self, given: CompressedRows, threads: int) -> None:
+        self._columns = given.columns.view(f"u{given.columns.itemsize}")
+        self._starts, self._values = given.starts, given.values
+        worth = min(threads, max(1, given.nonzeros // _NONZEROS_WORTH_A_THREAD))
+        parts = max(1 if worth == 1 else worth * _PARTS_A_THREAD, -(-given.nonzeros // _NONZEROS_OF_A_PART))
+        self._worth = worth
+        places = np.linspace(0, given.nonzeros, parts + 1)[1:-1]
+        edges = [0, *np.searchsorted(given.starts, places).tolist(), given.shape[0]]
+        self._parts = [(begin, min(end, given.shape[0])) for begin, end in pairwise(edges)]
+
+    def multiply(self, x: NDArray[Any], y: NDArray[Any], threads: int) -> None:
+        """Write the product with ``x`` to ``y``."""
+        rest = (self._starts, self._columns, self._values, x, y)
+        together(_multiply_rows, [(*part, *rest) for part in self._parts], min(threads, self._worth))
+
+
+class Scipy:
+    """``scipy.sparse.csr_array``, one thread."""
+
+    words = "compressed rows, by scipy"
+
+    def __init__(self, given: CompressedRows, threads: int) -> None:
+        from scipy.sparse import csr_array
+
+        self._rows = csr_array((given.values, given.columns, given.starts), shape=given.shape)
+
+    def multiply(self, x: NDArray[Any], y: NDArray[Any], threads: int) -> None:
+        """Write the product with ``x`` to ``y``."""
+        y[:] = self._rows @ x
+
+
+class Torch:
+    """A torch tensor of layout CSR: MKL without optimisation, on as many threads as torch takes."""
+
+    words = "compressed rows, by torch"
+
+    def __init__(self, given: CompressedRows, threads: int) -> None:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise WavetankError("torch takes part only where the program has imported it.", hint="import torch first")
+        # MKL takes numbers of 32 bits: with 64 torch falls back to a loop of its own, several times slower.
+        short = max(given.nonzeros, *given.shape) <= np.iinfo(np.int32).max
+        kind = np.dtype(np.int32 if short else np.int64)
+        parts = [
+            torch.from_numpy(np.require(part, requirements="W"))
+            for part in (given.starts.astype(kind), given.columns.astype(kind, copy=False), given.values)
+        ]
+        with warnings.catch_warnings():
+            # Torch announces that its compressed formats may still change.
+            warnings.simplefilter("ignore", UserWarning)
+            self._rows = torch.sparse_csr_tensor(*parts, size=given.shape, check_invariants=False)
+        self._torch = torch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _torch_again, (self._rows,)
+
+    def multiply(self, x: NDArray[Any], y: NDArray[Any], threads: int) -> None:
+        """Write the product with ``x`` to ``y``."""
+        self._torch.mv(self._rows, self._torch.from_numpy(x), out=self._torch.from_numpy(y))
+
+
+def _torch_again(rows: Any) -> Torch:
+    import torch
+
+    found = Torch.__new__(Torch)
+    found._rows, found._torch = rows, torch
+    return found
+
+
+class Mkl:
+    """MKL's inspector-executor."""
+
+    words = "as MKL arranges it"
+
+    def __init__(self, given: CompressedRows, threads: int) -> None:
+        self._given, self._threads = given, threads
+        self._matrix = mkl.Optimised(given, threads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mkl, (self._given, self._threads)
+
+    def multiply(self, x: NDArray[Any], y: NDArray[Any], threads: int) -> None:
+        """Write the product with ``x`` to ``y``."""
+        self._matrix.multiply(x, y, threads)
+
+
+_CLASSES: dict[str, Callable[[CompressedRows, int], Engine]] = {
+    "rows": Rows, "scipy": Scipy, "torch": Torch, "mkl": Mkl,
+}  # fmt: skip
+
+
+def engine_of(name: str, given: CompressedRows, threads: int) -> Engine:
+    """Return the engine of a name, ready.
+
+    Raises
+    ------
+    UnknownNameError, MissingExtraError, WavetankError
+        If there is none of this name, it is not installed, or cannot take this matrix.
+    """
+    if name not in _CLASSES:
+        raise unknown_name("choice of engine", name, ENGINES, where="SpMVPlan, engine")
+    if name == "mkl" and mkl.library() is None:
+        raise MissingExtraError("MKL is not installed.", where="SpMVPlan, engine", hint="pip install mkl")
+    if name == "mkl" and not mkl.fits(given):
+        raise WavetankError("MKL's 32-bit numbers do not reach for this matrix.", where="SpMVPlan, engine")
+    return _CLASSES[name](given, threads)
+
+
+def _candidates(given: CompressedRows, threads: int) -> list[str]:
+    found = ["rows", "scipy"]
+    torch = sys.modules.get("torch")
+    # torch's threads are the program's to set: it takes part where they are no more than the plan may use.
+    if hasattr(torch, "sparse_csr_tensor") and torch.get_num_threads() <= threads:  # type: ignore[union-attr]
+        found.append("torch")
+    if mkl.library() is not None and mkl.fits(given):
+        found.append("mkl")
+    return found
+
+
+def chosen(
+    given: CompressedRows, own: Callable[[NDArray[Any], NDArray[Any]], None], threads: int
+) -> tuple[str, Engine | None]:
+    """Return the name of the fastest engine and the engine; ``("own", None)`` for the plan's own layout.
+
+    An engine takes part if it gives the plan's own product within rounding, and NaN in the same rows.
+
+    Parameters
+    ----------
+    given : CompressedRows
+    own : callable
+        ``own(x, y)`` writes the product by the plan's own layout.
+    threads : int
+    """
+    dice = np.random.default_rng(given.nonzeros)
+    x = dice.standard_normal(given.shape[1]).astype(given.values.dtype)
+    holes = np.where(dice.random(given.shape[1]) < 0.5, given.values.dtype.type(np.nan), x)
+    expected, missing, y = (np.empty(given.shape[0], given.values.dtype) for _ in range(3))
+    # Compiles at its first call.
+    own(holes, missing)
+    start = time.perf_counter()
+    own(x, expected)
+    own_s = time.perf_counter() - start
+    end = start + TRIAL_PRODUCTS * own_s + 1e-3
+    calls: dict[str, Callable[[], None]] = {"own": lambda: own(x, y)}
+    ready: dict[str, Engine] = {}
+    for name in _candidates(given, threads):
+        if time.perf_counter() > end:
+            break
+        try:
+            engine = engine_of(name, given, threads)
+            y.fill(np.nan)
+            engine.multiply(holes, y, threads)
+            same = np.array_equal(np.isfinite(y), np.isfinite(missing))
+            engine.multiply(x, y, threads)
+        except (WavetankError, MemoryError, RuntimeError):
+            continue
+        if same and _close(y, expected):
+            ready[name] = engine
+            calls[name] = _call(engine, x, y, threads)
+    name = _fastest(calls, max(1, math.ceil(_TIMED_S / max(own_s, 1e-9))), end)
+    return name, ready.get(name)
+
+
+def _call(engine: Engine, x: NDArray[Any], y: NDArray[Any], threads: int) -> Callable[[], None]:
+    return lambda: engine.multiply(x, y, threads)
+
+
+def _close(found: NDArray[Any], expected: NDArray[Any]) -> bool:
+    # Values that are not finite leave nothing to compare.
+    finite = np.isfinite(expected)
+    scale = float(np.abs(expected[finite]).max(initial=0.0))
+    error = float(np.abs(found[finite] - expected[finite]).max(initial=0.0))
+    return bool(np.isfinite(found[finite]).all() and error <= 1e4 * np.finfo(found.dtype).eps * scale)
+
+
+def _fastest(calls: dict[str, Callable[[], None]], repeats: int, end: float) -> str:
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(_ROUNDS):
+        for name in list(calls):
+            start = time.perf_counter()
+            for _ in range(repeats):
+                calls[name]()
+            took[name].append(time.perf_counter() - start)
+            if turn and time.perf_counter() > end:
+                return _least(took)
+        best = min(min(took[name]) for name in calls)
+        if turn >= 1:
+            calls = {name: call for name, call in calls.items() if min(took[name]) <= _HOPELESS * best}
+    return _least({name: took[name] for name in calls})
+
+
+def _least(took: dict[str, list[float]]) -> str:
+    return min(took, key=lambda name: statistics.median(took[name]))

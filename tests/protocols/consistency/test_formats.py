@@ -236,13 +236,14 @@ def test_logs_may_have_blanks_for_tabs():
         (b"{:process 0 :type :invoke :f :write", "never closed"),
         (b"{:process 0 :type :invoke :f :write :value \xff}", "not UTF-8"),
         ("{:process 0}".encode("utf-16"), "not UTF-8"),
-        (gzip.compress(b"{:process 0 :type :invoke}")[:-9], "cannot be read"),
+        (gzip.compress(b"{:process 0 :type :invoke}", mtime=0)[:-9], "cannot be read"),
         (b'{"format":"wavetank-history","version":1}\n{"process":"0","action":"write","invoked":0,"returned":1,"value":'
          + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
         (b'{"format":"wavetank-history","version":1}\n{"process":"0","action":"write","invoked":0,"returned":1,"value":'
          + b"[" * 900 + b"]" * 900 + b"}", "nested too deeply"),
         (b'{"format":"wavetank-history","version":1}\n' + b"x" * (2**24 + 1), "too long"),
     ],
+    ids=["lists", "number", "open", "byte", "utf-16", "gzip", "json", "json-900", "line"],
 )  # fmt: skip
 def test_damaged_and_hostile_files_are_refused_in_words(content, says, tmp_path):
     path = tmp_path / "odd.edn"

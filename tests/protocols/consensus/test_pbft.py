@@ -94,6 +94,14 @@ def test_f_byzantine_replicas_never_split_the_correct_ones(
     assert unanswered(found, faulty=members) == []
 
 
+def test_those_that_have_executed_help_those_that_have_not() -> None:
+    """Two of five correct replicas have executed a batch: too few for their word, so the others need their votes."""
+    found = run(
+        7, "events", seed=3289, faults=[Omission(members=(6, 0))], drop=0.05, delay="uniform", most_delay=1.0, count=20
+    )
+    assert unanswered(found, faulty=(6, 0)) == []
+
+
 @pytest.mark.parametrize("life", LIVES)
 def test_a_silent_primary_is_replaced(life: str) -> None:
     found = run(4, life, faults=[Crash(members=(0,), at=30)])

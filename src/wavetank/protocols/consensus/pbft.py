@@ -233,6 +233,8 @@ class PBFTNode(Node):
         if message.number in self.registers.results:
             if sender == message.origin:
                 self.context.send(sender, Outcome(message.number, self.registers.results[message.number]))
+                # Fewer than f+1 may have executed it: the others need this replica's votes, not only its word.
+                self._repeat(sender)
             return
         if self.waiting.get(message.number) == message and sender == message.origin:
             self._repeat(sender)
@@ -269,7 +271,8 @@ class PBFTNode(Node):
                     self.context.send(to, PrePrepare(view, place, self.batches[digest]))
             else:
                 self.context.send(to, Prepare(view, place, digest))
-            if self.last_prepared.get(place) == (digest, view):
+            # What was committed in an earlier view can be no other in this one.
+            if self.last_prepared.get(place) == (digest, view) or self.committed.get(place) == digest:
                 self.context.send(to, Commit(view, place, digest))
 
     def _done(self, number: int) -> None:

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of, cuts
 from wavetank.machine import profiles
+from wavetank.machine.threads import usable_cores
 from wavetank.units import show
 
 PROFILE_VERSION = 3
@@ -124,13 +125,6 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Return the number of cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory_info(field: str) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.kernels.machine import usable_cores
+from wavetank.machine.threads import usable_cores
 from wavetank.platforms.step_time import PS_PER_S, FittedStepTime, step_ps
 from wavetank.serving.live.barrier import (
     LockstepGroup,

@@ -8,7 +8,7 @@ import pytest
 import wavetank
 from wavetank import catalog
 from wavetank.errors import BadValueError, DataUnavailableError, WavetankError
-from wavetank.kernels.machine import usable_cores
+from wavetank.machine.threads import usable_cores
 from wavetank.serving.studies.barrier_routing import FEWEST_REQUESTS, BarrierRouting, saturation_per_s
 from wavetank.workloads.load import read_trace
 

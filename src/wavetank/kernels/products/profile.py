@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.machine import QUIET_SHARE, cpu_model, others_s, usable_cores
+from wavetank.kernels.machine import QUIET_SHARE, cpu_model, others_s
 from wavetank.kernels.products import libraries
 from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN, repeated
 from wavetank.machine import profiles
-from wavetank.machine.threads import libraries_limited
+from wavetank.machine.threads import libraries_limited, usable_cores
 
 PROFILE_VERSION = 3
 OURS = ("own", "block")

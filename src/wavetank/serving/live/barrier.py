@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.kernels.machine import usable_cores
+from wavetank.machine.threads import usable_cores
 from wavetank.platforms.step_time import PS_PER_S, FittedStepTime
 from wavetank.processes import python_module
 from wavetank.serving.cluster import Cluster, DisaggregatedCluster

@@ -92,7 +92,7 @@ def test_the_version_is_the_packages(command: Callable[..., Any]) -> None:
         (
             ["lits"],
             "There is no command named 'lits'.\n"
-            "  allowed: list, show, compare, claims, data, launch, check, generate, diagnose\n"
+            "  allowed: list, show, compare, claims, profile, data, launch, check, generate,\n    diagnose\n"
             "  nearest: list\n  next: wavetank --help\n",
         ),
         (

@@ -249,6 +249,71 @@ def test_two_functions_on_one_line_do_not_share_a_result(package: Path) -> None:
         assert shown(package, "pack.pair.g")[0] == 12
 
 
+def test_a_constant_from_the_environment_is_part_of_the_key(package: Path) -> None:
+    (package / "pack" / "surroundings.py").write_text(
+        "import os\nimport numpy as np\nfrom wavetank.sim.compiled import compiled\n"
+        "SIZE = int(os.environ['SIZE'])\nTABLE = np.arange(SIZE)\n"
+        "@compiled\ndef inner(x):\n    return x * SIZE\n"
+        "@compiled\ndef outer(x):\n    return inner(x) + TABLE[-1]\n"
+    )
+    for size in (1, 5, 1, 5):
+        assert shown(package, "pack.surroundings.outer", SIZE=str(size))[0] == 10 * size + size - 1
+    assert shown(package, "pack.surroundings.outer", SIZE="5") == (54, 1)
+
+
+def test_options_are_part_of_the_key(package: Path) -> None:
+    (package / "pack" / "models.py").write_text(
+        "from wavetank.sim.compiled import compiled\n"
+        "def make(model):\n    @compiled(error_model=model)\n    def f(x):\n"
+        "        return 1.0 / (x - 10)\n    return f\n"
+        "lenient, strict = make('numpy'), make('python')\n"
+    )
+    assert shown(package, "pack.models.lenient") == (float("inf"), 0)
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        shown(package, "pack.models.strict")
+
+
+def test_a_factory_applied_to_its_own_product_does_not_wait_for_itself(package: Path) -> None:
+    (package / "pack" / "chain.py").write_text(
+        "from wavetank.sim.compiled import compiled\nfrom pack.inner import grow\n"
+        "def make(inner, k):\n    @compiled\n    def f(x):\n        return inner(x) + k\n    return f\n"
+        "twice = make(make(grow, 1), 10)\n"
+    )
+    assert shown(package, "pack.chain.twice") == (22, 0)
+    assert shown(package, "pack.chain.twice") == (22, 1)
+
+
+def test_functions_that_call_one_another_in_a_circle_are_not_kept(package: Path) -> None:
+    (package / "pack" / "circle.py").write_text(
+        "from wavetank.sim.compiled import compiled\n"
+        "@compiled\ndef even(n):\n    if n == 0:\n        return 1\n    return odd(n - 1)\n"
+        "@compiled\ndef odd(n):\n    if n == 0:\n        return 0\n    return even(n - 1)\n"
+    )
+    for _ in range(2):
+        assert shown(package, "pack.circle.even") == (1, 0)
+        assert shown(package, "pack.circle.odd") == (0, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    lock = module._Lock.of(tmp_path / "x.lock")
+    other = module._Lock(tmp_path / "x.lock")
+    with lock.released_after():
+        lock.take()
+        child = os.fork()
+        if not child:
+            time.sleep(20)
+            os._exit(0)
+    try:
+        started = time.monotonic()
+        with other.released_after():
+            other.take()
+        assert time.monotonic() - started < 15
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
 def test_a_signature_compiles_at_once_and_for_nothing_else() -> None:
     @compiled("int64(int64)")
     def double(x: int) -> int:
@@ -290,6 +355,13 @@ def test_results_hold_for_arrays_and_recursion() -> None:
         ("from wavetank.sim.streams import (  # why\n    mix,\n    next_below,\n)\n", {"sim/streams.py"}),
         ("from wavetank.sim.streams import mix, \\\n    next_below\n", {"sim/streams.py"}),
         ("def f():\n    from wavetank.sim.streams import mix\n", {"sim/streams.py"}),
+        (
+            "from wavetank.sim import (\n    borrow,  # (really)\n    streams,\n)\n",
+            {"sim/__init__.py", "sim/borrow.py", "sim/streams.py"},
+        ),
+        ("import os; from wavetank.sim.streams import mix\n", {"sim/streams.py"}),
+        ("try: import wavetank.units\nexcept ImportError: pass\n", {"units.py"}),
+        ("import importlib\nm = importlib.import_module('wavetank.sim.streams')\n", {"sim/streams.py"}),
         ("import numpy as np\nfrom scipy import sparse\n", set()),
     ],
 )

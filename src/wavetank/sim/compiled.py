@@ -11,6 +11,7 @@ Further rules of this cache:
 1. One process compiles a function, the others wait for it and load the result; nothing is compiled twice at once.
 2. A result is one file with a checksum, replaced as a whole; a damaged file counts as absent.
 3. A result is not kept if a source changed on disk after this process had read it: the code in memory is then older.
+   The values of plain globals that a function and those it calls by name use are part of the key as well.
 4. Where the folder cannot be written (a read-only home), functions are compiled in each process, with one warning.
 5. Folders that no process has used for ``KEPT_DAYS`` days are removed, and all but the newest ``KEPT_VERSIONS`` of a
    module.
@@ -55,12 +56,16 @@ KEPT_VERSIONS = 8
 FORMAT = b"wavetank-compiled-1\n"
 
 _USED = ".used"
+_PLAIN = (bool, int, float, complex, str, bytes, numpy.generic)
+# Read without comments.  What is no import but looks like one only makes the hash cover more.
 _IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+(?P<source>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|(?:[^\n\\]|\\\r?\n)*)"
-    rb"|import[ \t]+(?P<modules>[^\n]*))",
+    rb"(?:^|[;:])[ \t]*(?:from[ \t]+(?P<source>[.\w]+)[ \t]+import[ \t]*(?P<names>\([^)]*\)|(?:[^;\n\\]|\\\r?\n)*)"
+    rb"|import[ \t]+(?P<modules>(?:[^;\n\\]|\\\r?\n)*))",
     re.MULTILINE,
 )
 _COMMENT = re.compile(rb"#[^\n]*")
+_CALLED = re.compile(rb"import_module|__import__")
+_DOTTED = re.compile(rb"[\"']([A-Za-z_]\w*(?:\.\w+)*)[\"']")
 # What a result depends on besides sources and machine; numba adds the processor's name and features itself.
 _VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__version__} {numpy.__version__}"
 _SETTINGS = (
@@ -107,7 +112,7 @@ def _with_cache(function: Callable[..., Any], signatures: list[Any], options: di
     # inspect.getfile unwraps nothing that a plain function lacks; functions typed at a prompt have no file to watch.
     path = Path(function.__code__.co_filename)
     if path.is_file():
-        dispatcher._cache = _Cache(function, path.resolve())
+        dispatcher._cache = _Cache(function, path.resolve(), options)
         compile_once = dispatcher.compile
         lock = dispatcher._cache.lock
 
@@ -191,7 +196,12 @@ def _imports_of(path: Path, roots: tuple[_Root, _Root]) -> frozenset[Path]:
     text = path.read_bytes()
     _digests.setdefault(path, hashlib.sha256(text).digest())
     found: set[Path] = set()
-    for match in _IMPORT.finditer(text):
+    plain = _COMMENT.sub(b"", text)
+    if _CALLED.search(plain):
+        for match in _DOTTED.finditer(plain):
+            bases = [base for root in roots if (base := root.base_of(match[1].decode()))]
+            found.update(file for base in bases for file in _existing(base))
+    for match in _IMPORT.finditer(plain):
         source = (match["source"] or b"").decode()
         names = _names_in(match["names"] if source else match["modules"])
         dots = len(source) - len(source.lstrip("."))
@@ -210,8 +220,8 @@ def _imports_of(path: Path, roots: tuple[_Root, _Root]) -> frozenset[Path]:
 
 
 def _names_in(listed: bytes) -> list[str]:
-    """Return the names of a list such as ``(a as b, c,  # why``."""
-    plain = _COMMENT.sub(b"", listed).replace(b"\\", b" ").strip(b"() \t\r\n")
+    """Return the names of a list such as ``(a as b, c,)``."""
+    plain = listed.replace(b"\\", b" ").strip(b"() \t\r\n")
     return [each.split()[0].decode() for each in plain.split(b",") if each.split()]
 
 
@@ -251,6 +261,11 @@ class _Lock:
         self._file: int | None = None
         self._depth = 0
 
+    @classmethod
+    def of(cls, path: Path) -> _Lock:
+        """Return the lock on a file: one object for all functions that share it, or a process would wait for itself."""
+        return _locks.setdefault(path, cls(path))
+
     def take(self) -> None:
         """Wait until no other process holds the lock, and hold it; without the file, go on."""
         if self._file is not None or fcntl is None:
@@ -274,15 +289,37 @@ class _Lock:
         finally:
             self._depth -= 1
             if not self._depth and self._file is not None:
+                # Closing alone would not do: a child that was forked meanwhile holds the file open, too.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
                 os.close(self._file)
                 self._file = None
+
+    def forget(self) -> None:
+        """Leave the lock to the process that this one was forked from."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file, self._depth = None, 0
+
+
+_locks: dict[Path, _Lock] = {}
+
+
+def _forget_locks() -> None:
+    for lock in _locks.values():
+        lock.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
 class _Cache:
     """What numba asks of a dispatcher's cache, over one folder a version of a module's sources."""
 
-    def __init__(self, function: Callable[..., Any], path: Path) -> None:
+    def __init__(self, function: Callable[..., Any], path: Path, options: dict[str, Any]) -> None:
         self._function = function
+        self._options = repr(sorted((name, _ordered(value)) for name, value in options.items()))
         self._path = path
         self._name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
         self._folder = _base() / f"{function.__module__.rpartition('.')[2] or 'main'}-{_key_of(path)}"
@@ -290,7 +327,7 @@ class _Cache:
         self._stem = f"{self._name.rpartition('.')[2][:60]}-{function.__code__.co_firstlineno}"
         self._enabled = True
         self._since: float | None = None
-        self.lock = _Lock(self._folder / f"{self._stem}.lock")
+        self.lock = _Lock.of(self._folder / f"{self._stem}.lock")
 
     @property
     def cache_path(self) -> str:
@@ -330,6 +367,9 @@ class _Cache:
             return
         if not _ready(self._folder) or not _unchanged_on_disk(self._path):
             return
+        if any(self._function in _called_by(each) for each in _called_by(self._function) if each is not self._function):
+            # numba cannot load functions that call one another in a circle.
+            return
         key = self._index(signature, result.codegen)
         content = dumps((key, result._reduce()))
         file = self._file_of(key)
@@ -361,20 +401,70 @@ class _Cache:
         return CompileResult._rebuild(context, *payload) if kept == key else None
 
     def _index(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
-        code = self._function.__code__
-        cells = tuple(cell.cell_contents for cell in self._function.__closure__ or ())
-        # A compiled function that a factory was given may stem from a module that the factory's does not import.
-        owners = sorted(
-            _key_of(Path(cell.py_func.__code__.co_filename).resolve())
-            for cell in cells
-            if hasattr(cell, "py_func") and Path(cell.py_func.__code__.co_filename).is_file()
-        )
-        within = hashlib.sha256(_code_bytes(code) + dumps(cells)).hexdigest()
-        return (signature, codegen.magic_tuple(), within, tuple(owners))
+        constants = [_constants_of(each) for each in (self._function, *_called_by(self._function))]
+        within = f"{self._options} {constants} {_within(self._function)}"
+        return (signature, codegen.magic_tuple(), hashlib.sha256(within.encode()).hexdigest())
 
     def _file_of(self, key: tuple[Any, ...]) -> Path:
         # Names of types are nearly unique; the key itself is compared when the file is read.
         return self._folder / f"{self._stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.bin"
+
+
+def _within(function: Callable[..., Any]) -> str:
+    """Return what tells two functions of one place apart: their instructions and the values that they enclose."""
+    parts = [_code_bytes(function.__code__)]
+    for cell in function.__closure__ or ():
+        value = cell.cell_contents
+        if hasattr(value, "py_func"):
+            # A compiled function that a factory was given may stem from a module that the factory's does not import.
+            path = Path(value.py_func.__code__.co_filename)
+            source = _key_of(path.resolve()) if path.is_file() else ""
+            options = getattr(getattr(value, "_cache", None), "_options", "")
+            parts.append(f"{value.py_func.__qualname__} {source} {options} {_within(value.py_func)}".encode())
+        else:
+            parts.append(dumps(value))
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _ordered(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else value
+
+
+def _names_of(code: python_types.CodeType) -> list[str]:
+    inner = [each for each in code.co_consts if isinstance(each, python_types.CodeType)]
+    return sorted({*code.co_names, *(name for each in inner for name in _names_of(each))})
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
+
+
+def _constants_of(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """Return the plain global values that a function names: they are part of what is compiled, and may come from
+    elsewhere than a source, such as the environment."""
+    values = function.__globals__
+    found: list[tuple[str, Any]] = []
+    for name in _names_of(function.__code__):
+        value = values.get(name)
+        if isinstance(value, numpy.ndarray):
+            found.append((name, (value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest())))
+        elif _is_plain(value):
+            found.append((name, repr(value)))
+    return found
+
+
+def _called_by(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return the compiled functions that a function names, directly or not; itself where it is named again."""
+    found: list[Callable[..., Any]] = []
+    open_functions = [function]
+    while open_functions:
+        each = open_functions.pop()
+        for name in _names_of(each.__code__):
+            called = getattr(each.__globals__.get(name), "py_func", None)
+            if called is not None and called not in found:
+                found.append(called)
+                open_functions.append(called)
+    return found
 
 
 def _code_bytes(code: python_types.CodeType) -> bytes:

@@ -129,6 +129,7 @@ class Router:
             api_key=self._api_key,
             block_key=self._recording.key if self._recording else secrets.token_bytes(16),
             changed=self._update,
+            ejected=self._ejected,
         )
         self.backends = tuple(self._backend(each) for each in self._configuration.backends)
         self.metrics.watch(self._backend_rows, self._router_row)
@@ -235,6 +236,10 @@ class Router:
         if targets != self.dispatcher.targets:
             self.dispatcher.set_targets(targets)
         self.proxy.set_models(targets)
+
+    def _ejected(self) -> list[Backend]:
+        """Return the backends that are up, but out for failed requests."""
+        return [each for each in self.backends if each.up and each not in self.dispatcher.targets]
 
     async def _get(self, backend: Backend, path: str, limit_s: float) -> tuple[int, bytes] | None:
         """Return status and body of a page of a backend; None where it gives none in time."""

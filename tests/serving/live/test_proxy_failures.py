@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import aiohttp
@@ -106,10 +107,11 @@ class TestSentAgain:
         async def main() -> None:
             async with live.backends(3, models=("m", "adapter")) as servers:
                 servers[2].models = ("m",)
-                async with live.routing(*servers, probe_every_s=60.0, eject_after=1, eject_s=50.0) as router:
+                async with live.routing(*servers, probe_every_s=60.0, eject_after=3, eject_s=50.0) as router:
                     for server in servers[1:]:
                         server.behaviour = dies
-                        router.proxy._failed(router.backends[servers.index(server)], "died")
+                        for _ in range(3):
+                            router.proxy._failed(router.backends[servers.index(server)], "died")
                     assert router.dispatcher.targets == (router.backends[0],)
                     await servers[0].kill()
                     servers[1].behaviour = live.well_behaved
@@ -120,3 +122,85 @@ class TestSentAgain:
                     assert [backend.account.in_flight for backend in router.backends] == [0] * 3
 
         live.run(main())
+
+
+async def cut_answer(port: int, body: bytes, version: str) -> tuple[bytes, bool]:
+    """Return all that a client gets, and whether its connection was reset."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"POST {CHAT} HTTP/{version}\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    found = b""
+    try:
+        while piece := await reader.read(65_536):
+            found += piece
+    except ConnectionError:
+        return found, True
+    finally:
+        writer.close()
+    return found, False
+
+
+class TestCutAnswers:
+    @pytest.mark.parametrize("length", [None, 5000])
+    @pytest.mark.parametrize("version", ["1.0", "1.1"])
+    @pytest.mark.parametrize("ending", ["", "\n", "\n\n", "\r\n\r\n"])
+    def test_a_cut_stream_never_looks_complete(self, live: Any, length: int | None, version: str, ending: str) -> None:
+        said = b'data: {"choices":[]}' + ending.encode()
+
+        async def breaks(backend: Any, asked: Any, writer: Any) -> None:
+            writer.write(live.head(200, "text/event-stream", length) + (said if length else live.chunk(said)))
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+
+        async def main() -> None:
+            async with live.backends(1, breaks) as [server], live.routing(server) as router:
+                found, was_reset = await cut_answer(router.port, json.dumps(live.ask(stream=True)).encode(), version)
+                assert len(server.asked) == 1
+                if length is None and version == "1.1":
+                    whole = found.partition(b"\r\n\r\n")[2]
+                    assert not whole.endswith(b"0\r\n\r\n")
+                    text = b""
+                    while whole:
+                        size, _, whole = whole.partition(b"\r\n")
+                        text, whole = text + whole[: int(size, 16)], whole[int(size, 16) + 2 :]
+                    # The error is an event of its own, not a line of the one that was cut.
+                    events = [each for each in re.split(rb"\n\n|\r\n\r\n", text) if each.strip()]
+                    assert len(events) == 2
+                    assert events[0].strip() == said.strip()
+                    error = json.loads(events[1].strip().removeprefix(b"data: "))
+                    assert error["error"]["code"] == "backend_failed"
+                    assert not was_reset
+                else:
+                    assert was_reset
+                    assert b"backend_failed" not in found
+
+        live.run(main())
+
+    def test_an_error_event_does_not_fill_an_announced_length_up(self, live: Any) -> None:
+        said = b'data: {"choices":[]}\n\n'
+
+        async def breaks(backend: Any, asked: Any, writer: Any) -> None:
+            writer.write(live.head(200, "text/event-stream", len(said) + 30) + said)
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+
+        async def main() -> None:
+            async with live.backends(1, breaks) as [server], live.routing(server) as router:
+                async with aiohttp.ClientSession(router.address) as client:
+                    with pytest.raises(aiohttp.ClientError):
+                        async with client.post(CHAT, json=live.ask(stream=True)) as answer:
+                            await answer.read()
+
+        live.run(main())
+
+
+def test_a_connection_that_closes_before_its_first_request_is_forgotten(live: Any) -> None:
+    async def main() -> None:
+        async with live.backends(1) as [server], live.routing(server, read_s=3600.0) as router:
+            for _ in range(20):
+                _, writer = await asyncio.open_connection("127.0.0.1", router.port)
+                writer.close()
+            async with asyncio.timeout(5.0):
+                await live.until(lambda: not router.proxy.server.connections)
+                await live.until(lambda: not router.proxy._silent)
+
+    live.run(main())

@@ -3,13 +3,14 @@
 Bodies are forwarded byte for byte.  A streamed answer goes on piece by piece as it comes, and a client that reads
 slowly slows its backend down.  A client that leaves takes its request at the backend with it at once.
 
-A request is sent again only while no byte of an answer has come.  A refused connection and a 503 cost a backend nothing:
-the next one is asked.  A connection that died without a byte may have had its request worked on: the request is sent
-once more, so that no request is sent out more than twice that way.  Once more on the same backend where an idle
+A request is sent again only while no byte of an answer has come.  A refused connection and a 503 cost a backend
+nothing: the next one is asked.  A connection that died without a byte may have had its request worked on: the request
+is sent once more, so that none is sent out more than twice that way.  Once more on the same backend where an idle
 connection ended as soon as it was used, as one does that the backend had just closed; else to another one.  A budget
-bounds how many are sent again, refused connections not counted.  A backend that is slow is waited for: a time-out ends the request, is never repeated, and is
-no reason to send a backend nothing more.  An answer that breaks off behind its first byte breaks off at the client,
-too: an error event where it is an event stream, and a connection that ends before the answer does.
+bounds how many are sent again, refused connections not counted.  A backend that is slow is waited for: a time-out ends
+the request, is never repeated, and is no reason to send a backend nothing more.  An answer that breaks off behind its
+first byte breaks off at the client, too: an error event where it is an event stream without an announced length, and a
+connection that ends before the answer does, by a reset where an orderly end would look like the answer's.
 
 Source: the OpenAI API (chat/completions, completions, models, error objects); RFC 9110, section 7.6, on what a proxy
 does not forward.
@@ -31,6 +32,7 @@ import logging
 import re
 import secrets
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -184,6 +186,7 @@ class Proxy:
         self.server = _Server(
             self.handle,
             write_s=settings.write_s,
+            lost=self._spoke,
             request_factory=self._request,
             handler_cancellation=True,
             access_log=None,
@@ -209,10 +212,14 @@ class Proxy:
         self._silent.pop(connection, None)
         connection.force_close()
 
-    def _request(self, message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
-        timer = self._silent.pop(protocol, None)
+    def _spoke(self, connection: object) -> None:
+        """Wait no longer for a connection's first request: it has come, or the connection is gone."""
+        timer = self._silent.pop(connection, None)
         if timer is not None:
             timer.cancel()
+
+    def _request(self, message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
+        self._spoke(protocol)
         return _Request(
             message, payload, protocol, writer, task, asyncio.get_running_loop(),
             client_max_size=self._settings.max_body_bytes,
@@ -617,6 +624,7 @@ class Proxy:
                     tail.append(piece)
                     account.generated(live, seen)
                 size += len(piece)
+                request.event_ended = piece.endswith((b"\n\n", b"\r\n\r\n"))
                 await response.write(piece)
                 piece = await connection.read()
             if events_only and exchange.ends_with_connection and b"[DONE]" not in b"".join(tail):
@@ -649,13 +657,19 @@ class Proxy:
 
     async def _break_off(self, request: _Request, response: web.StreamResponse, why: str) -> None:
         """End an answer so that nobody takes it for a complete one."""
+        transport = request.transport
+        if response.prepared and not response.chunked:
+            # An event could fill the announced length up, and without one an orderly end is the answer's own.
+            _reset(transport)
+            return
         if response.headers.get("Content-Type", "").startswith("text/event-stream") and response.prepared:
             event = b"data: " + error_body(502, why, "server_error", "backend_failed") + b"\n\n"
             with contextlib.suppress(ConnectionError):
-                await response.write(event)
-        if request.transport is not None:
-            # What was written goes out; the end of the coding, or the announced length, never comes.
-            request.transport.close()
+                # The event that was cut ends here, or the error would be a line of it.
+                await response.write(event if request.event_ended else b"\n\n" + event)
+        if transport is not None:
+            # What was written goes out; the end of the coding never comes.
+            transport.close()
 
     def _left(self, request: _Request) -> None:
         self._metrics.cancelled()
@@ -685,6 +699,7 @@ class _Request(web.BaseRequest):
 
     deaths: int = 0
     answer: web.StreamResponse | None = None
+    event_ended: bool = True
     _id: bytes = b""
 
     @property
@@ -703,7 +718,8 @@ class _Handler(web.RequestHandler):
     neither buffers nor a backend's batch are held for it for ever.
     """
 
-    __slots__ = ("write_s",)
+    __slots__ = ("lost", "write_s")
+    lost: Callable[[object], None]
     write_s: float
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -711,6 +727,10 @@ class _Handler(web.RequestHandler):
         own = transport.get_extra_info("socket")
         if own is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(self.write_s * 1000), 1))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.lost(self)
 
     def handle_error(
         self,
@@ -734,13 +754,13 @@ class _Handler(web.RequestHandler):
 class _Server(web.Server):
     """Makes the connections of clients."""
 
-    def __init__(self, handler: Any, *, write_s: float, **more: Any) -> None:
+    def __init__(self, handler: Any, *, write_s: float, lost: Callable[[object], None], **more: Any) -> None:
         super().__init__(handler, **more)
-        self._write_s = write_s
+        self._write_s, self._lost = write_s, lost
 
     def __call__(self) -> web.RequestHandler:
         made = _Handler(self, loop=self._loop, **self._kwargs)
-        made.write_s = self._write_s
+        made.write_s, made.lost = self._write_s, self._lost
         return made
 
 
@@ -763,6 +783,16 @@ def _path_of(request: _Request) -> str:
     """Return the path as :data:`_ALLOWED` has it."""
     path = request.raw_path.partition("?")[0]
     return _ONE_MODEL if path.startswith(_ONE_MODEL) and path != _ONE_MODEL else path if path != _ONE_MODEL else ""
+
+
+def _reset(transport: asyncio.Transport | None) -> None:
+    """Close a connection so that the other side sees an error and no orderly end."""
+    if transport is None:
+        return
+    own = transport.get_extra_info("socket")
+    if own is not None:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 async def _answered(request: _Request, connection: BackendConnection) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -310,3 +312,51 @@ def test_a_given_up_answer_closes_its_connection(live: Any) -> None:
             await live.until(lambda: pool.open == 0)
 
     live.run(main())
+
+
+async def beside_a_socket(check: Callable[[ConnectionPool, BackendConnection, socket.socket], Any]) -> None:
+    """Run something with a connection whose other side is a plain socket: it acts while the loop stands still."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        pool = ConnectionPool("127.0.0.1", listening.getsockname()[1], tls=False, connect_s=1.0, keep_alive_s=60.0)
+        connection = await pool.fresh()
+        other, _ = listening.accept()
+        with other:
+            await check(pool, connection, other)
+        pool.close()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("what", ["bytes", "end"])
+def test_a_connection_with_something_in_its_socket_is_not_lent(live: Any, what: str) -> None:
+    async def check(pool: ConnectionPool, connection: BackendConnection, other: socket.socket) -> None:
+        connection.send(b"request", first_byte_s=5.0, idle_s=5.0, max_bytes=1000)
+        other.sendall(LENGTH)
+        assert await whole(connection) == b"hello world"
+        pool.give_back(connection)
+        assert pool.idle() is connection
+        pool.give_back(connection)
+        # From here on the loop does not run: only the system knows.
+        if what == "bytes":
+            other.sendall(b"HTTP/1.1 200 OK\r\n")
+        else:
+            other.shutdown(socket.SHUT_WR)
+        assert select.select([connection._transport.get_extra_info("socket").fileno()], [], [], 5.0)[0]  # type: ignore[union-attr]
+        assert connection.reusable()
+        assert pool.idle() is None
+
+    live.run(beside_a_socket(check))
+
+
+def test_a_connection_whose_request_is_not_sent_whole_is_not_lent(live: Any) -> None:
+    async def check(pool: ConnectionPool, connection: BackendConnection, other: socket.socket) -> None:
+        # More than the system's buffers of both sides hold; nobody reads it.
+        connection.send(b"x" * 100_000_000, first_byte_s=5.0, idle_s=5.0, max_bytes=1000)
+        other.sendall(LENGTH)
+        assert await whole(connection) == b"hello world"
+        assert connection.exchange.finished()
+        assert not connection.reusable()
+        pool.give_back(connection)
+        assert pool.idle() is None
+        await live.until(lambda: pool.open == 0)
+
+    live.run(beside_a_socket(check))

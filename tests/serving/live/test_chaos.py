@@ -1,5 +1,6 @@
 """Backends killed and restarted at random under load: nothing is lost without an error, doubled or crossed."""
 
+import asyncio
 import contextlib
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from wavetank.errors import WavetankError
+from wavetank.serving.live import chaos
 from wavetank.serving.live.chaos import Chaos, endure
 from wavetank.serving.live.load import BROKEN, CROSSED, DOUBLED, FAILED, HUNG, LEFT, LOST, RIGHT, Load
 from wavetank.serving.live.processes import ChildProcess
@@ -87,3 +89,40 @@ def test_a_proxy_that_does_not_start_is_told(tmp_path):
 
     with pytest.raises(WavetankError, match="proxy ended with code 5"):
         endure(stillborn, Chaos(backends=1), offered(10))
+
+
+def test_a_backends_life_begins_when_it_takes_requests(monkeypatch):
+    killed = []
+
+    class Slow:
+        """A process that has written its line when it was looked at thrice."""
+
+        running = True
+
+        def __init__(self, words, *, name, cores):
+            self.looks = 0
+
+        def output(self):
+            self.looks += 1
+            return "[1]\n" if self.looks >= 3 else ""
+
+        def kill(self):
+            killed.append(self.looks)
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(chaos, "ChildProcess", Slow)
+
+    async def main():
+        flock = chaos._Flock([1], frozenset())
+        flock.revive(0)
+        life = asyncio.create_task(chaos._live_and_die(0, flock, Chaos(backends=1, up_s=0.001, down_s=0.001)))
+        async with asyncio.timeout(10.0):
+            while len(killed) < 3:
+                await asyncio.sleep(0.01)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+    asyncio.run(main())
+    assert killed == [3, 3, 3]

@@ -168,6 +168,15 @@ class TestChoosing:
             assert dispatcher.reassign(failed, [targets[0], targets[2]]) is targets[1]
             with pytest.raises(NoBackendError):
                 dispatcher.reassign(failed, targets)
+            # One that is not routed over takes it where no other is left, and the view stays as it is.
+            targets[1].account.done(failed)
+            [spare] = places(1)
+            assert dispatcher.reassign(failed, targets[:2], [spare]) is targets[2]
+            targets[2].account.done(failed)
+            assert dispatcher.reassign(failed, targets, [spare]) is spare
+            assert spare.account.in_flight == 1
+            with pytest.raises(NoBackendError):
+                dispatcher.reassign(failed, [*targets, spare], [spare])
 
         asyncio.run(main())
 

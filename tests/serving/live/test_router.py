@@ -84,6 +84,30 @@ class TestBackends:
 
         live.run(main())
 
+    def test_overlapping_ejections_wait_with_one_timer(self, live: Any) -> None:
+        async def main() -> None:
+            async with live.backends(3) as servers, live.routing(*servers, probe_every_s=60.0, eject_s=50.0) as router:
+                loop = asyncio.get_running_loop()
+                made: list[asyncio.TimerHandle] = []
+                plain = loop.call_later
+
+                def call_later(delay: float, callback: Any, *given: Any, **more: Any) -> asyncio.TimerHandle:
+                    handle = plain(delay, callback, *given, **more)
+                    if callback == router._update:
+                        made.append(handle)
+                    return handle
+
+                loop.call_later = call_later  # type: ignore[method-assign]
+                for at in range(30):
+                    backend = router.backends[at % 3]
+                    backend._ejected_until_s = asyncio.get_running_loop().time() + 50.0 + at
+                    router._update()
+                    assert sum(not handle.cancelled() for handle in made) == 1
+                assert len(made) == 30
+            assert all(handle.cancelled() for handle in made)
+
+        live.run(main())
+
     def test_where_all_fail_they_are_tried_all_the_same(self, live: Any) -> None:
         async def storm(backend: Any, asked: Any, writer: Any) -> None:
             writer.write(live.head(500, "application/json", 2) + b"{}")

@@ -49,8 +49,8 @@ class BackendError(Exception):
     reason : str
         ``connect``, ``died``, ``protocol``, ``first_byte``, ``idle`` or ``too_long``.
     untouched : bool
-        Whether the request was never sent, or its connection died before a byte of an answer came: it may be sent
-        again.
+        Whether the request was never sent, or its connection died before a byte of an answer came, though not before
+        the backend can have worked on it.
     """
 
     def __init__(self, reason: str, text: str, *, untouched: bool = False) -> None:

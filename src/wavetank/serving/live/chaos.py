@@ -19,7 +19,7 @@ from wavetank.serving.live.load import Load, LoadResult, offer_async
 from wavetank.serving.live.loops import fastest_loop
 from wavetank.serving.live.processes import ChildProcess, hold_port, pinned, split_cores
 
-_SHORTEST_S = 0.05
+_SHORTEST_S, _LOOK_S = 0.05, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,8 @@ class Chaos:
     backends : int
         How many there are.
     up_s, down_s : float
-        Mean time that a backend lives and stays away, exponentially distributed, at least 0.05 s.
+        Mean time that a backend lives, from when it takes requests, and stays away, until it is started again;
+        exponentially distributed, at least 0.05 s.
     seed : int
         Of what is drawn.
     """
@@ -137,6 +138,12 @@ class _Flock:
         words = python_module("wavetank.serving.live.null_backend", "--port", str(self.ports[place]))
         self._alive[place] = ChildProcess(words, name=f"null backend {place}", cores=self.cores)
 
+    async def ready(self, place: int) -> None:
+        """Return once a backend that was revived takes requests, or has ended."""
+        process = self._alive[place]
+        while process is not None and process.running and "\n" not in process.output():
+            await asyncio.sleep(_LOOK_S)
+
     def kill(self, place: int) -> None:
         process, self._alive[place] = self._alive[place], None
         if process is not None:
@@ -157,6 +164,8 @@ async def _under_chaos(port: int, flock: _Flock, chaos: Chaos, load: Load) -> Lo
 async def _live_and_die(place: int, flock: _Flock, chaos: Chaos) -> None:
     rng = stream(chaos.seed, "chaos", place)
     while True:
+        # Starting an interpreter takes longer than a short life lasts: a life begins when requests are taken.
+        await flock.ready(place)
         await asyncio.sleep(max(rng.exponential(chaos.up_s), _SHORTEST_S))
         flock.kill(place)
         await asyncio.sleep(max(rng.exponential(chaos.down_s), _SHORTEST_S))

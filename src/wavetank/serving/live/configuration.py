@@ -77,7 +77,7 @@ class RouterSettings:
     )
     tries: int = setting(
         3,
-        says="backends a request is sent to while none takes it: refused, died before a byte, or 503",
+        says="backends a request is sent to while none takes it (503; 2 where connections die), refusals not counted",
         low=1,
         high=100,
     )

@@ -192,8 +192,16 @@ class Dispatcher(Generic[T]):
                 future.result().account.done(request)
             raise
 
-    def reassign(self, request: LiveRequest, tried: Sequence[T]) -> T:
+    def reassign(self, request: LiveRequest, tried: Sequence[T], spare: Sequence[T] = ()) -> T:
         """Return another backend for a request that failed before its first byte: the one with the fewest requests.
+
+        Parameters
+        ----------
+        request : LiveRequest
+        tried : sequence
+            Backends it cannot go to.
+        spare : sequence
+            Backends that are routed over only where no other one is left.
 
         Raises
         ------
@@ -201,9 +209,15 @@ class Dispatcher(Generic[T]):
             If all were tried.
         """
         left = [target for target in self.targets if target not in tried]
+        if left:
+            return self._send_to_fewest(request, left)
+        left = [target for target in spare if target not in tried]
         if not left:
             raise NoBackendError
-        return self._send_to_fewest(request, left)
+        target = min(left, key=lambda each: each.account.in_flight)
+        # The view does not show it.
+        target.account.send(request, self._now_s())
+        return target
 
     # ------------------------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,14 @@
 Bodies are forwarded byte for byte.  A streamed answer goes on piece by piece as it comes, and a client that reads
 slowly slows its backend down.  A client that leaves takes its request at the backend with it at once.
 
-A request is sent to another backend only where the first one cannot have worked for it in vain: its connection was
-refused, or died before a byte of an answer came, or its server answered 503.  A budget bounds how many, refused
-connections not counted.  A backend that is slow is waited for: a time-out ends the request, is never repeated, and is
-no reason to send a backend nothing more.  An answer that breaks off behind its first byte breaks off at the client,
-too: an error event where it is an event stream, and a connection that ends before the answer does.
+A request is sent again only while no byte of an answer has come.  A refused connection and a 503 cost a backend
+nothing: the next one is asked.  A connection that died without a byte may have had its request worked on: the request
+is sent once more, so that none is sent out more than twice that way.  Once more on the same backend where an idle
+connection ended as soon as it was used, as one does that the backend had just closed; else to another one.  A budget
+bounds how many are sent again, refused connections not counted.  A backend that is slow is waited for: a time-out ends
+the request, is never repeated, and is no reason to send a backend nothing more.  An answer that breaks off behind its
+first byte breaks off at the client, too: an error event where it is an event stream without an announced length, and a
+connection that ends before the answer does, by a reset where an orderly end would look like the answer's.
 
 Source: the OpenAI API (chat/completions, completions, models, error objects); RFC 9110, section 7.6, on what a proxy
 does not forward.
@@ -29,6 +32,7 @@ import logging
 import re
 import secrets
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -85,6 +89,10 @@ _NOT_TAKEN = 503
 _BACKEND_IS_ILL = frozenset((500, 502, 503))
 # Failures that say something about the backend: a slow one may be as it should be, and a long answer is the request's.
 _FAILS = frozenset(("connect", "died", "protocol"))
+# A used connection that ends within this time, without a byte, was most likely closed by the backend while it was idle.
+STALE_WITHIN_S = 1.0
+# How often a request may be sent out, connections that died without a byte counted: work may be done twice, not more.
+_MOST_SENT = 2
 # An answer that is no event stream is held back until it is complete, up to this size: till then it can be retried.
 _HELD_BACK_BYTES = 1_048_576
 # Pieces at the end of a stream that are searched for its usage.
@@ -136,6 +144,8 @@ class Proxy:
         Of the prefix blocks' hashes.
     changed : callable
         Called when a backend is ejected.
+    ejected : callable
+        Returns the backends that are out only for failed requests: asked where no other one is left.
     """
 
     def __init__(
@@ -149,6 +159,7 @@ class Proxy:
         api_key: str = "",
         block_key: bytes = b"",
         changed: Callable[[], None] = lambda: None,
+        ejected: Callable[[], Sequence[Backend]] = tuple,
     ) -> None:
         self._settings = settings
         self._dispatcher = dispatcher
@@ -166,6 +177,7 @@ class Proxy:
         self._models_known = False
         self.models_page = b'{"object":"list","data":[]}'
         self._changed = changed
+        self._ejected = ejected
         self.draining = False
         self.in_flight = 0
         self.idle = asyncio.Event()
@@ -174,6 +186,7 @@ class Proxy:
         self.server = _Server(
             self.handle,
             write_s=settings.write_s,
+            lost=self._spoke,
             request_factory=self._request,
             handler_cancellation=True,
             access_log=None,
@@ -199,10 +212,14 @@ class Proxy:
         self._silent.pop(connection, None)
         connection.force_close()
 
-    def _request(self, message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
-        timer = self._silent.pop(protocol, None)
+    def _spoke(self, connection: object) -> None:
+        """Wait no longer for a connection's first request: it has come, or the connection is gone."""
+        timer = self._silent.pop(connection, None)
         if timer is not None:
             timer.cancel()
+
+    def _request(self, message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
+        self._spoke(protocol)
         return _Request(
             message, payload, protocol, writer, task, asyncio.get_running_loop(),
             client_max_size=self._settings.max_body_bytes,
@@ -403,6 +420,7 @@ class Proxy:
         forwarded = _forwarded(request, len(body))
         self._budget.request(time.monotonic())
         tried: list[Backend] = []
+        refused = 0
         failure: BackendError | _UnavailableError
         while True:
             tried.append(backend)
@@ -415,22 +433,27 @@ class Proxy:
             reason = failure.reason if isinstance(failure, BackendError) else f"status-{failure.response.status}"
             if isinstance(failure, _UnavailableError) or reason in _FAILS:
                 self._failed(backend, reason)
+            refused += reason == "connect"
             out = [*tried, *self._without(prompt.model)]
-            if not self._may_try_again(failure, reason, tried, out):
+            spare = [each for each in self._ejected() if not each.models or prompt.model in each.models]
+            left = any(target not in out for target in (*self._dispatcher.targets, *spare))
+            if not left or not self._may_try_again(request, failure, reason, len(tried) - refused):
                 return self._given_up(request, backend, failure)
-            backend = self._dispatcher.reassign(live, out)
+            backend = self._dispatcher.reassign(live, out, spare)
             self._metrics.retried(tried[-1].name, reason)
 
     def _may_try_again(
-        self, failure: BackendError | _UnavailableError, reason: str, tried: list[Backend], out: list[Backend]
+        self, request: _Request, failure: BackendError | _UnavailableError, reason: str, asked: int
     ) -> bool:
-        """Say whether another backend is asked: there is one, nobody worked in vain, and the budget allows it."""
-        if isinstance(failure, BackendError) and not failure.untouched:
-            return False
-        if len(tried) >= self._settings.tries or all(target in out for target in self._dispatcher.targets):
-            return False
+        """Say whether another backend may be asked, after ``asked`` of them that did not refuse the connection."""
         # A connection that was refused cost no backend anything.
-        if reason == "connect" or self._budget.retry(time.monotonic()):
+        if reason == "connect":
+            return True
+        if isinstance(failure, BackendError) and (not failure.untouched or request.deaths >= _MOST_SENT):
+            return False
+        if asked >= self._settings.tries:
+            return False
+        if self._budget.retry(time.monotonic()):
             return True
         self._metrics.retry_denied()
         return False
@@ -479,15 +502,15 @@ class Proxy:
         try:
             exchange = self._send(connection, message, prompt)
             try:
-                status = await connection.answer()
+                status = await _answered(request, connection)
             except BackendError as error:
-                if not error.untouched or connection.exchanges == 1 or not self._budget.retry(time.monotonic()):
+                if not self._was_stale(request, connection, error, time.monotonic() - sent_s):
                     raise
-                # Most likely an idle connection that the backend had just closed: nothing is wrong with the backend.
+                # Nothing is wrong with the backend.
                 connection.close()
                 connection = await pool.fresh()
                 exchange = self._send(connection, message, prompt)
-                status = await connection.answer()
+                status = await _answered(request, connection)
             piece = await connection.read()
             first_s = time.monotonic()
             times_s = (sent_s - waited_s, first_s)
@@ -529,6 +552,16 @@ class Proxy:
             log.info("%s %s %d %s", request.method, request.raw_path, status, name)
         self._metrics.added(sent_s - waited_s - live.arrived_s + time.monotonic() - done_s)
         return response
+
+    def _was_stale(self, request: _Request, connection: BackendConnection, error: BackendError, after_s: float) -> bool:
+        """Say whether a connection was most likely closed while it was idle, and its request may be sent again."""
+        return (
+            error.untouched
+            and connection.exchanges > 1
+            and after_s <= STALE_WITHIN_S
+            and request.deaths < _MOST_SENT
+            and self._budget.retry(time.monotonic())
+        )
 
     def _send(self, connection: BackendConnection, message: bytes, prompt: Prompt) -> BackendExchange:
         settings = self._settings
@@ -591,6 +624,7 @@ class Proxy:
                     tail.append(piece)
                     account.generated(live, seen)
                 size += len(piece)
+                request.event_ended = piece.endswith((b"\n\n", b"\r\n\r\n"))
                 await response.write(piece)
                 piece = await connection.read()
             if events_only and exchange.ends_with_connection and b"[DONE]" not in b"".join(tail):
@@ -623,13 +657,19 @@ class Proxy:
 
     async def _break_off(self, request: _Request, response: web.StreamResponse, why: str) -> None:
         """End an answer so that nobody takes it for a complete one."""
+        transport = request.transport
+        if response.prepared and not response.chunked:
+            # An event could fill the announced length up, and without one an orderly end is the answer's own.
+            _reset(transport)
+            return
         if response.headers.get("Content-Type", "").startswith("text/event-stream") and response.prepared:
             event = b"data: " + error_body(502, why, "server_error", "backend_failed") + b"\n\n"
             with contextlib.suppress(ConnectionError):
-                await response.write(event)
-        if request.transport is not None:
-            # What was written goes out; the end of the coding, or the announced length, never comes.
-            request.transport.close()
+                # The event that was cut ends here, or the error would be a line of it.
+                await response.write(event if request.event_ended else b"\n\n" + event)
+        if transport is not None:
+            # What was written goes out; the end of the coding never comes.
+            transport.close()
 
     def _left(self, request: _Request) -> None:
         self._metrics.cancelled()
@@ -655,9 +695,11 @@ class Proxy:
 
 
 class _Request(web.BaseRequest):
-    """A request that remembers the answer that has begun."""
+    """A request that remembers how often its connection to a backend died without a byte, and the answer that began."""
 
+    deaths: int = 0
     answer: web.StreamResponse | None = None
+    event_ended: bool = True
     _id: bytes = b""
 
     @property
@@ -676,7 +718,8 @@ class _Handler(web.RequestHandler):
     neither buffers nor a backend's batch are held for it for ever.
     """
 
-    __slots__ = ("write_s",)
+    __slots__ = ("lost", "write_s")
+    lost: Callable[[object], None]
     write_s: float
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -684,6 +727,10 @@ class _Handler(web.RequestHandler):
         own = transport.get_extra_info("socket")
         if own is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(self.write_s * 1000), 1))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.lost(self)
 
     def handle_error(
         self,
@@ -707,13 +754,13 @@ class _Handler(web.RequestHandler):
 class _Server(web.Server):
     """Makes the connections of clients."""
 
-    def __init__(self, handler: Any, *, write_s: float, **more: Any) -> None:
+    def __init__(self, handler: Any, *, write_s: float, lost: Callable[[object], None], **more: Any) -> None:
         super().__init__(handler, **more)
-        self._write_s = write_s
+        self._write_s, self._lost = write_s, lost
 
     def __call__(self) -> web.RequestHandler:
         made = _Handler(self, loop=self._loop, **self._kwargs)
-        made.write_s = self._write_s
+        made.write_s, made.lost = self._write_s, self._lost
         return made
 
 
@@ -736,6 +783,25 @@ def _path_of(request: _Request) -> str:
     """Return the path as :data:`_ALLOWED` has it."""
     path = request.raw_path.partition("?")[0]
     return _ONE_MODEL if path.startswith(_ONE_MODEL) and path != _ONE_MODEL else path if path != _ONE_MODEL else ""
+
+
+def _reset(transport: asyncio.Transport | None) -> None:
+    """Close a connection so that the other side sees an error and no orderly end."""
+    if transport is None:
+        return
+    own = transport.get_extra_info("socket")
+    if own is not None:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+async def _answered(request: _Request, connection: BackendConnection) -> int:
+    """Wait for the status of an answer; a connection that dies without a byte is counted."""
+    try:
+        return await connection.answer()
+    except BackendError as error:
+        request.deaths += error.untouched
+        raise
 
 
 def _sign(response: web.StreamResponse, request: _Request) -> None:

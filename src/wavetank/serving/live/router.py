@@ -98,6 +98,7 @@ class Router:
         self.backends: tuple[Backend, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Server] = []
+        self._next_update: asyncio.TimerHandle | None = None
         self._looks: dict[Backend, asyncio.Task[None]] = {}
         self._read_s: dict[Backend, float] = {}
         self._ask_again_s: dict[Backend, float] = {}
@@ -129,6 +130,7 @@ class Router:
             api_key=self._api_key,
             block_key=self._recording.key if self._recording else secrets.token_bytes(16),
             changed=self._update,
+            ejected=self._ejected,
         )
         self.backends = tuple(self._backend(each) for each in self._configuration.backends)
         self.metrics.watch(self._backend_rows, self._router_row)
@@ -174,6 +176,8 @@ class Router:
         """End everything, whatever is in flight; the recording is complete then."""
         for server in self._servers:
             server.close()
+        if self._next_update is not None:
+            self._next_update.cancel()
         for task in (*self._tasks, *self._looks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._looks.values(), return_exceptions=True)
@@ -230,11 +234,19 @@ class Router:
             each for each in self.backends if each.up
         )
         ends_s = min((each.ejected_until_s for each in self.backends if each.ejected_until_s > now), default=None)
+        if self._next_update is not None:
+            self._next_update.cancel()
+            self._next_update = None
         if ends_s is not None:
-            asyncio.get_running_loop().call_later(ends_s - now + 0.001, self._update)
+            # The one timer: it goes to the next end, and is set anew there.
+            self._next_update = asyncio.get_running_loop().call_later(ends_s - now + 0.001, self._update)
         if targets != self.dispatcher.targets:
             self.dispatcher.set_targets(targets)
         self.proxy.set_models(targets)
+
+    def _ejected(self) -> list[Backend]:
+        """Return the backends that are up, but out for failed requests."""
+        return [each for each in self.backends if each.up and each not in self.dispatcher.targets]
 
     async def _get(self, backend: Backend, path: str, limit_s: float) -> tuple[int, bytes] | None:
         """Return status and body of a page of a backend; None where it gives none in time."""

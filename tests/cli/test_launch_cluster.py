@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from socket_protocols import Quitters
+from socket_protocols import DurableCounter, Quitters
 
 from wavetank.cli import launch_cluster
 from wavetank.protocols.consensus.raft import Raft
@@ -65,6 +65,13 @@ def test_a_broken_invariant_is_an_exit_code(call: Callable[..., Any], monkeypatc
     told = call(*SHORT, "--nodes", "2", "--duration", "0.1")
     assert told.code == 1
     assert "\ninvariants       all 2 disagree\n" in told.out
+
+
+def test_a_run_without_a_message_is_not_called_sound(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_cluster, "_algorithm", lambda name, pairs: DurableCounter())
+    told = call(*SHORT, "--nodes", "2", "--duration", "0.1")
+    assert "\ninvariants       not judged: no message was delivered\n" in told.out
+    assert "none broken" not in told.out
 
 
 def test_a_second_is_a_line_on_a_terminal_and_ctrl_c_ends_in_a_table(terminal: Callable[..., Any]) -> None:
@@ -224,6 +231,10 @@ def test_what_a_killed_launcher_left_is_swept(executable: str, tmp_path: Path) -
         (("--protocol", "raft", "--set", "election_rounds"), "sets nothing"),
         (("--protocol", "raft", "--kill", "9@1"), "nodes 0 to 3"),
         (("--protocol", "raft", "--kill", "1at2"), "NODE@SECONDS"),
+        (("--protocol", "raft", "--kill", "0@3.95:0.1", "--duration", "4"), "not over when the run ends"),
+        (("--protocol", "raft", "--stop", "0@9.5"), "0@9.5:1"),
+        (("--protocol", "raft", "--kill", "0@10:never"), "not over when the run ends"),
+        (("--protocol", "raft", "--history", "h.json"), "allowed: .jsonl, .jsonl.gz"),
         (("--protocol", "raft", "--stop", "1@x"), "not a number"),
         (("--protocol", "raft", "--fault", "omision@1"), "nearest: omission"),
         (("--protocol", "raft", "--fault", "omission@7"), "omission@N"),

@@ -127,7 +127,7 @@ def _seconds(text: str, where: str) -> float:
     return value
 
 
-def _outages(kills: tuple[str, ...], stops: tuple[str, ...], nodes: int) -> list[Outage]:
+def _outages(kills: tuple[str, ...], stops: tuple[str, ...], nodes: int, duration_s: float) -> list[Outage]:
     from wavetank.protocols.live.cluster import Outage
 
     found = []
@@ -143,7 +143,16 @@ def _outages(kills: tuple[str, ...], stops: tuple[str, ...], nodes: int) -> list
                 )
             away = match[3] or "1"
             for_s = None if away == "never" else _seconds(away, option)
-            found.append(Outage(node=int(match[1]), at_s=_seconds(match[2], option), kind=kind, for_s=for_s))
+            outage = Outage(node=int(match[1]), at_s=_seconds(match[2], option), kind=kind, for_s=for_s)
+            if outage.at_s + (outage.for_s or 0.0) >= duration_s:
+                raise BadValueError(
+                    "The outage is not over when the run ends.",
+                    given=text if match[3] else f"{text}:1",
+                    allowed=f"before {duration_s:g} s",
+                    where=option,
+                    hint="make --duration longer; a node that stays away is `NODE@SECONDS:never`",
+                )
+            found.append(outage)
     return found
 
 
@@ -244,11 +253,20 @@ def _launch(given: dict[str, Any]) -> int:
     algorithm = _algorithm(given["protocol"], given["pairs"])
     settings = _settings(given)
     duration_s = _seconds(given["duration"], "--duration")
-    outages = _outages(given["kills"], given["stops"], nodes)
+    outages = _outages(given["kills"], given["stops"], nodes, duration_s)
     faults = _faults(given["faults"], nodes)
     for path in (given["history"], given["out"]):
         if path is not None and not path.parent.is_dir():
             raise BadValueError("There is no such folder.", given=str(path.parent), where=str(path))
+    history = given["history"]
+    if history is not None and not history.name.lower().removesuffix(".gz").endswith(".jsonl"):
+        # By its name `wavetank check` knows what it is.
+        raise BadValueError(
+            "A history is not written in this format.",
+            given=history.name,
+            allowed=".jsonl, .jsonl.gz",
+            where="--history",
+        )
     hosts = [host.strip() for host in (given["hosts"] or "").split(",") if host.strip()]
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     faulty = [outage.node for outage in outages] + [member for fault in faults for member in fault.members]
@@ -383,12 +401,13 @@ def _say(run: ClusterRun, name: str, algorithm: Algorithm) -> None:
 
     seconds = max(run.duration_s, 1e-9)
     say_heading(f"{name}, {_counted(run.size, 'node')}, {show(run.duration_s, 's')}")
-    verdict = run.violation or "none broken"
+    judged = run.delivered or run.decisions or run.replies
+    verdict = run.violation or ("none broken" if judged else "not judged: no message was delivered")
     rows = [
         ("messages", f"{run.delivered:,} delivered, {run.delivered / seconds:,.0f} a second"),
         ("dropped", f"{run.dropped:,}"),
         ("decisions", f"{len(run.decisions):,} in {_counted(_instances(run), 'instance')}"),
-        ("invariants", style(verdict, fg="red" if run.violation else "green")),
+        ("invariants", style(verdict, fg="red" if run.violation else "green" if judged else "yellow")),
         ("restarts", f"{run.restarts:,}"),
         ("hostile frames", _hostile(run)),
     ]

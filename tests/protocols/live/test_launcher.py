@@ -150,6 +150,19 @@ def test_an_error_of_a_process_is_told_in_the_launchers_words(play: Any, tmp_pat
     assert "no file of a node" in str(caught.value)
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("name", ["node-1.state", "requests.jsonl"])
+def test_a_resumed_run_without_a_file_of_the_earlier_one_is_refused(tmp_path: Path, processes: int, name: str) -> None:
+    words = {"processes": processes, "duration_s": 0.1, "folder": tmp_path}
+    run_cluster(DurableCounter(), 2, **words)
+    (tmp_path / name).rename(tmp_path / "aside")
+    with pytest.raises(BadFileError, match="lacks files") as caught:
+        run_cluster(DurableCounter(), 2, resume=True, **words)
+    assert caught.value.given == name
+    (tmp_path / "aside").rename(tmp_path / name)
+    assert run_cluster(DurableCounter(), 2, resume=True, **words).runs == 2
+
+
 def test_a_folder_that_another_run_uses_is_refused_and_left_as_it_is(play: Any, tmp_path: Path) -> None:
     async def story() -> None:
         async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST, folder=tmp_path) as cluster:
@@ -221,6 +234,79 @@ def test_a_process_that_dies_while_it_comes_back_is_started_once_more(
             number = cluster.ask(0, "count")
             assert await cluster.until(lambda run: number in run.replies, 20)
             assert (cluster.run.restarts, cluster.run.troubles) == (1, [])
+
+    play(story())
+
+
+@pytest.mark.parametrize("moment", ["at once", "joined", "assigned"])
+def test_overlapping_outages_of_one_process_start_one_child(play: Any, moment: str) -> None:
+    pids: list[int] = []
+
+    class Counted(ProcessCluster):
+        async def _spawn(self, process: Any) -> None:
+            await super()._spawn(process)
+            pids.append(process.child.pid)
+
+    async def story() -> None:
+        # Nodes 0 and 2 share a process.
+        async with Counted(DurableCounter(), 4, processes=2, settings=FAST) as cluster:
+            process = cluster._processes[0]
+            await cluster.kill(0)
+            first = asyncio.ensure_future(cluster.restart(0))
+            while (moment == "joined" and not process.joined.is_set()) or (
+                moment == "assigned" and not process.assigned
+            ):
+                await asyncio.sleep(0)
+            await asyncio.gather(first, cluster.restart(2), cluster.kill(2))
+            number = cluster.ask(2, "count")
+            assert await cluster.until(lambda run: number in run.replies, 20)
+            assert (len(pids), cluster.run.restarts, process.incarnation) == (3, 1, 1)
+            run = await cluster.finish()
+        assert run.troubles == []
+        assert all(map(gone, pids))
+
+    play(story())
+
+
+def test_a_process_restarted_while_it_is_being_killed_is_not_forgotten(play: Any) -> None:
+    pids: list[int] = []
+
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST) as cluster:
+            await asyncio.gather(cluster.kill(0), cluster.restart(0))
+            pids.extend(cluster.processes)
+            assert len(pids) == 2
+        assert all(map(gone, pids))
+
+    play(story())
+
+
+def test_no_child_is_started_when_the_run_has_ended(play: Any) -> None:
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST) as cluster:
+            await cluster.kill(0)
+            await cluster.finish()
+            await cluster.restart(0)
+            assert len(cluster.processes) == 1
+
+    play(story())
+
+
+def test_a_child_that_says_nothing_more_but_does_not_end_holds_nobody_up(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_END_TIMEOUT_S", 0.5)
+
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST) as cluster:
+            pid = cluster.processes[0]
+            os.kill(pid, signal.SIGSTOP)
+            cluster._processes[0].connection.transport.abort()
+            number = cluster.ask(1, "count")
+            assert await cluster.until(lambda run: number in run.replies, 20)
+            assert not gone(pid)
+            assert await cluster.until(lambda run: run.restarts == 1, 30)
+            assert gone(pid)
 
     play(story())
 

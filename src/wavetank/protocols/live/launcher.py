@@ -88,6 +88,8 @@ class _Process:
         self.listening: asyncio.Future[control.Listening] = asyncio.get_running_loop().create_future()
         self.connected: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         self.reader: asyncio.Task[None] | None = None
+        # Held while it ends or starts: it never has two children.
+        self.changing = asyncio.Lock()
 
     def renew(self) -> None:
         """Forget what the last life said, except for its counters."""
@@ -121,6 +123,18 @@ class _Process:
         with contextlib.suppress(OSError):
             return self.log_path.read_text(errors="replace")[-2000:].strip()
         return ""
+
+
+async def _buried(child: subprocess.Popen[bytes] | None, patience_s: float = 0.0) -> int | None:
+    """Wait until a child has ended, off the event loop; kill it after a time.  Return its code."""
+    if child is None:
+        return None
+    deadline = time.monotonic() + patience_s
+    while child.poll() is None and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    if child.poll() is None:
+        child.kill()
+    return await asyncio.to_thread(child.wait)
 
 
 class _Arriving(control.ControlConnection):
@@ -253,6 +267,8 @@ class ProcessCluster(Cluster):
             process.missing = process.missing_at_first = await self._answer(process.connected, process)
         for text in self._missing_links():
             log.warning("%s", text)
+        # Hosts keep the files of their nodes themselves.
+        self._note_begun(states_here=not self._hosts)
         self._epoch_s = time.monotonic()
         self._begun = True
         for process in self._processes:
@@ -260,6 +276,9 @@ class ProcessCluster(Cluster):
             process.say(control.Begin(self.elapsed_s))
 
     async def _spawn(self, process: _Process) -> None:
+        await _buried(process.child)
+        if self._ended:
+            raise WavetankError(f"{process.name} is not started: the run has ended.")
         folder = self.folder
         process.log_path = folder / f"process-{process.number}.log"
         ours, theirs = socket.socketpair()
@@ -469,9 +488,16 @@ class ProcessCluster(Cluster):
             log.warning("%s is gone; waiting for it to join again", process.name)
             process.expected = True
             return
-        if process.child is not None:
-            code = process.child.wait()
-            if code >= 0:
+        self._start_task(self._start_lost(process))
+
+    async def _start_lost(self, process: _Process) -> None:
+        """Start a child again that somebody killed; one that ended by itself is given up."""
+        async with process.changing:
+            if process.status != "away":
+                return
+            # One that says nothing more but does not end is killed, and counts as such.
+            code = await _buried(process.child, _END_TIMEOUT_S)
+            if code is not None and code >= 0:
                 self._give_up(
                     process,
                     WavetankError(f"{_ENDED_EARLY} {process.name}, code {code}.", given=process.last_words() or None),
@@ -482,7 +508,7 @@ class ProcessCluster(Cluster):
             return
         process.revivals += 1
         log.warning("%s was killed; starting it again", process.name)
-        self._start_task(self._revive(process))
+        await self._revive(process)
 
     def _give_up(self, process: _Process, error: WavetankError) -> None:
         """Go on without a process, where the algorithm bears it."""
@@ -512,7 +538,13 @@ class ProcessCluster(Cluster):
         return f"{which} ({process.name})"
 
     async def _revive(self, process: _Process) -> None:
-        """Start a process again; one that is lost while it starts is started once more, and at last given up."""
+        """Start a process again, unless somebody else just did."""
+        async with process.changing:
+            if process.status == "away":
+                await self._revive_alone(process)
+
+    async def _revive_alone(self, process: _Process) -> None:
+        """Start a process; one that is lost while it starts is started once more, and at last given up."""
         process.expected, process.returning = False, True
         while True:
             process.incarnation += 1
@@ -521,12 +553,10 @@ class ProcessCluster(Cluster):
                 return
             except WavetankError as error:
                 # What it said itself, a damaged file for one, will not be different next time.
-                if self._trouble is not None or process.status == "given up":
+                if self._trouble is not None or self._ended or process.status == "given up":
                     return
                 process.connection = None
-                if process.child is not None:
-                    process.child.kill()
-                    await asyncio.to_thread(process.child.wait)
+                await _buried(process.child)
                 if not process.local or process.revivals >= _MOST_REVIVALS:
                     self._give_up(process, error)
                     return
@@ -577,9 +607,8 @@ class ProcessCluster(Cluster):
         process.renew()
         # From now on what comes over it, its end too, is said by nobody who counts.
         process.connection = None
-        if process.child is not None:
-            process.child.kill()
-            await asyncio.to_thread(process.child.wait)
+        async with process.changing:
+            await _buried(process.child)
             process.child = None
 
     async def restart(self, node: int) -> None:

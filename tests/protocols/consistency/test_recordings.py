@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wavetank.errors import BadFileError, DataUnavailableError
+from wavetank.protocols.consistency.engine import judge
 from wavetank.protocols.consistency.recordings import parse_recording
 from wavetank.protocols.history import read_history
 from wavetank.workloads import datasets
@@ -124,3 +125,20 @@ def test_something_between_events_is_refused_with_the_event_before_it():
     with pytest.raises(BadFileError) as caught:
         parse_recording(f"[\n{event}\n5]", "h.edn")
     assert "after the event at line 2, column 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("first_ns", [0, 1_700_000_000, 1_700_000_000_000_000_000, -5])
+@pytest.mark.parametrize("span_ns", [0, 1, 10**18])
+def test_the_order_of_the_lines_is_real_time_whatever_the_stamps(first_ns, span_ns):
+    events = [(0, "invoke", "write", "1"), (0, "ok", "write", "1"), (1, "invoke", "write", "2"),
+              (1, "ok", "write", "2"), (2, "invoke", "read", "nil"), (2, "ok", "read", "1")]  # fmt: skip
+    history = parse_recording(
+        "".join(
+            f"{{:process {process} :type :{kind} :f :{action} :value {value} :time {first_ns + span_ns * (at > 1)}}}\n"
+            for at, (process, kind, action, value) in enumerate(events)
+        ),
+        "x",
+    )
+    times = [time for op in history.operations for time in (op.invoked, op.returned)]
+    assert times == sorted(set(times)) and times[0] == 0.0
+    assert judge(history, "linearizable").outcome == "violated"

@@ -329,7 +329,13 @@ def _readings(build: _Builder) -> dict[str, list[_Reading]]:
             if ending and held[-len(ending) :] != ending:
                 build.report("internal", number, f"it appended {list(ending)!r} to {key} and then read {value!r}")
                 continue
-            found.setdefault(key, []).append(_Reading(number, held[: len(held) - len(ending)]))
+            before = held[: len(held) - len(ending)]
+            # Of whatever length the list is: nobody reads what it appends later, or once more what it appended.
+            early = [item for item in build.own.get((number, key), ()) if item in before]
+            if early and (key, early[0]) not in build.unclear:
+                build.report("internal", number, f"it read {early[0]!r} of {key} before appending it")
+                continue
+            found.setdefault(key, []).append(_Reading(number, before))
     return found
 
 
@@ -449,7 +455,7 @@ def _checked_versions(build: _Builder, key: str, longest: _Reading) -> bool:
 
 
 def _known_items(build: _Builder, key: str, reading: _Reading) -> bool:
-    """Return whether each item of a list was appended once, and by another one; or report what it is instead."""
+    """Return whether each item of a list was appended once; or report what it is instead."""
     if any((key, item) in build.unclear for item in reading.items):
         return False
     if len(set(reading.items)) != len(reading.items):
@@ -460,9 +466,6 @@ def _known_items(build: _Builder, key: str, reading: _Reading) -> bool:
             build.report("thin-air", reading.number, f"it read {item!r} of {key}, which nobody appended")
             return False
         number = build.writer[key, item][0]
-        if number == reading.number:
-            build.report("internal", number, f"it read {item!r} of {key} before appending it")
-            return False
         if build.operations[number].result is False:
             says = f"it read {item!r} of {key}, which the aborted operation {number} appended"
             build.report("G1a", reading.number, says, number)

@@ -22,6 +22,7 @@ What an ending means:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -60,11 +61,11 @@ _LATEST_NS = 10**24
 class _Event:
     """One line of a recording."""
 
-    __slots__ = ("action", "at", "final", "key", "process", "time_s", "type", "value")
+    __slots__ = ("action", "at", "final", "key", "process", "time_ns", "type", "value")
 
-    def __init__(self, process: str, kind: str, action: str, key: str, value: Any, time_s: float | None, at: int):
+    def __init__(self, process: str, kind: str, action: str, key: str, value: Any, time_ns: int | None, at: int):
         self.process, self.type, self.action, self.key = process, kind, action, key
-        self.value, self.time_s, self.at, self.final = value, time_s, at, False
+        self.value, self.time_ns, self.at, self.final = value, time_ns, at, False
 
 
 def parse_recording(
@@ -246,10 +247,10 @@ def _edn_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Ev
                 nearest=nearest_of(str(kind), _TYPES),
                 where=f"{where}, {place(text, form.at)}",
             )
-        time_ns = form.get("time")
-        time_s = None
-        if isinstance(time_ns, int | float) and abs(time_ns) < _LATEST_NS:
-            time_s = time_ns / _NANOSECONDS_PER_S
+        stamp = form.get("time")
+        time_ns = None
+        if isinstance(stamp, int | float) and abs(stamp) < _LATEST_NS:
+            time_ns = round(stamp)
         key = form.get("key")
         action = _action(str(form["f"]), text, where, form.at, names)
         if action == "transaction" and _is_log(form.get("value")):
@@ -257,7 +258,7 @@ def _edn_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Ev
         if action != "ignore":
             event = _Event(
                 str(process), str(kind), action, "" if key is None else str(key), form.get("value"),
-                time_s, form.at,
+                time_ns, form.at,
             )  # fmt: skip
             event.final = form.get("final?") is True
             yield event
@@ -412,13 +413,20 @@ def _all_steps(events: Iterable[_Event]) -> Iterator[Any]:
 
 
 def _times(events: list[_Event]) -> tuple[list[float], str]:
-    """Return times that agree with the order of the file: stamps where all have one, numbers of events otherwise."""
-    if not events or any(event.time_s is None for event in events):
+    """Return times that agree with the order of the file: stamps where all have one, numbers of events otherwise.
+
+    Stamps count from the first one in whole nanoseconds: seconds since 1970 as floats are too coarse for them.
+    """
+    stamps = [event.time_ns for event in events if event.time_ns is not None]
+    if not events or len(stamps) < len(events):
         return [float(number) for number in range(len(events))], "events"
-    times, before = [], float("-inf")
-    for event in events:
+    times: list[float] = []
+    last_ns, before = -1, -math.inf
+    for stamp in stamps:
         # A later line is later, even if its stamp was taken a little before.
-        before = max(float(event.time_s or 0.0), before + 1e-9)
+        last_ns = max(stamp - stamps[0], last_ns + 1)
+        # Over months two nanoseconds may be one float.
+        before = max(last_ns / _NANOSECONDS_PER_S, math.nextafter(before, math.inf))
         times.append(before)
     return times, "seconds"
 

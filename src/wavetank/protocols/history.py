@@ -354,7 +354,7 @@ def _parse_lines(text: str, where: str) -> History:
         number, says = problem
         raise BadFileError(says, given=_short(operations[number]), where=f"{where}, line {at[number]}, column 1")
     try:
-        return History(
+        history = History(
             operations=operations,
             messages=header.messages,
             store=header.store,
@@ -365,6 +365,14 @@ def _parse_lines(text: str, where: str) -> History:
         )
     except BadValueError as error:
         raise BadFileError(error.problem, given=error.given, allowed=error.allowed, where=f"{where}, line 1") from error
+    from wavetank.protocols.consistency.values import misfit
+
+    odd = misfit(history)
+    if odd is not None:
+        raise BadFileError(
+            odd.says, given=odd.given, allowed=odd.allowed, where=f"{where}, line {at[odd.number]}, column 1"
+        )
+    return history
 
 
 def _decoded(line: str, number: int, decoder: msgspec.json.Decoder[Any], where: str) -> Any:

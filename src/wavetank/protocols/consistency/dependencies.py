@@ -309,7 +309,7 @@ def _readings(build: _Builder) -> dict[str, list[_Reading]]:
             if action == "append":
                 mine.setdefault(key, []).append(frozen(value))
                 if key in expected:
-                    expected[key] = (*expected[key], frozen(value))
+                    expected[key] = (*items_of(expected[key]), frozen(value))
                 continue
             if action == "write":
                 expected[key] = frozen(value)

@@ -48,6 +48,7 @@ from wavetank.protocols.consistency.linearize import Linearization, known_at, li
 from wavetank.protocols.consistency.objects import OBJECTS, Sequential, frozen, object_of
 from wavetank.protocols.consistency.orders import solve
 from wavetank.protocols.consistency.registers import Sources, replayed
+from wavetank.protocols.consistency.values import refuse_misfits
 from wavetank.protocols.consistency.visibility import Clocks, Question, ask, bits, constraints_of
 from wavetank.protocols.consistency.zones import linearize_unlike
 from wavetank.protocols.history import History, Operation
@@ -178,10 +179,12 @@ def judge(
     Raises
     ------
     UnknownNameError, BadValueError
-        For a model or store that does not exist, or one that the history's operations do not fit.
+        For a model or store that does not exist, or one that the history's operations or their values do not fit.
     """
     budget = _Budget(limits or Limits(), clock)
-    return _judge(_Asked(history, object_of(history, store), clocks or Clocks(), k, budget), name, prefix=prefix)
+    kind = object_of(history, store)
+    refuse_misfits(history, kind.name)
+    return _judge(_Asked(history, kind, clocks or Clocks(), k, budget), name, prefix=prefix)
 
 
 def _judge(asked: _Asked, name: str, *, prefix: bool) -> Judgement:
@@ -304,6 +307,7 @@ def judge_all(
     until = clock() + limits.seconds
     found: dict[str, Judgement] = {}
     kind = object_of(history, store)
+    refuse_misfits(history, kind.name)
     decided: dict[str, Judgement] = {}
 
     def decide(name: str, seconds: float) -> None:

@@ -280,7 +280,7 @@ def _leave_out_impossible(operations: Sequence[Operation], asked: dict[int, list
 def _from_transactions(history: History) -> Events:
     found = Events([])
     writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]] = {}
-    lists = _list_keys(history)
+    lists = list_keys_of(history)
     own: dict[tuple[int, str], list[Hashable]] = {}
     steps_of: dict[int, list[Any]] = {}
     for number, operation in enumerate(history.operations):
@@ -309,10 +309,12 @@ def _from_transactions(history: History) -> Events:
     return found
 
 
-def _list_keys(history: History) -> set[str]:
-    """Return the keys that hold lists."""
+def list_keys_of(history: History) -> set[str]:
+    """Return the keys of transactions that hold lists; none where operations are no transactions."""
     touched: dict[str, set[str]] = {"append": set(), "write": set(), "read": set()}
     for op in history.operations:
+        if op.action != "transaction":
+            continue
         answered = isinstance(op.result, list)
         for action, key, value in op.result if answered else op.value:
             if action != "read" or (answered and isinstance(value, list | tuple)):

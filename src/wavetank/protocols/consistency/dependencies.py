@@ -100,6 +100,8 @@ class Dependencies:
         Of each node the operation in the history; -1 for points that are no transactions.
     complete : bool
         Whether the edges decide: if they have no cycle, the transactions have an order that explains all.
+    clear : bool
+        Whether of every value one transaction alone can be the writer, so that each anomaly is sure.
     findings : list of Anomaly
         Those that are no cycles.
     """
@@ -108,6 +110,7 @@ class Dependencies:
     keys: list[str]
     rank: list[float]
     complete: bool = True
+    clear: bool = True
     findings: list[Anomaly] = field(default_factory=list)
     tails: array[int] = field(default_factory=lambda: array("q"))
     heads: array[int] = field(default_factory=lambda: array("q"))
@@ -234,6 +237,7 @@ class _Builder:
         }
         self.lists = list_keys(appended, written, read)
         self.complete &= not written
+        self.whole = bool(self.lists & written)
         # (key, value) -> (operation, whether it is the last of its transaction); several make it unclear.
         self.writer: dict[tuple[str, Hashable], tuple[int, bool]] = {}
         self.own: dict[tuple[int, str], list[Hashable]] = {}
@@ -294,6 +298,7 @@ def dependencies(history: History) -> Dependencies:
     _real_time_edges(build, numbers, found)
     found.keys = list(build.key_numbers)
     found.findings, found.complete = build.findings, build.complete
+    found.clear = not (build.unclear or build.whole) and not any(value == build.initial for _, value in build.writer)
     return found
 
 

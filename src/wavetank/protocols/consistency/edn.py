@@ -78,8 +78,8 @@ def read_forms(text: str, where: str) -> list[Any]:
     Returns
     -------
     list
-        Maps as :class:`Map`; sets as :class:`Set`; vectors and lists as tuples; keywords and symbols as :class:`Word`; strings, int,
-        float, bool and None as themselves.
+        Maps as :class:`Map`; sets as :class:`Set`; vectors and lists as tuples; keywords and symbols as
+        :class:`Word`; strings, int, float, bool and None as themselves.
 
     Raises
     ------

@@ -292,6 +292,11 @@ def _from_transactions(history: History) -> Events:
                 entry = (number, at, step[0], last[step[1]] == at)
                 writer.setdefault((step[1], frozen(step[2])), []).append(entry)
                 own.setdefault((number, step[1]), []).append(frozen(step[2]))
+    for number, steps in steps_of.items():
+        if any(step[0] == "write" and step[1] in lists for step in steps):
+            # What a list holds that was written whole has several writers, or none that is known.
+            found.anomalies.append(("ambiguous", number, "it wrote a list whole"))
+            return found
     seen = _seen_by_transactions(history, steps_of, writer, lists)
     event_of: dict[int, int] = {}
     for number, operation in enumerate(history.operations):

@@ -431,8 +431,8 @@ def _initial(events: Sequence[_Event]) -> tuple[Any, str]:
         if any(step[0] == "read" and len(step) == 3 and step[2] is None for step in _all_steps(events, "ok")):
             return None, "nil, for a transaction read it"
         return 0, "0, as Knossos's multi-registers have it; nobody read nil"
-    held = [part for event in events
-            for part in (event.value if event.action == "cas" and isinstance(event.value, tuple) else (event.value,))]  # fmt: skip
+    pairs = [event.value if event.action == "cas" else (event.value,) for event in events]
+    held = [part for pair in pairs if isinstance(pair, tuple) for part in pair]
     if not any(isinstance(part, str) and not isinstance(part, Word) for part in held):
         return None, ""
     ended = [event for event in events if event.type == "ok"]

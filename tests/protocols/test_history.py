@@ -190,9 +190,9 @@ def test_equal_times_of_different_processes_stay_concurrent():
 
 def test_times_one_float_apart_keep_their_order_beside_ties():
     step = 2.0**-22
-    base, end = 1.7e9, 1.7e9 + 9
+    base, later, end = 1.7e9, 1.7e9 + step, 1.7e9 + 9
     history = _touching(("a", "write", 1, base, base), ("a", "write", 2, base, base), ("b", "write", 3, base, base),
-                        ("a", "write", 4, base + step, base + step), ("b", "read", 4, base + 2 * step, end))  # fmt: skip
+                        ("a", "write", 4, later, later), ("b", "read", 4, base + 2 * step, end))  # fmt: skip
     times = [(op.invoked, op.returned) for op in history.operations]
     assert times[0][1] < times[1][0] <= times[1][1] < times[3][0] <= times[3][1] < times[4][0]
     assert times[2][1] < times[3][0]

@@ -6,11 +6,12 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from wavetank.errors import BadFileError, BadValueError
 from wavetank.protocols.consistency.engine import judge, judge_all
+from wavetank.protocols.consistency.values import misfit
 from wavetank.protocols.history import History, Operation, read_history, write_history
 
 HEADER = '{"format":"wavetank-history","version":1}'
@@ -47,6 +48,8 @@ def refused(path, text):
 
 @given(history=histories())
 def test_a_history_survives_the_disk(tmp_path_factory, history):
+    # What its own store cannot hold is refused by line instead.
+    assume(misfit(history) is None)
     for name in ("h.jsonl", "h.jsonl.gz"):
         path = tmp_path_factory.mktemp("h") / name
         write_history(path, history)

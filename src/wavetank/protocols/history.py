@@ -32,7 +32,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,6 +87,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     operations : tuple of Operation
+        Where a process began one at the very time at which its last one returned, times are moved apart by the least
+        that floats allow: one process does one thing after another.
     messages : tuple of (int, int)
         Pairs of operation numbers (from 0): a message sent after the first had returned reached the second's client
         before it was invoked, so that the first happened before the second.
@@ -124,6 +126,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         if problem is not None:
             number, says = problem
             raise BadValueError(says, given=_short(self.operations[number]), where=f"operation {number}")
+        if _has_ties(self.operations):
+            msgspec.structs.force_setattr(self, "operations", _without_ties(self.operations))
         for sender, receiver in self.messages:
             if not (0 <= sender < len(self.operations) and 0 <= receiver < len(self.operations)):
                 raise BadValueError(
@@ -177,6 +181,55 @@ def _problem(operations: Iterable[Operation]) -> tuple[int, str] | None:
         if returned is not None:
             busy_until[operation.process] = returned
     return None
+
+
+def _has_ties(operations: Iterable[Operation]) -> bool:
+    """Return whether a process began an operation at the very time at which its last one returned."""
+    last: dict[str, float] = {}
+    for operation in operations:
+        if last.get(operation.process) == operation.invoked:
+            return True
+        if operation.returned is not None:
+            last[operation.process] = operation.returned
+    return False
+
+
+def _without_ties(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Return operations of which each began after the last one of its process had returned.
+
+    Of one time the order of invocation is that of the operations; nothing else is put in an order that was not in one.
+    """
+    invoked_at: dict[float, list[int]] = {}
+    returned_at: dict[float, list[int]] = {}
+    follows: dict[int, int] = {}
+    last: dict[str, int] = {}
+    for number, operation in enumerate(operations):
+        invoked_at.setdefault(operation.invoked, []).append(number)
+        before = last.get(operation.process)
+        if before is not None and operations[before].returned == operation.invoked:
+            follows[number] = before
+        if operation.returned is not None:
+            returned_at.setdefault(operation.returned, []).append(number)
+            last[operation.process] = number
+    invoked, returned = [0.0] * len(operations), {number: 0.0 for each in returned_at.values() for number in each}
+    now = -math.inf
+    for time in sorted({*invoked_at, *returned_at}):
+        now = max(time, math.nextafter(now, math.inf))
+        followed = set()
+        for number in invoked_at.get(time, ()):
+            if number in follows:
+                # It returned beside all that was invoked so far, and before all that is invoked from here on.
+                returned[follows[number]] = now
+                followed.add(follows[number])
+                now = math.nextafter(now, math.inf)
+            invoked[number] = now
+        for number in returned_at.get(time, ()):
+            if number not in followed:
+                returned[number] = now
+    return tuple(
+        msgspec.structs.replace(operation, invoked=invoked[number], returned=returned.get(number))
+        for number, operation in enumerate(operations)
+    )
 
 
 def read_history(
@@ -301,7 +354,7 @@ def _parse_lines(text: str, where: str) -> History:
         number, says = problem
         raise BadFileError(says, given=_short(operations[number]), where=f"{where}, line {at[number]}, column 1")
     try:
-        return History(
+        history = History(
             operations=operations,
             messages=header.messages,
             store=header.store,
@@ -312,6 +365,14 @@ def _parse_lines(text: str, where: str) -> History:
         )
     except BadValueError as error:
         raise BadFileError(error.problem, given=error.given, allowed=error.allowed, where=f"{where}, line 1") from error
+    from wavetank.protocols.consistency.values import misfit
+
+    odd = misfit(history)
+    if odd is not None:
+        raise BadFileError(
+            odd.says, given=odd.given, allowed=odd.allowed, where=f"{where}, line {at[odd.number]}, column 1"
+        )
+    return history
 
 
 def _decoded(line: str, number: int, decoder: msgspec.json.Decoder[Any], where: str) -> Any:

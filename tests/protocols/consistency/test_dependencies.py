@@ -11,7 +11,7 @@ from wavetank.protocols.checking import Budget
 from wavetank.protocols.consistency.check import HistoryCheck
 from wavetank.protocols.consistency.configurations import MODELS
 from wavetank.protocols.consistency.dependencies import cycles, dependencies, forbids
-from wavetank.protocols.consistency.engine import judge
+from wavetank.protocols.consistency.engine import Limits, judge, judge_all
 from wavetank.protocols.history import History, Operation, write_history
 
 
@@ -178,3 +178,40 @@ def test_a_verdict_shows_the_edges_in_words_and_as_data(tmp_path):
     (anomaly,) = verdict.anomalies
     assert {edge["kind"] for edge in anomaly["edges"]} == {"rw"}
     assert "G2-item" in report.page
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [([("r", "x", [1]), ("a", "x", 1)], [1]), ([("a", "x", 1), ("r", "x", [1, 1])], [1]),
+     ([("r", "x", [1, 2]), ("a", "x", 2)], [1, 2]), ([("r", "x", [2]), ("a", "x", 2)], [2, 3])],
+)  # fmt: skip
+def test_nobody_reads_its_own_later_append_whatever_the_order_of_the_lines(steps, told):
+    rows = [("a", steps, 0.0, 10.0), ("b", [("r", "x", told)], 0.0, 10.0), ("c", [("r", "x", told)], 0.0, 10.0),
+            ("d", [("a", "x", item) for item in told if ("a", "x", item) not in steps], 0.0, 10.0)]  # fmt: skip
+    for order in itertools.permutations(rows):
+        history = transactions(*order)
+        assert "internal" in found_in(history)
+        together = judge_all(history)
+        for name in ("strict-serializable", "serializable", "snapshot-isolation", "read-committed"):
+            assert judge(history, name).outcome == together[name].outcome == "violated"
+
+
+def test_names_are_given_to_models_that_others_condemn():
+    history = transactions(*NAMED["G1c"])
+    together = judge_all(history)
+    for name, found in together.items():
+        names = {each.name for each in found.anomalies}
+        assert names == {each.name for each in judge(history, name).anomalies}
+        assert ("G1c" in names) == (found.outcome == "violated" and forbids(MODELS[name], "G1c"))
+    assert together["serializable"].anomalies
+
+
+@pytest.mark.parametrize("name", ["snapshot-isolation", "update-serializable"])
+@pytest.mark.parametrize("kind", ["lost-update", "G1a", "internal", "G0", "G1c"])
+def test_an_anomaly_among_thousands_of_transactions_needs_no_search(name, kind):
+    rows = [(f"p{at % 7}", [("a", f"k{at}", 1)], float(at), at + 0.5) for at in range(4000)]
+    history = transactions(*rows, *((f"q{row[0]}", *row[1:]) if False in row else
+                                    (f"q{row[0]}", row[1], 5000.0, 6000.0) for row in NAMED[kind]))  # fmt: skip
+    found = judge(history, name, limits=Limits(seconds=60.0, memory_bytes=2**27), prefix=False)
+    assert (found.outcome, found.by) == ("violated", "graph")
+    assert kind in {each.name for each in found.anomalies}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from wavetank.errors import BadFileError, DataUnavailableError
+from wavetank.protocols.consistency.engine import judge
 from wavetank.protocols.consistency.recordings import parse_recording
+from wavetank.protocols.consistency.rules import judge_rule
 from wavetank.protocols.history import read_history
 from wavetank.workloads import datasets
 
@@ -124,3 +126,83 @@ def test_something_between_events_is_refused_with_the_event_before_it():
     with pytest.raises(BadFileError) as caught:
         parse_recording(f"[\n{event}\n5]", "h.edn")
     assert "after the event at line 2, column 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("first_ns", [0, 1_700_000_000, 1_700_000_000_000_000_000, -5])
+@pytest.mark.parametrize("span_ns", [0, 1, 10**18])
+def test_the_order_of_the_lines_is_real_time_whatever_the_stamps(first_ns, span_ns):
+    events = [(0, "invoke", "write", "1"), (0, "ok", "write", "1"), (1, "invoke", "write", "2"),
+              (1, "ok", "write", "2"), (2, "invoke", "read", "nil"), (2, "ok", "read", "1")]  # fmt: skip
+    history = parse_recording(
+        "".join(
+            f"{{:process {process} :type :{kind} :f :{action} :value {value} :time {first_ns + span_ns * (at > 1)}}}\n"
+            for at, (process, kind, action, value) in enumerate(events)
+        ),
+        "x",
+    )
+    times = [time for op in history.operations for time in (op.invoked, op.returned)]
+    assert times == sorted(set(times)) and times[0] == 0.0
+    assert judge(history, "linearizable").outcome == "violated"
+
+
+def edn(*events):
+    return parse_recording(
+        "".join(
+            f"{{:process {process} :type :{kind} :f :{action} :value {value}}}\n"
+            for process, action, asked, told in events
+            for kind, value in (("invoke", asked), ("ok", told))
+        ),
+        "x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("{1 2}", '{"1" 2}'), ("{nil 2}", '{"nil" 2}'), ("{[1 2] 3}", '{"[1, 2]" 3}'), ('{1 2, "1" 3}', '{"1" 3}'),
+     ("{true 1}", '{"true" 1}'), ("#{1 2}", "#{1 3}"), ("[2 1]", "[1 2]"), ('#{1}', '#{"1"}')],
+)  # fmt: skip
+def test_unlike_keys_of_maps_and_unlike_sets_stay_unlike(written, read):
+    for first, second in ((written, read), (read, written)):
+        history = edn((0, "write", first, first), (1, "read", "nil", second))
+        assert judge(history, "linearizable").outcome == "violated"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("#{1 2 3}", "#{3 2 1}"), ("#{1 2}", "#{2 1}"), ('#{1 "a" nil {:b 1 :c 2}}', '#{{:c 2 :b 1} nil "a" 1}'),
+     ("{:a #{1 2}}", "{:a #{2 1}}"), ('{1 2, "1" 3}', '{"1" 3, 1 2}')],
+)  # fmt: skip
+def test_sets_and_maps_have_no_order(written, read):
+    history = edn((0, "write", written, written), (1, "read", "nil", read))
+    assert [op.action for op in history.operations] == ["write", "read"]
+    assert judge(history, "linearizable").outcome == "holds"
+
+
+def test_messages_of_a_log_have_keys_of_one_spelling():
+    history = edn(
+        (0, "send", '[[:send "9" 1]]', '[[:send "9" [0 1]]]'), (1, "poll", "[[:poll]]", '[[:poll {"9" [[0 1]]}]]')
+    )
+    assert judge_rule(history, "kafka").outcome == "holds"
+
+
+@pytest.mark.parametrize(
+    ("events", "initial", "outcome"),
+    [
+        ([(0, "cas", '[nil "b"]', '[nil "b"]'), (0, "write", '"a"', '"a"')], None, "holds"),
+        ([(0, "write", '"a"', '"a"'), (0, "cas", '["" "b"]', '["" "b"]')], "", "violated"),
+        ([(0, "cas", '["" "b"]', '["" "b"]')], "", "holds"),
+        ([(0, "read", "nil", '""'), (0, "write", '"a"', '"a"')], "", "holds"),
+        ([(0, "read", "nil", '""'), (1, "read", "nil", "nil"), (0, "write", '"a"', '"a"')], "", "holds"),
+        ([(0, "txn", "[[:read x nil] [:write y 1]]", "[[:read x nil] [:write y 1]]")], None, "holds"),
+        ([(0, "txn", "[[:read x nil] [:write y 1]]", "[[:read x 0] [:write y 1]]")], 0, "holds"),
+        ([(0, "txn", "[[:append x 1] [:read x nil]]", "[[:append x 1] [:read x [1]]]")], None, "holds"),
+    ],
+)  # fmt: skip
+def test_what_was_seen_says_what_was_there_at_first(events, initial, outcome):
+    history = edn(*events)
+    assert history.initial == initial
+    name = "strict-serializable" if events[0][1] == "txn" else "linearizable"
+    assert judge(history, name).outcome == outcome
+    said = dict(history.notes).get("initial value", "")
+    lists = "append" in str(events)
+    assert said.startswith("" if lists else {None: "nil", 0: "0", "": "the empty string"}[initial])

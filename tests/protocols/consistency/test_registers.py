@@ -100,3 +100,23 @@ def test_nobody_sees_the_future_where_time_counts():
             if name != "k-linearizable" and model(name).ordering != "fork":
                 timed = model(name).timed
                 assert judge(one, name, prefix=False).outcome == ("violated" if timed else "holds"), name
+
+
+@pytest.mark.parametrize("name", ["strict-serializable", "serializable", "sequential", "snapshot-isolation", "pram"])
+def test_lists_beside_registers_whose_values_come_again_are_not_replayed_as_registers(name):
+    def transaction(at, *steps):
+        return Operation(
+            process="a", action="transaction", value=[[a, k, None if a == "read" else v] for a, k, v in steps],
+            result=[list(step) for step in steps], invoked=float(2 * at), returned=2.0 * at + 1.0,
+        )  # fmt: skip
+
+    def told(items):
+        return History(operations=(
+            transaction(0, ("append", "x", 1)), transaction(1, ("write", "y", 2)), transaction(2, ("write", "y", 2)),
+            transaction(3, ("read", "x", items), ("read", "y", 2)),
+        ))  # fmt: skip
+
+    assert judge(told([1]), name).outcome == "holds"
+    without_sessions = name in ("serializable", "snapshot-isolation")
+    assert judge(told([]), name).outcome == ("holds" if without_sessions else "violated")
+    assert judge(told([2]), name).outcome == "violated"

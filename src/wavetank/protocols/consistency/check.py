@@ -100,7 +100,8 @@ class HistoryCheck:
         except BadValueError as error:
             raise BadFileError(
                 error.problem, given=error.given, allowed=error.allowed, nearest=error.nearest,
-                where=str(path), hint=error.hint,
+                where=f"{path}, {error.where}" if (error.where or "").startswith("operation ") else str(path),
+                hint=error.hint,
             ) from error  # fmt: skip
         except RecursionError as error:
             raise BadFileError("A value of the history is nested too deeply.", where=str(path)) from error

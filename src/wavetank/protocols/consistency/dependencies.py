@@ -100,6 +100,8 @@ class Dependencies:
         Of each node the operation in the history; -1 for points that are no transactions.
     complete : bool
         Whether the edges decide: if they have no cycle, the transactions have an order that explains all.
+    clear : bool
+        Whether of every value one transaction alone can be the writer, so that each anomaly is sure.
     findings : list of Anomaly
         Those that are no cycles.
     """
@@ -108,6 +110,7 @@ class Dependencies:
     keys: list[str]
     rank: list[float]
     complete: bool = True
+    clear: bool = True
     findings: list[Anomaly] = field(default_factory=list)
     tails: array[int] = field(default_factory=lambda: array("q"))
     heads: array[int] = field(default_factory=lambda: array("q"))
@@ -234,6 +237,7 @@ class _Builder:
         }
         self.lists = list_keys(appended, written, read)
         self.complete &= not written
+        self.whole = bool(self.lists & written)
         # (key, value) -> (operation, whether it is the last of its transaction); several make it unclear.
         self.writer: dict[tuple[str, Hashable], tuple[int, bool]] = {}
         self.own: dict[tuple[int, str], list[Hashable]] = {}
@@ -294,6 +298,7 @@ def dependencies(history: History) -> Dependencies:
     _real_time_edges(build, numbers, found)
     found.keys = list(build.key_numbers)
     found.findings, found.complete = build.findings, build.complete
+    found.clear = not (build.unclear or build.whole) and not any(value == build.initial for _, value in build.writer)
     return found
 
 
@@ -309,7 +314,7 @@ def _readings(build: _Builder) -> dict[str, list[_Reading]]:
             if action == "append":
                 mine.setdefault(key, []).append(frozen(value))
                 if key in expected:
-                    expected[key] = (*expected[key], frozen(value))
+                    expected[key] = (*items_of(expected[key]), frozen(value))
                 continue
             if action == "write":
                 expected[key] = frozen(value)
@@ -329,7 +334,13 @@ def _readings(build: _Builder) -> dict[str, list[_Reading]]:
             if ending and held[-len(ending) :] != ending:
                 build.report("internal", number, f"it appended {list(ending)!r} to {key} and then read {value!r}")
                 continue
-            found.setdefault(key, []).append(_Reading(number, held[: len(held) - len(ending)]))
+            before = held[: len(held) - len(ending)]
+            # Of whatever length the list is: nobody reads what it appends later, or once more what it appended.
+            early = [item for item in build.own.get((number, key), ()) if item in before]
+            if early and (key, early[0]) not in build.unclear:
+                build.report("internal", number, f"it read {early[0]!r} of {key} before appending it")
+                continue
+            found.setdefault(key, []).append(_Reading(number, before))
     return found
 
 
@@ -449,7 +460,7 @@ def _checked_versions(build: _Builder, key: str, longest: _Reading) -> bool:
 
 
 def _known_items(build: _Builder, key: str, reading: _Reading) -> bool:
-    """Return whether each item of a list was appended once, and by another one; or report what it is instead."""
+    """Return whether each item of a list was appended once; or report what it is instead."""
     if any((key, item) in build.unclear for item in reading.items):
         return False
     if len(set(reading.items)) != len(reading.items):
@@ -460,9 +471,6 @@ def _known_items(build: _Builder, key: str, reading: _Reading) -> bool:
             build.report("thin-air", reading.number, f"it read {item!r} of {key}, which nobody appended")
             return False
         number = build.writer[key, item][0]
-        if number == reading.number:
-            build.report("internal", number, f"it read {item!r} of {key} before appending it")
-            return False
         if build.operations[number].result is False:
             says = f"it read {item!r} of {key}, which the aborted operation {number} appended"
             build.report("G1a", reading.number, says, number)

@@ -8,7 +8,7 @@ Source: R. Hickey, "extensible data notation", github.com/edn-format/edn.
 Differs from the source:
 1. Keywords and symbols are :class:`Word`, a string without the colon; characters are strings of length one.
 2. A tag before a form is read and left out; the form stays.
-3. Sets are read as tuples in the order of the text, for their elements may be maps.
+3. Sets are read as :class:`Set`, tuples in the order of the text, for their elements may be maps.
 4. Forms nest at most 64 deep.
 """
 
@@ -47,6 +47,12 @@ class Word(str):
     __slots__ = ()
 
 
+class Set(tuple[Any, ...]):
+    """A set in the order of the text."""
+
+    __slots__ = ()
+
+
 class Map(dict[Any, Any]):
     """A map that knows where in the text it began."""
 
@@ -72,8 +78,8 @@ def read_forms(text: str, where: str) -> list[Any]:
     Returns
     -------
     list
-        Maps as :class:`Map`; vectors, lists and sets as tuples; keywords and symbols as :class:`Word`; strings, int,
-        float, bool and None as themselves.
+        Maps as :class:`Map`; sets as :class:`Set`; vectors and lists as tuples; keywords and symbols as
+        :class:`Word`; strings, int, float, bool and None as themselves.
 
     Raises
     ------
@@ -135,7 +141,7 @@ def read_forms(text: str, where: str) -> list[Any]:
                 if value is None:
                     fail("A map has a key that cannot be a key.", began)
             else:
-                value = tuple(value)
+                value = Set(value) if opening == "#{" else tuple(value)
         elif kind == "discard":
             discards += 1
             continue

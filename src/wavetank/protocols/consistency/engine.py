@@ -48,6 +48,7 @@ from wavetank.protocols.consistency.linearize import Linearization, known_at, li
 from wavetank.protocols.consistency.objects import OBJECTS, Sequential, frozen, object_of
 from wavetank.protocols.consistency.orders import solve
 from wavetank.protocols.consistency.registers import Sources, replayed
+from wavetank.protocols.consistency.values import refuse_misfits
 from wavetank.protocols.consistency.visibility import Clocks, Question, ask, bits, constraints_of
 from wavetank.protocols.consistency.zones import linearize_unlike
 from wavetank.protocols.history import History, Operation
@@ -178,15 +179,17 @@ def judge(
     Raises
     ------
     UnknownNameError, BadValueError
-        For a model or store that does not exist, or one that the history's operations do not fit.
+        For a model or store that does not exist, or one that the history's operations or their values do not fit.
     """
     budget = _Budget(limits or Limits(), clock)
-    return _judge(_Asked(history, object_of(history, store), clocks or Clocks(), k, budget), name, prefix=prefix)
+    kind = object_of(history, store)
+    refuse_misfits(history, kind.name)
+    return _judge(_Asked(history, kind, clocks or Clocks(), k, budget), name, prefix=prefix)
 
 
 def _judge(asked: _Asked, name: str, *, prefix: bool) -> Judgement:
     """Decide one model by its own method, or by what others tell of it, and say what is wrong."""
-    history, kind, budget = asked.history, asked.kind, asked.budget
+    kind, budget = asked.kind, asked.budget
     began = budget.clock()
     found = _known(asked, model(name))
     if found.outcome == "undecided":
@@ -194,7 +197,7 @@ def _judge(asked: _Asked, name: str, *, prefix: bool) -> Judgement:
     elif prefix and found.outcome == "violated" and found.culprit is None:
         found = _with_prefix(asked, model(name), found)
     if kind.name == "multi-register" and found.outcome == "violated":
-        found = _with_anomalies(history, model(name), found, budget)
+        found = _with_anomalies(asked, model(name), found)
     return replace(found, model=name, seconds=budget.clock() - began)
 
 
@@ -209,13 +212,15 @@ class _Asked:
     budget: _Budget
     decided: dict[str, Judgement] = field(default_factory=dict)
     """Models that their own method decided, or never will."""
+    named: dict[str, tuple[bool, list[Anomaly]]] = field(default_factory=dict)
+    """Once they were looked for: whether the anomalies of the transactions are sure, and which there are."""
 
 
 def _known(asked: _Asked, configuration: Configuration) -> Judgement:
     """Return what a model's own method says, asking it once."""
     name = configuration.name
     if name not in asked.decided:
-        found = _direct(asked, configuration)
+        found = _by_anomalies(asked, configuration) or _direct(asked, configuration)
         if found.outcome == "undecided" and found.by != "none":
             return found
         asked.decided[name] = found
@@ -264,12 +269,40 @@ def _derived(asked: _Asked, name: str, found: Judgement) -> Judgement:
     return found
 
 
-def _with_anomalies(history: History, configuration: Configuration, found: Judgement, budget: _Budget) -> Judgement:
+def _anomalies(asked: _Asked) -> tuple[bool, list[Anomaly]]:
+    """Return whether the anomalies of the transactions are sure, and which there are; looked for once."""
+    if "" not in asked.named:
+        if _bytes_of_graph(asked.history) > asked.budget.memory_bytes:
+            return False, []
+        graph = dependencies(asked.history)
+        found = graph.clear, [*graph.findings, *cycles(graph, asked.budget)]
+        if not asked.budget():
+            return found
+        asked.named[""] = found
+    return asked.named[""]
+
+
+def _by_anomalies(asked: _Asked, configuration: Configuration) -> Judgement | None:
+    """Decide by an anomaly that a model of snapshots forbids, before any order is searched for; None if there is none.
+
+    Weaker models than those may allow what a name stands for where reads see no snapshot.
+    """
+    supplied = {COMMITTED, ATOMIC, CONFLICTS} <= configuration.supplied
+    if asked.kind.name != "multi-register" or not supplied or configuration.value != "last" or configuration.per_key:
+        return None
+    if configuration.ordering not in ("prefix", "updates"):
+        return None
+    is_sure, found = _anomalies(asked)
+    first = next((each for each in found if forbids(configuration, each.name)), None)
+    if first is None or not is_sure:
+        return None
+    return Judgement(model="", outcome="violated", says=f"{first.name}: {first.says}", by="graph",
+                     cycle=first.operations)  # fmt: skip
+
+
+def _with_anomalies(asked: _Asked, configuration: Configuration, found: Judgement) -> Judgement:
     """Name what was violated as Elle names it, with the edges of the cycle."""
-    if _bytes_of_graph(history) > budget.memory_bytes:
-        return found
-    graph = dependencies(history)
-    named = [each for each in (*graph.findings, *cycles(graph, budget)) if forbids(configuration, each.name)]
+    named = [each for each in _anomalies(asked)[1] if forbids(configuration, each.name)]
     if not named:
         return found
     first = named[0]
@@ -304,11 +337,14 @@ def judge_all(
     until = clock() + limits.seconds
     found: dict[str, Judgement] = {}
     kind = object_of(history, store)
+    refuse_misfits(history, kind.name)
     decided: dict[str, Judgement] = {}
+    named: dict[str, tuple[bool, list[Anomaly]]] = {}
 
     def decide(name: str, seconds: float) -> None:
         share = _Budget(Limits(seconds=seconds, memory_bytes=limits.memory_bytes), clock)
-        judged = _judge(_Asked(history, kind, clocks or Clocks(), k, share, decided), name, prefix=prefix)
+        asked = _Asked(history, kind, clocks or Clocks(), k, share, decided, named)
+        judged = _judge(asked, name, prefix=prefix)
         found[name] = judged
         for other in names:
             unsure = other not in found or found[other].outcome == "undecided"
@@ -318,7 +354,11 @@ def judge_all(
                 says = f"would imply {name}: {judged.says}"
             else:
                 continue
-            found[other] = replace(judged, model=other, says=says, by="implication", seconds=0.0)
+            follower = replace(judged, model=other, says=says, by="implication", anomalies=(), seconds=0.0)
+            if kind.name == "multi-register" and judged.outcome == "violated":
+                # A stronger model forbids more, and names it.
+                follower = _with_anomalies(asked, model(other), follower)
+            found[other] = follower
 
     # The strongest first: what it proves need not be asked again; then what is weak and fails condemns the rest.
     # Trees come last: growing them takes longest.
@@ -731,7 +771,8 @@ def _with_prefix(asked: _Asked, configuration: Configuration, found: Judgement) 
     low, high = 0, len(returns)
     while low + 1 < high:
         middle = (low + high) // 2
-        tried = _direct(replace(asked, history=_until(history, returns[middle - 1])), configuration)
+        part = replace(asked, history=_until(history, returns[middle - 1]), decided={}, named={})
+        tried = _by_anomalies(part, configuration) or _direct(part, configuration)
         if tried.outcome == "undecided":
             return found
         if tried.outcome == "holds":

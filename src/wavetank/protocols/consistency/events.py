@@ -280,7 +280,7 @@ def _leave_out_impossible(operations: Sequence[Operation], asked: dict[int, list
 def _from_transactions(history: History) -> Events:
     found = Events([])
     writer: dict[tuple[str, Hashable], list[tuple[int, int, str, bool]]] = {}
-    lists = _list_keys(history)
+    lists = list_keys_of(history)
     own: dict[tuple[int, str], list[Hashable]] = {}
     steps_of: dict[int, list[Any]] = {}
     for number, operation in enumerate(history.operations):
@@ -292,6 +292,11 @@ def _from_transactions(history: History) -> Events:
                 entry = (number, at, step[0], last[step[1]] == at)
                 writer.setdefault((step[1], frozen(step[2])), []).append(entry)
                 own.setdefault((number, step[1]), []).append(frozen(step[2]))
+    for number, steps in steps_of.items():
+        if any(step[0] == "write" and step[1] in lists for step in steps):
+            # What a list holds that was written whole has several writers, or none that is known.
+            found.anomalies.append(("ambiguous", number, "it wrote a list whole"))
+            return found
     seen = _seen_by_transactions(history, steps_of, writer, lists)
     event_of: dict[int, int] = {}
     for number, operation in enumerate(history.operations):
@@ -309,10 +314,12 @@ def _from_transactions(history: History) -> Events:
     return found
 
 
-def _list_keys(history: History) -> set[str]:
-    """Return the keys that hold lists."""
+def list_keys_of(history: History) -> set[str]:
+    """Return the keys of transactions that hold lists; none where operations are no transactions."""
     touched: dict[str, set[str]] = {"append": set(), "write": set(), "read": set()}
     for op in history.operations:
+        if op.action != "transaction":
+            continue
         answered = isinstance(op.result, list)
         for action, key, value in op.result if answered else op.value:
             if action != "read" or (answered and isinstance(value, list | tuple)):

@@ -288,14 +288,14 @@ def _multi_register(state: Any, operation: Operation) -> Hashable | None:
     for action, key, value in operation.result if known else operation.value:
         if action == "read":
             seen = frozen(value)
-            # What was never written is nothing, and nothing is the empty list as well.
-            empty = key not in now and initial is None and seen == ()
+            # A list that nobody appended to is empty, whatever registers hold at first; nothing is the empty list too.
+            empty = key not in now and seen == ()
             if known and now.get(key, initial) != seen and not (empty or (seen is None and now.get(key) == ())):
                 return None
         elif action == "write":
             now[key] = frozen(value)
         else:
-            now[key] = (*_items(now.get(key, initial)), frozen(value))
+            now[key] = (*items_of(now.get(key)), frozen(value))
     return (initial, tuple(sorted(now.items())))
 
 

@@ -22,19 +22,21 @@ What an ending means:
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from wavetank.errors import BadFileError, nearest_of
-from wavetank.protocols.consistency.edn import Map, Word, place, read_forms
+from wavetank.protocols.consistency.edn import Map, Set, Word, place, read_forms
 from wavetank.protocols.consistency.rules import RULES
+from wavetank.protocols.consistency.values import misfit
 from wavetank.protocols.history import History, Operation
 
 # Blanks or tabs: Porcupine's own readers take either.
 _ETCD_LINE = re.compile(r"INFO\s+[\w.$-]+\s+-\s+(\S+)\s+:(invoke|ok|fail|info)\s+:(\w+)\s+(.*)")
 _COLUMNS = re.compile(r"\s*(:?[\w./-]+)\s+:(invoke|ok|fail|info)\s+:([^\s,()\[\]{}\";]+)\s*(.*)")
-_OTHER_KINDS = re.compile(r"[+-]?\d.*|nil|true|false|None|True|False")
+_OTHER_KINDS = re.compile(r"[+-]?\d.*|[\[{\"].*|nil|true|false|None|True|False", re.DOTALL)
 # Actions whose values may come with a key.
 _KEYED = ("read", "write", "cas", "append", "add", "remove", "increment")
 _PAIR = re.compile(r"\[(nil|-?\d+) (nil|-?\d+)\]\s*")
@@ -60,11 +62,11 @@ _LATEST_NS = 10**24
 class _Event:
     """One line of a recording."""
 
-    __slots__ = ("action", "at", "final", "key", "process", "time_s", "type", "value")
+    __slots__ = ("action", "at", "final", "key", "process", "time_ns", "type", "value")
 
-    def __init__(self, process: str, kind: str, action: str, key: str, value: Any, time_s: float | None, at: int):
+    def __init__(self, process: str, kind: str, action: str, key: str, value: Any, time_ns: int | None, at: int):
         self.process, self.type, self.action, self.key = process, kind, action, key
-        self.value, self.time_s, self.at, self.final = value, time_s, at, False
+        self.value, self.time_ns, self.at, self.final = value, time_ns, at, False
 
 
 def parse_recording(
@@ -118,7 +120,12 @@ def parse_recording(
 
 
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], tuple | Map | None)
+    return (
+        isinstance(value, tuple)
+        and not isinstance(value, Set)
+        and len(value) == 2
+        and not isinstance(value[0], tuple | Map | None)
+    )
 
 
 def _are_keyed(events: Sequence[_Event]) -> bool:
@@ -246,10 +253,10 @@ def _edn_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Ev
                 nearest=nearest_of(str(kind), _TYPES),
                 where=f"{where}, {place(text, form.at)}",
             )
-        time_ns = form.get("time")
-        time_s = None
-        if isinstance(time_ns, int | float) and abs(time_ns) < _LATEST_NS:
-            time_s = time_ns / _NANOSECONDS_PER_S
+        stamp = form.get("time")
+        time_ns = None
+        if isinstance(stamp, int | float) and abs(stamp) < _LATEST_NS:
+            time_ns = round(stamp)
         key = form.get("key")
         action = _action(str(form["f"]), text, where, form.at, names)
         if action == "transaction" and _is_log(form.get("value")):
@@ -257,7 +264,7 @@ def _edn_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Ev
         if action != "ignore":
             event = _Event(
                 str(process), str(kind), action, "" if key is None else str(key), form.get("value"),
-                time_s, form.at,
+                time_ns, form.at,
             )  # fmt: skip
             event.final = form.get("final?") is True
             yield event
@@ -339,6 +346,7 @@ def _paired(
     operations: list[Operation] = []
     final: list[int] = []
     # A register's nil may mean that nothing was learnt; of lists, sets and counts it is what was read.
+    lines: list[int] = []
     keeps_nil = is_log or bool(rule) or any(event.action == "append" for event in events)
     for number, event in enumerate(events):
         if event.type != "invoke":
@@ -356,20 +364,26 @@ def _paired(
             if event.final or (end is not None and end.final):
                 final.append(len(operations))
             operations.append(found)
-    # A key-value store of strings starts with empty ones, a register with nothing.
-    strings = any(isinstance(event.value, str) and not isinstance(event.value, Word) for event in events)
-    initial: Any = "" if strings else None
-    if any(event.action == "transaction" for event in events):
-        # Knossos's multi-registers start at 0; Elle's lists and registers at nothing.
-        long_names = any(step[0] in ("read", "write") for step in _all_steps(events))
-        initial = 0 if long_names else None
+            lines.append((end if end is not None and end.type == "ok" else event).at)
+    initial, why = _initial(events)
+    if why and not rule:
+        notes = [*notes, ("initial value", why)]
     if rule:
         says = RULES[rule].says
         notes = [*notes, ("workload", f"{rule}: {says}; --set models=NAME asks a consistency model instead")]
-    return History(
+    history = History(
         operations=tuple(operations), initial=None if rule else initial, clock=clock,  # type: ignore[arg-type]
         rule="pn-counter" if rule == "counter" and final else rule, final=tuple(final), notes=tuple(notes),
     )  # fmt: skip
+    problem = misfit(history)
+    if problem is not None:
+        raise BadFileError(
+            problem.says,
+            given=problem.given,
+            allowed=problem.allowed,
+            where=f"{where}, {place(text, lines[problem.number])}",
+        )
+    return history
 
 
 _ALLOWED = {
@@ -405,20 +419,52 @@ def _rule(events: Sequence[_Event]) -> str:
     return "" if "remove" in actions or any(event.key for event in events) else "set-full"
 
 
-def _all_steps(events: Iterable[_Event]) -> Iterator[Any]:
+def _initial(events: Sequence[_Event]) -> tuple[Any, str]:
+    """Return what registers or keys hold at first, and in words why where it is not nil.
+
+    Formats do not say it.  What was read or swapped does: whoever saw nil saw what nobody writes.
+    """
+    if any(event.action == "transaction" for event in events):
+        steps = list(_all_steps(events))
+        if not any(step[0] in ("read", "write") for step in steps) or any(step[0] == "append" for step in steps):
+            return None, ""
+        if any(step[0] == "read" and len(step) == 3 and step[2] is None for step in _all_steps(events, "ok")):
+            return None, "nil, for a transaction read it"
+        return 0, "0, as Knossos's multi-registers have it; nobody read nil"
+    pairs = [event.value if event.action == "cas" else (event.value,) for event in events]
+    held = [part for pair in pairs if isinstance(pair, tuple) for part in pair]
+    if not any(isinstance(part, str) and not isinstance(part, Word) for part in held):
+        return None, ""
+    ended = [event for event in events if event.type == "ok"]
+    found = [event.value for event in ended if event.action == "read"]
+    swapped = [event.value[0] for event in ended if event.action == "cas" and isinstance(event.value, tuple)
+               and event.value]  # fmt: skip
+    if None in swapped or (None in found and "" not in [*found, *swapped]):
+        return None, "nil, for it was read or swapped"
+    return "", "the empty string, as stores of strings have it; nobody swapped nil"
+
+
+def _all_steps(events: Iterable[_Event], *types: str) -> Iterator[Any]:
     for event in events:
-        if event.action == "transaction" and isinstance(event.value, tuple):
-            yield from event.value
+        if event.action == "transaction" and isinstance(event.value, tuple) and (not types or event.type in types):
+            yield from (step for step in event.value if isinstance(step, tuple) and step)
 
 
 def _times(events: list[_Event]) -> tuple[list[float], str]:
-    """Return times that agree with the order of the file: stamps where all have one, numbers of events otherwise."""
-    if not events or any(event.time_s is None for event in events):
+    """Return times that agree with the order of the file: stamps where all have one, numbers of events otherwise.
+
+    Stamps count from the first one in whole nanoseconds: seconds since 1970 as floats are too coarse for them.
+    """
+    stamps = [event.time_ns for event in events if event.time_ns is not None]
+    if not events or len(stamps) < len(events):
         return [float(number) for number in range(len(events))], "events"
-    times, before = [], float("-inf")
-    for event in events:
+    times: list[float] = []
+    last_ns, before = -1, -math.inf
+    for stamp in stamps:
         # A later line is later, even if its stamp was taken a little before.
-        before = max(float(event.time_s or 0.0), before + 1e-9)
+        last_ns = max(stamp - stamps[0], last_ns + 1)
+        # Over months two nanoseconds may be one float.
+        before = max(last_ns / _NANOSECONDS_PER_S, math.nextafter(before, math.inf))
         times.append(before)
     return times, "seconds"
 
@@ -452,7 +498,8 @@ def _operation(
             if result is ... or [step[:2] for step in result] != [step[:2] for step in value]:
                 return ...
     elif event.action == "log":
-        value = _plain(value) if isinstance(value, tuple) else ...
+        # Keys of logs are names only, in sends and in polls alike.
+        value = _plain(value, str) if isinstance(value, tuple) else ...
         result = _log_result(end) if ending == "ok" and end is not None else result
         if value is ... or result is ...:
             return ...
@@ -473,7 +520,7 @@ _ANSWERED = ("read", "dequeue", "pop", "drain", "generate")
 
 def _log_result(end: _Event) -> Any:
     """Return what sends and polls were told, Ellipsis where that makes no sense."""
-    told = _plain(end.value)
+    told = _plain(end.value, str)
     if not isinstance(told, list):
         return ...
     for step in told:
@@ -505,10 +552,17 @@ def _steps(value: Any) -> Any:
     return steps
 
 
-def _plain(value: Any) -> Any:
-    """Return a value without the types of EDN."""
+def _plain(value: Any, named: Callable[[Any], str] = _name) -> Any:
+    """Return a value without the types of EDN; of a set the order is the same however it was written.
+
+    Keys of maps become names; ``named`` says how, and by default keeps a number and a string of its digits apart.
+    """
+    if isinstance(value, Set):
+        return sorted((_plain(part, named) for part in value), key=lambda part: (type(part).__name__, repr(part)))
     if isinstance(value, tuple):
-        return [_plain(part) for part in value]
+        return [_plain(part, named) for part in value]
     if isinstance(value, Map):
-        return {str(key): _plain(part) for key, part in value.items()}
+        # In an order of their own as well: two maps of the same content are one value, inside sets too.
+        plain = {named(key): _plain(part, named) for key, part in value.items()}
+        return dict(sorted(plain.items()))
     return str(value) if isinstance(value, Word) else value

@@ -29,7 +29,7 @@ from wavetank.protocols.consistency.configurations import (
     SO,
     Configuration,
 )
-from wavetank.protocols.consistency.events import Event, Events, Read
+from wavetank.protocols.consistency.events import Event, Events, Read, list_keys_of
 from wavetank.protocols.consistency.objects import frozen
 from wavetank.protocols.consistency.replay import NEED, NEED_OTHER, PUT, Replay, Step, replay
 from wavetank.protocols.consistency.visibility import Clocks, Question, ask
@@ -97,7 +97,7 @@ def replayed(
     Parameters
     ----------
     history : History
-        Of registers.
+        Of registers; one with lists beside them is not decided.
     found : Events
         The same as events.
     configuration : Configuration
@@ -105,6 +105,9 @@ def replayed(
     in_budget : callable
     memory_bytes : int
     """
+    if list_keys_of(history):
+        # A list keeps what it held, and only a write may replace what a register does.
+        return None
     alike = _as_one_order(found.events, configuration, bool(found.messages))
     if alike is not None:
         answer = _one_order(history, found, alike, clocks, in_budget, memory_bytes)

@@ -26,6 +26,7 @@ from typing import Any
 
 from wavetank.protocols.consistency.engine import Judgement, Outcome
 from wavetank.protocols.consistency.objects import frozen
+from wavetank.protocols.consistency.values import refuse_misfits
 from wavetank.protocols.history import History, Operation
 
 _MOST_SUMS = 100_000
@@ -58,7 +59,13 @@ def judge_rule(history: History, name: str) -> Judgement:
     history : History
     name : str
         One of :data:`RULES`.
+
+    Raises
+    ------
+    BadValueError
+        If an operation has a value that the rule's workload cannot have.
     """
+    refuse_misfits(history, name)
     outcome, says, blamed = RULES[name].judge(history)
     return Judgement(
         model=name, outcome=outcome, says=says, by="rule", cycle=blamed, culprit=blamed[0] if blamed else None
@@ -256,7 +263,7 @@ def _log(history: History) -> _Found:
         if not isinstance(op.result, list):
             continue
         for step in op.result:
-            if step[0] == "send" and isinstance(step[2], list):
+            if step[0] == "send" and isinstance(step[2], list) and len(step[2]) == 2:
                 offset, value = step[2]
                 if isinstance(offset, int):
                     sure[str(step[1]), frozen(value)] = number

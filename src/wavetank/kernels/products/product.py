@@ -325,8 +325,9 @@ def _on_processor(a: Any, b: Any, asked: Asked) -> Any:
     together = left.flags.c_contiguous and whole.flags.c_contiguous
     if left.ndim > 2 and right.ndim == 2 and asked.plan is None and together:
         # Matrices below each other that share the right one are one long matrix.
-        left, whole = left.reshape(-1, sides.k), whole.reshape(-1, sides.n)
-        sides = sides._replace(m=left.shape[0], batch=())
+        rows = math.prod(left.shape[:-1])
+        left, whole = left.reshape(rows, sides.k), whole.reshape(rows, sides.n)
+        sides = sides._replace(m=rows, batch=())
     chosen, limited = _chosen(sides, kind, asked, prepared, as_tensor)
     if 0 in (sides.m, sides.k, sides.n, *sides.batch):
         whole[...] = 0
@@ -593,7 +594,7 @@ def _with_neighbours(matrix: NDArray[Any]) -> NDArray[Any]:
             return matrix
     elif down == size and across >= 0 and across % size == 0 and matrix.flags.aligned:
         return matrix
-    return np.ascontiguousarray(matrix)
+    return np.require(matrix, requirements=("C", "A"))
 
 
 def _result(

@@ -26,6 +26,10 @@ def test_a_folder_is_claimed_once_and_resumed_by_the_same_nodes_alone(tmp_path: 
     with pytest.raises(BadValueError, match="earlier run saved"):
         folder.claim(wanted(), resume=False)
     later = manifest_of(PingPong(), "f" * 16, 3, 3)
+    # A launch that failed before its nodes listened was no run.
+    assert folder.claim(later, resume=True).runs == 1
+    folder.begun(folder.claim(later, resume=True))
+    assert folder.claim(later, resume=True).runs == 2
     found = folder.claim(later, resume=True)
     # Joined hosts keep what nodes save under the name of the first run.
     assert (found.runs, found.run) == (2, "0123456789abcdef")
@@ -37,6 +41,31 @@ def test_a_folder_is_claimed_once_and_resumed_by_the_same_nodes_alone(tmp_path: 
     ):
         with pytest.raises(BadValueError, match=f"other {what}"):
             folder.claim(other, resume=True)
+    folder.close()
+
+
+@pytest.mark.parametrize("name", ["node-1.state", "node-1.key", "requests.jsonl"])
+def test_a_resumed_run_needs_every_file_of_the_earlier_one(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tmp_path)
+    manifest = folder.claim(wanted(), resume=False)
+    for each in ("node-0.state", "node-1.state", "node-1.key", "requests.jsonl"):
+        (tmp_path / each).touch()
+    folder.begun(manifest)
+    (tmp_path / name).unlink()
+    with pytest.raises(BadFileError, match="lacks files") as caught:
+        folder.claim(wanted(), resume=True)
+    assert caught.value.given == name
+    (tmp_path / name).touch()
+    assert folder.claim(wanted(), resume=True).runs == 2
+    folder.close()
+
+
+def test_other_parameters_are_named_without_those_that_are_equal(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.claim(wanted(), resume=False)
+    with pytest.raises(BadValueError, match="other parameters") as caught:
+        folder.claim(wanted(PingPong(balls=2)), resume=True)
+    assert (caught.value.given, caught.value.allowed) == ("balls=2", "balls=1")
     folder.close()
 
 

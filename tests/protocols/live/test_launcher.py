@@ -150,6 +150,21 @@ def test_an_error_of_a_process_is_told_in_the_launchers_words(play: Any, tmp_pat
     assert "no file of a node" in str(caught.value)
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("name", ["node-1.state", "requests.jsonl"])
+def test_a_resumed_run_without_a_file_of_the_earlier_one_is_refused(
+    tmp_path: Path, processes: int, name: str
+) -> None:
+    words = {"processes": processes, "duration_s": 0.1, "folder": tmp_path}
+    run_cluster(DurableCounter(), 2, **words)
+    (tmp_path / name).rename(tmp_path / "aside")
+    with pytest.raises(BadFileError, match="lacks files") as caught:
+        run_cluster(DurableCounter(), 2, resume=True, **words)
+    assert caught.value.given == name
+    (tmp_path / "aside").rename(tmp_path / name)
+    assert run_cluster(DurableCounter(), 2, resume=True, **words).runs == 2
+
+
 def test_a_folder_that_another_run_uses_is_refused_and_left_as_it_is(play: Any, tmp_path: Path) -> None:
     async def story() -> None:
         async with ProcessCluster(DurableCounter(), 2, processes=2, settings=FAST, folder=tmp_path) as cluster:

@@ -29,8 +29,9 @@ from wavetank.protocols.faults import Fault, attach, byzantine_members
 from wavetank.protocols.history import History, Operation
 from wavetank.protocols.interfaces import Algorithm, Node, Snapshot
 from wavetank.protocols.live.credentials import Certificate, make_certificates, signing_key
+from wavetank.protocols.live.durable import DurableState
 from wavetank.protocols.live.endpoint import LARGEST_QUEUE_BYTES, TRANSPORTS, Endpoint, EndpointPlan, Output
-from wavetank.protocols.live.folder import RunFolder, Scratch, manifest_of
+from wavetank.protocols.live.folder import Manifest, RunFolder, Scratch, manifest_of
 from wavetank.protocols.live.journal import JOURNAL, Journal, as_operation, history_of
 from wavetank.protocols.live.loops import fastest_loop
 from wavetank.protocols.live.node_process import CONNECT_TIMEOUT_S, tally
@@ -346,6 +347,7 @@ class Cluster(ABC):
         self._folder = folder
         self._resume = resume
         self._run_folder: RunFolder | None = None
+        self._manifest: Manifest | None = None
         self._journal: Journal | None = None
         self._scratch: Scratch | None = None
         self._certificate = certificate
@@ -427,9 +429,20 @@ class Cluster(ABC):
         except BaseException:
             taken.close()
             raise
-        self._run_folder = taken
+        self._run_folder, self._manifest = taken, manifest
         self.run_name, self.run.runs = manifest.run, manifest.runs
         self.run.journal, self.run.first_number = self._journal.path, self._journal.next_number
+
+    def _note_begun(self, *, states_here: bool = True) -> None:
+        """Write down what a resumed run will need, when all nodes listen and none has begun."""
+        if self._run_folder is None or self._manifest is None:
+            return
+        for node in range(self.run.size) if states_here else ():
+            path = self._run_folder.path / f"node-{node}.state"
+            # Made now, since a file that is made at the first vote could not be missed before it.
+            if not path.exists():
+                DurableState(path, node, self.codec).close()
+        self._run_folder.begun(self._manifest)
 
     def release(self) -> None:
         """Let others use the folder."""
@@ -704,6 +717,7 @@ class InProcessCluster(Cluster):
         for endpoint in self.endpoints:
             endpoint.connect(addresses)
         await asyncio.gather(*(endpoint.connected(CONNECT_TIMEOUT_S) for endpoint in self.endpoints))
+        self._note_begun()
         self._epoch_s = time.monotonic()
         for endpoint in self.endpoints:
             endpoint.begin()

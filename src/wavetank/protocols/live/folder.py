@@ -44,7 +44,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     processes : int
         Over how many processes the nodes are spread.
     runs : int
-        How many runs used the folder.
+        How many runs used the folder; one whose nodes never listened does not count.
+    files : tuple of str
+        Names of the files that the nodes and the clients of these runs rely on; a run that is resumed needs them all.
     """
 
     format: str
@@ -55,6 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nodes: int
     processes: int
     runs: int
+    files: tuple[str, ...] = ()
 
 
 class RunFolder:
@@ -108,14 +111,14 @@ class RunFolder:
         Returns
         -------
         Manifest
-            With the name of the earlier run when it is resumed.
+            With the name of the earlier run when it is resumed.  It counts this run; the file does once it :meth:`begun`.
 
         Raises
         ------
         BadValueError
             If the folder was used and is not to be resumed, or by other nodes, or there is nothing to resume.
         BadFileError
-            If the manifest cannot be read or written.
+            If the manifest cannot be read or written, or a file that it names is missing.
         """
         known = self._read()
         used = known is not None or any(
@@ -124,7 +127,7 @@ class RunFolder:
         if not used:
             if resume:
                 raise BadValueError("There is nothing to resume.", given=str(self.path), hint="leave --resume out")
-            self._write(wanted)
+            self._write(msgspec.structs.replace(wanted, runs=0))
             return wanted
         if not resume:
             raise BadValueError(
@@ -140,15 +143,35 @@ class RunFolder:
             )
         for what in ("protocol", "parameters", "nodes", "processes"):
             if getattr(known, what) != getattr(wanted, what):
+                given, allowed = _difference(getattr(wanted, what), getattr(known, what))
                 raise BadValueError(
                     f"The folder belongs to a run with other {what}.",
-                    given=str(getattr(wanted, what)),
-                    allowed=str(getattr(known, what)),
+                    given=given,
+                    allowed=allowed,
                     where=str(self.path / MANIFEST),
                 )
-        found = msgspec.structs.replace(known, runs=known.runs + 1)
-        self._write(found)
-        return found
+        missing = [name for name in known.files if not (self.path / name).is_file()]
+        if missing:
+            # A node without its file would forget its votes; a history without its beginning is false.
+            raise BadFileError(
+                "The folder lacks files of the earlier run.",
+                given=", ".join(missing),
+                where=str(self.path),
+                hint="bring them back from a copy, or start with a new folder",
+            )
+        return msgspec.structs.replace(known, runs=known.runs + 1)
+
+    def begun(self, manifest: Manifest) -> None:
+        """Write down that all nodes of a claimed run listen, and which files a later run needs.
+
+        Raises
+        ------
+        BadFileError
+            If the manifest cannot be written.
+        """
+        patterns = ("node-*.state", "node-*.key", "requests.jsonl")
+        names = {path.name for pattern in patterns for path in self.path.glob(pattern)}
+        self._write(msgspec.structs.replace(manifest, files=tuple(sorted(names))))
 
     def _read(self) -> Manifest | None:
         path = self.path / MANIFEST
@@ -181,6 +204,15 @@ class RunFolder:
             beside.replace(path)
         except OSError as error:
             raise BadFileError("The manifest cannot be written.", given=error.strerror, where=str(path)) from error
+
+
+def _difference(given: Any, known: Any) -> tuple[str, str]:
+    """Return both as text; of parameters only those that differ."""
+    if not isinstance(given, dict):
+        return str(given), str(known)
+    names = sorted(name for name in given.keys() | known.keys() if given.get(name) != known.get(name))
+    one, other = (", ".join(f"{name}={each.get(name, '(none)')}" for name in names) for each in (given, known))
+    return one, other
 
 
 def manifest_of(algorithm: Any, run: str, nodes: int, processes: int) -> Manifest:

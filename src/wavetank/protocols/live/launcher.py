@@ -253,6 +253,8 @@ class ProcessCluster(Cluster):
             process.missing = process.missing_at_first = await self._answer(process.connected, process)
         for text in self._missing_links():
             log.warning("%s", text)
+        # Hosts keep the files of their nodes themselves.
+        self._note_begun(states_here=not self._hosts)
         self._epoch_s = time.monotonic()
         self._begun = True
         for process in self._processes:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, nearest_of
-from wavetank.kernels.given import array_of, is_tensor
+from wavetank.kernels.given import array_of, is_tensor, overlaps_itself, target_of
 from wavetank.kernels.machine import require_memory
 from wavetank.kernels.products import decision, gradients, libraries, profile
 from wavetank.kernels.products.decision import Candidate, ProductPlan, check_accuracy, check_method
@@ -609,7 +609,7 @@ def _result(
             "The result is written into an array or a tensor.", given=type(out).__name__, where="out",
             hint="leave it out, and take what is returned",
         )  # fmt: skip
-    target = array_of(out, "out")
+    target = target_of(out, "out")
     if target.shape != shape or target.dtype != dtype:
         raise BadValueError(
             "The array for the result does not fit.", given=f"{target.shape} {target.dtype}",
@@ -619,7 +619,7 @@ def _result(
         raise BadValueError("The array for the result is read-only.", where="out")
     if any(np.may_share_memory(target, matrix) for matrix in inputs):
         raise BadValueError("The array for the result overlaps an input.", where="out", allowed="memory of its own")
-    if _overlaps_itself(target):
+    if overlaps_itself(target):
         raise BadValueError(
             "Entries of the array for the result share memory.", given=f"strides {target.strides}", where="out",
             allowed="an entry of its own for each of the result",
@@ -628,19 +628,6 @@ def _result(
     if rows_together and target.flags.aligned:
         return target, None
     return np.empty(shape, dtype), target
-
-
-def _overlaps_itself(array: NDArray[Any]) -> bool:
-    """Return whether entries of an array may share memory: whether its strides do not nest."""
-    if array.size == 0:
-        return False
-    reached = array.itemsize
-    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
-        if length > 1:
-            if stride < reached:
-                return True
-            reached += stride * (length - 1)
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,3 +72,21 @@ def test_nothing_is_imported_to_look_at_an_array():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_tensor_that_would_not_be_written_or_lose_its_gradient_is_refused_as_a_target():
+    torch = pytest.importorskip("torch")
+    from wavetank.kernels.fractal_sort import sort
+    from wavetank.kernels.products.product import matmul
+
+    negated = torch.zeros(3, dtype=torch.complex128).conj().imag
+    assert negated.is_neg()
+    ones = torch.ones(3, 3, dtype=torch.float64)
+    with pytest.raises(BadValueError, match="negated"):
+        matmul(ones, ones[0], out=negated)
+    with pytest.raises(BadValueError, match="negated"):
+        sort(ones[0], out=torch.zeros(3, dtype=torch.float64)._neg_view())
+    leaf = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(BadValueError, match="gradient"):
+        sort(ones[0], out=leaf)
+    assert not leaf.any()

@@ -1,5 +1,6 @@
 """The store of profiles: what is kept comes back, and nothing else does."""
 
+import errno
 import hashlib
 import json
 import math
@@ -187,3 +188,61 @@ def test_readers_never_see_half_a_file_while_others_write(tmp_path):
 def test_the_store_lies_in_the_users_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert profiles.folder() == tmp_path / "wavetank" / "profiles"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_process_forked_under_the_lock_neither_keeps_nor_frees_it(tmp_path):
+    read, write = os.pipe()
+    with profiles.locked("products", tmp_path) as held:
+        assert held
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+    try:
+        with profiles.locked("products", tmp_path, wait_s=0) as held:
+            assert held
+    finally:
+        os.write(write, b".")
+        os.waitpid(child, 0)
+        os.close(read)
+        os.close(write)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_that_leaves_its_parents_lock_does_not_free_it(tmp_path):
+    lock = profiles.locked("products", tmp_path)
+    assert lock.__enter__()
+    child = os.fork()
+    if child == 0:
+        lock.__exit__(None, None, None)
+        os._exit(0)
+    os.waitpid(child, 0)
+    with profiles.locked("products", tmp_path, wait_s=0) as held:
+        assert not held
+    lock.__exit__(None, None, None)
+
+
+def test_a_file_system_without_locks_stops_nobody(tmp_path, monkeypatch):
+    def none_left(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(profiles.fcntl, "flock", none_left)
+    with profiles.locked("products", tmp_path) as held:
+        assert held
+
+
+def test_a_folder_in_the_place_of_a_profile_is_no_profile_and_is_left(tmp_path):
+    path = profiles.path_of(MADE.kind, MADE.conditions, tmp_path)
+    path.mkdir()
+    with pytest.warns(RuntimeWarning, match="it is no file"):
+        assert again(tmp_path) is None
+    before = os.open(os.devnull, os.O_RDONLY)
+    os.close(before)
+    assert again(tmp_path) is None
+    after = os.open(os.devnull, os.O_RDONLY)
+    os.close(after)
+    assert after == before
+    assert profiles.delete(within=tmp_path) == []
+    assert path.is_dir()

@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import Crew, crew_of, parts_of
-from wavetank.kernels.given import array_of, is_tensor
+from wavetank.kernels.given import array_of, is_tensor, target_of
 from wavetank.kernels.hot_keys import hot_keys, sort_with_hot_keys
 from wavetank.kernels.key_codec import UNSIGNED, codec_for, decoded, encoded
 from wavetank.kernels.machine import require_memory
@@ -373,7 +373,8 @@ class FractalSort:
             Booleans, integers or floats of native byte order, at most 8 bytes each, none of them masked; a tensor is
             on the CPU, and its gradient is not followed.  Never modified, unless it is also given as ``out``.
         out : ndarray or torch tensor, shape (n,), optional
-            Where to write, of the kind and type of ``keys``; new memory by default.
+            Where to write, of the kind and type of ``keys``; new memory by default.  A tensor must not require
+            its gradient.
 
         Returns
         -------
@@ -386,7 +387,7 @@ class FractalSort:
             If ``keys`` or ``out`` is of the wrong type or shape, or memory is too short.
         """
         if is_tensor(keys):
-            written = self.sort(array_of(keys, "keys"), out=array_of(out, "out") if is_tensor(out) else out)
+            written = self.sort(array_of(keys, "keys"), out=target_of(out, "out") if is_tensor(out) else out)
             return out if is_tensor(out) else _tensor_of(written)
         array = _checked_keys(keys)
         if out is not None:

@@ -73,6 +73,47 @@ def array_of(value: Any, where: str) -> NDArray[Any]:
         ) from error
 
 
+def target_of(value: Any, where: str) -> NDArray[Any]:
+    """Return an array or a tensor that a result is written into as an array of the same memory.
+
+    Raises
+    ------
+    BadValueError
+        As of :func:`array_of`; for a tensor whose memory holds its entries negated or conjugated, since it would have
+        to be copied; and where gradients are recorded for one that requires them.
+    """
+    if is_tensor(value):
+        if value.is_neg() or value.is_conj():
+            raise BadValueError(
+                "A tensor that is only marked as negated or conjugated cannot be written into.", where=where,
+                allowed="a tensor whose memory holds its entries", hint=".resolve_neg().resolve_conj() makes one",
+            )  # fmt: skip
+        refuse_gradients(value, where)
+    return array_of(value, where)
+
+
+def refuse_gradients(value: Any, where: str) -> None:
+    """Refuse a tensor that requires its gradient, where gradients are recorded: they would be lost silently."""
+    if is_tensor(value) and value.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise BadValueError(
+            "No gradient flows through this tensor here.", given="a tensor that requires its gradient", where=where,
+            allowed="a tensor that does not", hint=".detach(), or torch.no_grad(), says that none is wanted",
+        )  # fmt: skip
+
+
+def overlaps_itself(array: NDArray[Any]) -> bool:
+    """Return whether entries of an array may share memory: whether its strides do not nest."""
+    if array.size == 0:
+        return False
+    reached = array.itemsize
+    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if length > 1:
+            if stride < reached:
+                return True
+            reached += stride * (length - 1)
+    return False
+
+
 def _array_of_tensor(tensor: Any, where: str) -> NDArray[Any]:
     device = getattr(getattr(tensor, "device", None), "type", "cpu")
     if device != "cpu":

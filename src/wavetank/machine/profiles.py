@@ -166,6 +166,8 @@ def kept(kind: str = "", within: Path | None = None) -> tuple[list[Profile], lis
 def delete(kind: str = "", within: Path | None = None) -> list[Path]:
     """Remove the profiles whose kind begins with ``kind``, unusable files included, and return their paths.
 
+    A folder in the place of a profile is left.
+
     Raises
     ------
     OSError
@@ -173,6 +175,8 @@ def delete(kind: str = "", within: Path | None = None) -> list[Path]:
     """
     removed = []
     for path in _files(kind, within):
+        if path.is_dir() and not path.is_symlink():
+            continue
         path.unlink(missing_ok=True)
         removed.append(path)
     return removed
@@ -204,10 +208,15 @@ def locked(kind: str, within: Path | None = None, wait_s: float = math.inf) -> I
     if fcntl is None or descriptor < 0:
         yield True
         return
+    owner = os.getpid()
     try:
         yield _taken(fcntl, descriptor, wait_s)
     finally:
-        # Closing gives the lock back; so does the system when a process dies.
+        # The lock is given back by name: a process that was forked meanwhile has the file open as well, and closing
+        # alone would leave it locked.  Such a process must not give back what is its parent's.
+        if os.getpid() == owner:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
@@ -221,6 +230,9 @@ def _taken(system: Any, descriptor: int, wait_s: float) -> bool:
             if time.monotonic() >= end:
                 return False
             time.sleep(0.05)
+        except OSError:
+            # The file system has no locks, or none left.
+            return True
 
 
 def _files(kind: str, within: Path | None) -> list[Path]:
@@ -239,9 +251,10 @@ def _opened(path: Path) -> Profile | str | None:
     try:
         # A pipe or a device would block or never end.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return "it is no file"
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return "it is no file"
             data = file.read(LARGEST_BYTES + 1)
     except FileNotFoundError:
         return None

@@ -84,3 +84,40 @@ def test_what_would_lose_a_gradient_is_refused():
         with pytest.raises(BadValueError, match="Forward differentiation"):
             matmul(dual, plain)
         assert torch.allclose(matmul(plain, plain), plain @ plain)
+
+
+def beside_a_byte(x):
+    records = np.zeros(x.shape, [("value", x.dtype), ("byte", np.uint8)])
+    records["value"] = x
+    return records["value"]
+
+
+@pytest.mark.parametrize("lie", [lambda x: x[::-1], lambda x: x[:, ::-1], beside_a_byte])
+def test_an_array_beside_a_tensor_may_lie_in_memory_as_it_likes(lie):
+    torch = pytest.importorskip("torch")
+    a, b = operands(3, 4, 5)
+    left = torch.from_numpy(a).requires_grad_()
+    found = matmul(left, lie(b))
+    assert np.allclose(found.detach().numpy(), a @ lie(b))
+    found.sum().backward()
+    assert np.allclose(left.grad.numpy(), np.ones((3, 5)) @ lie(b).T)
+
+
+@pytest.mark.parametrize("kind", [">f4", "i8", "f8", "O"])
+def test_an_array_of_another_type_beside_a_tensor_is_refused_by_name(kind):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(BadValueError):
+        matmul(torch.ones(4, 4, requires_grad=True), F.astype(kind))
+
+
+@pytest.mark.parametrize(("left", "right"), [((2, 3, 0), (0, 4)), ((2, 3, 0), (0,)), ((2, 3, 4), (4, 0))])
+def test_gradients_of_empty_batches_are_those_of_torch(left, right):
+    torch = pytest.importorskip("torch")
+    a, b = torch.rand(left, requires_grad=True), torch.rand(right, requires_grad=True)
+    found = matmul(a, b)
+    assert torch.equal(found, torch.matmul(a, b))
+    found.sum().backward()
+    assert a.grad.shape == a.shape
+    assert not a.grad.any()
+    assert b.grad.shape == b.shape
+    assert not b.grad.any()

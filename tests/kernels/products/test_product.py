@@ -444,3 +444,13 @@ def test_a_batch_of_any_strides_and_a_plan_per_matrix():
     assert np.array_equal(matmul(a, b, plan=plan_of(40, 40, 40, "combined", WINOGRAD, threads=1)), np.matmul(a, b))
     assert np.array_equal(matmul(a, prepare(b[0], scheme="strassen")), np.matmul(a, b[0]))
     assert matmul(a[0, 0], b[0, 0]) == float(a[0, 0] @ b[0, 0])
+
+
+@pytest.mark.parametrize(("left", "right"), [((2, 3, 0), (0, 4)), ((2, 3, 0), (0,)), ((2, 3, 4), (4, 0))])
+def test_an_empty_batch_gives_numpys_zeros(left, right):
+    a, b = np.ones(left), np.ones(right)
+    expected = a @ b
+    for out in (None, np.full(expected.shape, np.nan)):
+        found = matmul(a, b, out=out)
+        assert found.shape == expected.shape
+        assert np.array_equal(found, expected)

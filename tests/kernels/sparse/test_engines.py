@@ -298,3 +298,50 @@ def test_ctrl_c_ends_a_loop_of_products(what: str) -> None:
 def test_wrong_numbers_of_threads_are_still_refused() -> None:
     with pytest.raises(BadValueError, match="thread"):
         SpMVPlan(matrices.rmat(8), threads=0)
+
+
+@pytest.mark.parametrize("engine", [*HERE, "torch", "auto"])
+def test_a_plan_keeps_nothing_that_its_matrix_s_owner_may_change(engine: str) -> None:
+    if engine == "torch":
+        pytest.importorskip("torch")
+    matrix = random_array((200, 200), density=0.1, rng=np.random.default_rng(0), format="csr")
+    x = np.random.default_rng(1).standard_normal(200)
+    expected = matrix @ x
+    plan = SpMVPlan(matrix, engine=engine)
+    matrix.data[:] = 7.0
+    matrix.indices[:] = 0
+    matrix.indptr[1:] = matrix.indptr[-1]
+    assert np.allclose(plan.multiply(x), expected)
+
+
+def test_a_single_product_copies_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    rows = engines.Rows
+    monkeypatch.setitem(engines._CLASSES, "rows", lambda given, threads: seen.append(given) or rows(given, threads))
+    matrix = csr_array(np.eye(3))
+    assert spmv(matrix, np.ones(3)).tolist() == [1, 1, 1]
+    assert np.shares_memory(seen[0].values, matrix.data)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_plan_of_torch_s_multiplies_in_a_forked_child() -> None:
+    pytest.importorskip("torch")
+    program = """
+        import os, signal
+        import numpy as np, torch
+        from scipy.sparse import random_array
+        from wavetank.kernels.sparse.products import SpMVPlan
+        torch.set_num_threads(2)
+        matrix = random_array((20000, 20000), density=1e-3, rng=np.random.default_rng(0), format="csr")
+        x = np.ones(20000)
+        plan = SpMVPlan(matrix, engine="torch")
+        assert np.allclose(plan.multiply(x), matrix @ x)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            again = SpMVPlan(matrix, engine="torch")
+            os._exit(0 if all(np.allclose(p.multiply(x), matrix @ x) for p in (plan, again)) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert np.allclose(plan.multiply(x), matrix @ x)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=300)

@@ -28,6 +28,17 @@ def test_a_box_is_factored_only_where_its_weights_are_a_product_to_a_few_roundin
     assert kind_of(Stencil.box(2, weights.ravel())) == "terms"
 
 
+def test_small_weights_beside_large_ones_keep_a_box_from_being_factored():
+    small = np.full((3, 3), 1000.0)
+    small[1, 1] = 1e20
+    cross = np.zeros((3, 3))
+    cross[1], cross[:, 1] = 1e-16, 1e-16
+    cross[1, 1] = 1
+    for weights in (small, cross, np.outer([1, 1e-12, 1], [1, 1, 1]), np.full((3, 3), 1e30)):
+        assert kind_of(Stencil.box(1, weights.ravel())) == "terms"
+    assert kind_of(Stencil.box(1, np.outer([1, 0, 1e-6], [1, 2, 0]).ravel())) == "factors"
+
+
 def test_other_patterns_are_added_term_by_term():
     assert kind_of(Stencil.identity()) == "terms"
     assert kind_of(Stencil(((0, 1), (3, 0)), (1.0, 2.0))) == "terms"

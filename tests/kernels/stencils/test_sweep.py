@@ -397,3 +397,18 @@ def test_patterns_share_one_compiled_pass():
         pattern = Stencil.from_matrix(weights / 9)
         assert close(stencil(grid, pattern, 2), reference_sweep(grid, pattern, 2))
     assert len(run_pass.signatures) <= before + 1
+
+
+def test_a_result_that_overlaps_itself_is_refused():
+    out = np.lib.stride_tricks.as_strided(np.empty(100, np.float32), (8, 8), (4, 4))
+    with pytest.raises(BadValueError, match="share memory"):
+        stencil(grid_of((8, 8)), Stencil.star(1), out=out)
+
+
+def test_a_tensor_that_requires_its_gradient_is_refused():
+    torch = pytest.importorskip("torch")
+    grid = torch.ones(8, 8, requires_grad=True)
+    with pytest.raises(BadValueError, match="gradient"):
+        stencil(grid, Stencil.star(1))
+    with torch.no_grad():
+        assert stencil(grid, Stencil.star(1)).shape == (8, 8)

@@ -7,9 +7,12 @@ imported by whoever has tensors; this module never imports it.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.given import is_tensor
@@ -96,7 +99,13 @@ def matmul(a: Any, b: Any, asked: Asked, multiply: Callable[..., Any]) -> Any:
         rows = a if a.ndim > 1 else a.unsqueeze(0)
         found = product(rows, source, backward, lambda x, _: multiply(x, b, **options))
         return found if a.ndim > 1 else found.squeeze(-2)
-    if not is_tensor(b):
+    if isinstance(b, np.ndarray):
+        if b.dtype not in (np.float32, np.float64) or not b.dtype.isnative:
+            # Refused in the words of the product without gradients.
+            return plain(a.detach(), b)
+        # A copy of its own, with strides that torch knows.
+        b = torch.from_numpy(np.array(b, order="C"))
+    elif not is_tensor(b):
         b = torch.tensor(b)
     left, right = (a.unsqueeze(0) if a.ndim == 1 else a), (b.unsqueeze(-1) if b.ndim == 1 else b)
     if left.ndim > 2 or right.ndim > 2:
@@ -111,7 +120,8 @@ def matmul(a: Any, b: Any, asked: Asked, multiply: Callable[..., Any]) -> Any:
 def _batched(torch: Any, left: Any, right: Any, plain: Multiply) -> Any:
     if right.ndim == 2 and left.shape[-1] == right.shape[0]:
         # One product instead of many, forward and backward.
-        return product(left.reshape(-1, left.shape[-1]), right, plain).reshape(*left.shape[:-1], right.shape[-1])
+        rows = left.reshape(math.prod(left.shape[:-1]), left.shape[-1])
+        return product(rows, right, plain).reshape(*left.shape[:-1], right.shape[-1])
     try:
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     except RuntimeError:

@@ -162,8 +162,11 @@ def _stepped(matrix: NDArray[Any]) -> tuple[NDArray[Any], int, int]:
         return matrix, _PLAIN, step
     if step := _step(matrix.T):
         return matrix, _TURNED, step
-    matrix = np.ascontiguousarray(matrix)
-    return matrix, _PLAIN, _step(matrix)
+    # Rows that lie together may still begin at an odd address, which is copied as well.
+    matrix = np.require(matrix, requirements=("C", "A"))
+    step = _step(matrix)
+    assert step > 0, "BLAS computes anything with a step of 0"
+    return matrix, _PLAIN, step
 
 
 _LOADED: dict[str, _Cblas] = {}
@@ -183,8 +186,11 @@ def multiply(library: str, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) 
         np.matmul(a, b, out=out)
     elif library == "torch":
         torch = sys.modules["torch"]
+        target = out if _suits_torch(out) else np.empty(out.shape, out.dtype)
         with torch.no_grad():
-            torch.matmul(_tensor(torch, a), _tensor(torch, b), out=_tensor(torch, out))
+            torch.matmul(_tensor(torch, a), _tensor(torch, b), out=_tensor(torch, target))
+        if target is not out:
+            out[...] = target
     elif out.ndim > 2:
         whole = out.shape[:-2]
         a, b = np.broadcast_to(a, whole + a.shape[-2:]), np.broadcast_to(b, whole + b.shape[-2:])
@@ -206,7 +212,15 @@ def _by_scipy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
         out[:] = found.T
 
 
+def _suits_torch(array: NDArray[Any]) -> bool:
+    """Return whether torch can have this array as it lies: it knows neither negative strides nor parts of an item."""
+    return array.flags.aligned and all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+
+
 def _tensor(torch: Any, array: NDArray[Any]) -> Any:
+    """Return an array as a tensor, a copy where torch cannot have it as it lies."""
+    if not _suits_torch(array):
+        array = np.array(array, order="C")
     if array.flags.writeable:
         return torch.from_numpy(array)
     # torch has no read-only tensors and says so at every conversion; this one is only read.

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, nearest_of
-from wavetank.kernels.given import array_of, is_tensor
+from wavetank.kernels.given import array_of, is_tensor, overlaps_itself, target_of
 from wavetank.kernels.machine import require_memory
 from wavetank.kernels.products import decision, gradients, libraries, profile
 from wavetank.kernels.products.decision import Candidate, ProductPlan, check_accuracy, check_method
@@ -325,8 +325,9 @@ def _on_processor(a: Any, b: Any, asked: Asked) -> Any:
     together = left.flags.c_contiguous and whole.flags.c_contiguous
     if left.ndim > 2 and right.ndim == 2 and asked.plan is None and together:
         # Matrices below each other that share the right one are one long matrix.
-        left, whole = left.reshape(-1, sides.k), whole.reshape(-1, sides.n)
-        sides = sides._replace(m=left.shape[0], batch=())
+        rows = math.prod(left.shape[:-1])
+        left, whole = left.reshape(rows, sides.k), whole.reshape(rows, sides.n)
+        sides = sides._replace(m=rows, batch=())
     chosen, limited = _chosen(sides, kind, asked, prepared, as_tensor)
     if 0 in (sides.m, sides.k, sides.n, *sides.batch):
         whole[...] = 0
@@ -593,7 +594,7 @@ def _with_neighbours(matrix: NDArray[Any]) -> NDArray[Any]:
             return matrix
     elif down == size and across >= 0 and across % size == 0 and matrix.flags.aligned:
         return matrix
-    return np.ascontiguousarray(matrix)
+    return np.require(matrix, requirements=("C", "A"))
 
 
 def _result(
@@ -608,7 +609,7 @@ def _result(
             "The result is written into an array or a tensor.", given=type(out).__name__, where="out",
             hint="leave it out, and take what is returned",
         )  # fmt: skip
-    target = array_of(out, "out")
+    target = target_of(out, "out")
     if target.shape != shape or target.dtype != dtype:
         raise BadValueError(
             "The array for the result does not fit.", given=f"{target.shape} {target.dtype}",
@@ -618,7 +619,7 @@ def _result(
         raise BadValueError("The array for the result is read-only.", where="out")
     if any(np.may_share_memory(target, matrix) for matrix in inputs):
         raise BadValueError("The array for the result overlaps an input.", where="out", allowed="memory of its own")
-    if _overlaps_itself(target):
+    if overlaps_itself(target):
         raise BadValueError(
             "Entries of the array for the result share memory.", given=f"strides {target.strides}", where="out",
             allowed="an entry of its own for each of the result",
@@ -627,19 +628,6 @@ def _result(
     if rows_together and target.flags.aligned:
         return target, None
     return np.empty(shape, dtype), target
-
-
-def _overlaps_itself(array: NDArray[Any]) -> bool:
-    """Return whether entries of an array may share memory: whether its strides do not nest."""
-    if array.size == 0:
-        return False
-    reached = array.itemsize
-    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
-        if length > 1:
-            if stride < reached:
-                return True
-            reached += stride * (length - 1)
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)

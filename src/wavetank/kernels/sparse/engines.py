@@ -8,6 +8,7 @@ short trial when it is made; a trial never happens within a product.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import sys
 import time
@@ -98,6 +99,21 @@ class Scipy:
         y[:] = self._rows @ x
 
 
+class _Process:
+    """Whether this process was forked: torch's OpenMP then waits for threads that only the parent has."""
+
+    def __init__(self) -> None:
+        self.is_forked = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._note)
+
+    def _note(self) -> None:
+        self.is_forked = True
+
+
+_process = _Process()
+
+
 class Torch:
     """A torch tensor of layout CSR: MKL without optimisation, on as many threads as torch takes."""
 
@@ -119,20 +135,30 @@ class Torch:
             warnings.simplefilter("ignore", UserWarning)
             self._rows = torch.sparse_csr_tensor(*parts, size=given.shape, check_invariants=False)
         self._torch = torch
+        self._set_rest(given, threads)
+
+    def _set_rest(self, given: CompressedRows, threads: int) -> None:
+        self._given, self._threads = given, threads
+        self._instead: Rows | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _torch_again, (self._rows,)
+        return _torch_again, (self._rows, self._given, self._threads)
 
     def multiply(self, x: NDArray[Any], y: NDArray[Any], threads: int) -> None:
-        """Write the product with ``x`` to ``y``."""
+        """Write the product with ``x`` to ``y``; by :class:`Rows` in a process that was forked."""
+        if _process.is_forked:
+            self._instead = self._instead or Rows(self._given, self._threads)
+            self._instead.multiply(x, y, threads)
+            return
         self._torch.mv(self._rows, self._torch.from_numpy(x), out=self._torch.from_numpy(y))
 
 
-def _torch_again(rows: Any) -> Torch:
+def _torch_again(rows: Any, given: CompressedRows, threads: int) -> Torch:
     import torch
 
     found = Torch.__new__(Torch)
     found._rows, found._torch = rows, torch
+    found._set_rest(given, threads)
     return found
 
 
@@ -179,7 +205,7 @@ def _candidates(given: CompressedRows, threads: int) -> list[str]:
     found = ["rows", "scipy"]
     torch = sys.modules.get("torch")
     # torch's threads are the program's to set: it takes part where they are no more than the plan may use.
-    if hasattr(torch, "sparse_csr_tensor") and torch.get_num_threads() <= threads:  # type: ignore[union-attr]
+    if not _process.is_forked and hasattr(torch, "sparse_csr_tensor") and torch.get_num_threads() <= threads:  # type: ignore[union-attr]
         found.append("torch")
     if mkl.library() is not None and mkl.fits(given):
         found.append("mkl")

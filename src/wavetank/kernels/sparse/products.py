@@ -80,7 +80,8 @@ class SpMVPlan:
     Parameters
     ----------
     matrix : scipy sparse matrix or array, torch sparse tensor, or tuple
-        As for :func:`wavetank.kernels.sparse.compressed.compressed_rows`; never modified, and not needed afterwards.
+        As for :func:`wavetank.kernels.sparse.compressed.compressed_rows`; never modified, and not needed afterwards:
+        the plan keeps none of its arrays, which may change.
     threads : int, optional
         Threads to use at most, fewer for small matrices; by default, and never more than, what
         :func:`~wavetank.machine.threads.allowed_threads` allows when the plan is made.  A product of 2 million
@@ -101,6 +102,7 @@ class SpMVPlan:
         if the package ``mkl`` is installed.  The trial takes about the time of 30 products, and of loading MKL where
         that comes first.  Where one of the choices above is made, it is ``"own"``.  With ``"own"`` and ``"rows"`` the
         result is the same in every run and for any number of threads; two libraries round differently.
+        After a fork the child multiplies by ``"rows"`` where the plan has taken torch, whose threads do not outlive it.
     device : torch.device or str, optional
         ``"cuda"`` for a plan on a GPU, of which only ``values`` can be chosen; by default that of a torch matrix, and
         the processor for any other.
@@ -131,6 +133,8 @@ class SpMVPlan:
     array([3., 3.])
     """
 
+    _copies = True
+
     def __init__(
         self, matrix: Any, *, threads: int | None = None, rows: str = "auto", columns: str = "auto",
         values: str = "auto", order: str = "auto", read: str = "auto", engine: str = "auto", device: Any = None,
@@ -156,6 +160,10 @@ class SpMVPlan:
             self._x_shape = self.shape[1:]
             return
         given = compressed_rows(matrix)
+        if self._copies and engine != "own" and given.nonzeros:
+            # An engine multiplies by the arrays it is given: what their owner does with them must not reach it.
+            require_memory(_bytes_of(given), f"A copy of {given.nonzeros:,} nonzeros")
+            given = CompressedRows(given.starts.copy(), given.columns.copy(), given.values.copy(), given.shape)
         self.shape, self.dtype, self.nonzeros = given.shape, given.values.dtype, given.nonzeros
         self._x_shape = self.shape[1:]
         self._lanes = kernel.lanes_of(self.dtype)
@@ -415,11 +423,11 @@ class SpMVPlan:
 
     def _checked_out(self, out: Any, vector: NDArray[Any]) -> NDArray[Any]:
         fits = isinstance(out, np.ndarray) and out.shape == (self.shape[0],) and out.dtype == self.dtype
-        if not fits or not out.flags.c_contiguous or not out.flags.writeable:
+        if not fits or not out.flags.carray:
             raise BadValueError(
                 "The result does not fit into out.",
                 given=f"{getattr(out, 'dtype', type(out).__name__)} {np.shape(out)}",
-                allowed=f"{self.dtype} ({self.shape[0]},), contiguous and writeable", where="SpMVPlan, out",
+                allowed=f"{self.dtype} ({self.shape[0]},), contiguous, aligned and writeable", where="SpMVPlan, out",
             )  # fmt: skip
         if np.may_share_memory(out, vector):
             raise BadValueError("out overlaps the vector.", where="SpMVPlan, out", hint="write into another array")
@@ -439,6 +447,12 @@ def _all_equal(values: NDArray[Any]) -> bool:
     # A look at the first few settles it for most matrices.
     first = values[0]
     return bool(np.isfinite(first) and (values[:256] == first).all() and (values == first).all())
+
+
+class _Passing(SpMVPlan):
+    """A plan for one product, which needs no copy of the matrix."""
+
+    _copies = False
 
 
 def spmv(matrix: Any, x: Any, *, threads: int | None = None) -> Any:
@@ -470,7 +484,7 @@ def spmv(matrix: Any, x: Any, *, threads: int | None = None) -> Any:
     device = gpu.device_of(x) or gpu.device_of(matrix)
     if device is not None:
         return SpMVPlan(matrix, threads=threads, device=device) @ x
-    return SpMVPlan(matrix, threads=threads, engine="rows") @ x
+    return _Passing(matrix, threads=threads, engine="rows") @ x
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of
-from wavetank.kernels.given import array_of, is_tensor
+from wavetank.kernels.given import array_of, is_tensor, overlaps_itself, refuse_gradients
 from wavetank.kernels.machine import require_memory
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.row_blocks import Form, blocks, form_of
@@ -76,7 +76,8 @@ def stencil(
     ----------
     grid : ndarray or torch tensor, shape (height, width), float32 or float64
         Not modified; may be read-only and not contiguous.  A tensor on a CUDA device is swept there, where ``threads``
-        means nothing; see :func:`~wavetank.kernels.stencils.gpu.sweep_on_gpu`.
+        means nothing; see :func:`~wavetank.kernels.stencils.gpu.sweep_on_gpu`.  Gradients do not flow: a tensor that
+        requires its own is refused unless under ``torch.no_grad()``.
     pattern : Stencil
     steps : int
         0 or more.
@@ -96,7 +97,7 @@ def stencil(
     ------
     BadValueError
         If the grid has no two dimensions, another type, or a side shorter than 2 radius + 1; if ``out`` does not fit
-        or overlaps the grid; if there is not enough memory.
+        or overlaps the grid or itself; if there is not enough memory.
 
     Examples
     --------
@@ -130,6 +131,7 @@ class StencilSweep:
         if is_tensor(grid):
             import torch
 
+            refuse_gradients(grid, "grid")
             if grid.device.type == "cuda":
                 return _on_gpu(grid, pattern, steps, boundary, out)
             return torch.from_numpy(self.sweep(array_of(grid, "grid"), pattern, steps, boundary=boundary, out=out))
@@ -288,6 +290,11 @@ def _check_out(out: NDArray[Any], grid: NDArray[Any]) -> None:
         )
     if not out.flags.writeable:
         raise BadValueError("The result's place is read-only.", where="out", hint="leave it out, or give a copy")
+    if overlaps_itself(out):
+        raise BadValueError(
+            "Cells of the result share memory.", given=f"strides {out.strides}", where="out",
+            allowed="memory of its own for each cell",
+        )  # fmt: skip
     if np.may_share_memory(out, grid):
         raise BadValueError(
             "The result would overwrite cells that are still to be read.",

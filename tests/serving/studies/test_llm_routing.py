@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import wavetank
+from wavetank import catalog
 from wavetank.errors import BadFileError, BadValueError, DataUnavailableError, WavetankError
 from wavetank.serving.routing.baselines import RoundRobin
 from wavetank.serving.studies import llm_routing
 from wavetank.serving.studies.llm_routing import LLMRouting, saturation_per_s
+from wavetank.study import build_study
 from wavetank.workloads.load import read_trace
 
 SMALL = {"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), "seeds": 1, "on": "here"}
@@ -54,6 +56,44 @@ def data():
         read_trace("azure-conv-2023")
     except DataUnavailableError as error:
         pytest.skip(f"the trace is not on this machine: {error.problem}")
+
+
+class TestClaims:
+    def test_they_name_every_setting_that_decides_them(self):
+        claims = [
+            claim for entry in catalog.built_in() for claim in entry.claims if claim.study == LLMRouting.name
+        ]  # fmt: skip
+        assert len(claims) > 15
+        always = {"trace", "requests", "history", "layout", "device", "model", "tensor_parallel", "max_batched_tokens",
+                  "kv_capacity_tokens", "prefix_caching"}  # fmt: skip
+        for claim in claims:
+            needed = set(always)
+            if claim.where["layout"] != "replicas":
+                needed.add("sync_s")
+            if claim.metric not in ("capacity_tokens_per_s", "decision_s"):
+                needed.add("load")
+            if claim.metric == "goodput_per_s":
+                needed |= {"slo_ttft_s", "slo_tpot_s"}
+            # The grid's cells have these of their own.
+            needed |= {"grid"} if claim.at else {"workers", "max_running", "refresh_s", "expert_parallel"}
+            assert needed <= set(claim.where), claim.says
+
+    def test_the_cells_that_claims_name_are_in_the_grid(self):
+        cases = {
+            claim.at["case"]: claim for entry in catalog.built_in() for claim in entry.claims
+            if claim.study == LLMRouting.name and "case" in claim.at
+        }  # fmt: skip
+        assert len(cases) >= 4
+        for case, claim in cases.items():
+            study = build_study(LLMRouting, dict(claim.where))
+            cell = study.cells()[case]
+            assert f"{cell.workers} workers, {cell.max_running} slots" in case
+            assert ("fresh" if cell.refresh_s == 0 else f"{cell.refresh_s:g} s old") in case
+            assert ("shared experts" in case) == (cell.expert_parallel > 1)
+
+    def test_that_routing_hardly_matters_is_judged_where_it_could_matter(self):
+        (claim,) = [claim for claim in catalog.system("balance-route").claims if "hardly matters" in claim.says]
+        assert claim.metric == "capacity_tokens_per_s"
 
 
 class TestWhatIsMeasured:

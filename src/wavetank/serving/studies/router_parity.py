@@ -77,8 +77,8 @@ def _metrics() -> tuple[Metric, ...]:
             "how many of the ten ratios are off by more than 5 % although no phase of the refresh comes that near",
         ),
         Metric("sent_elsewhere_share", "", "lower", "counted",
-               "requests that a launched router's adapter, run in the study's process, sends to another worker than the "
-               "simulation, at the study's load in even and in bursty arrivals, on the views that were simulated"),
+               "requests that a launched router's adapter, run in the study's process, sends to another worker than "
+               "the simulation, at the study's load in even and in bursty arrivals, on the views that were simulated"),
         Metric("views_differ_share", "", "lower", "counted",
                "decisions before which that adapter and the simulation do not show the router the same view, pool and "
                "state", False),

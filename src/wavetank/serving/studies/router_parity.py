@@ -221,7 +221,7 @@ class RouterParity(Study):
         """The study ``llm-routing`` of the same cluster and trace: workload and saturation rate are its."""
         shared = {field.name for field in dataclasses.fields(_CutRouting)}
         same = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in shared}
-        return _CutRouting(**same, layout="replicas")
+        return _CutRouting(**same, layout="replicas", loads=(), refreshes_s=())
 
     @property
     def cluster(self) -> Cluster:

@@ -341,6 +341,21 @@ class TestResampled:
         assert np.mean([len(other) for other in others]) == pytest.approx(20_000, rel=0.01)
         assert np.mean([other.prompt_tokens.mean() for other in others]) == pytest.approx(500, rel=0.01)
 
+    def test_a_prompt_that_is_drawn_again_is_not_found_whole(self):
+        n = 2000
+        columns = {"arrival_s": np.arange(n) * 1.0, "prompt_tokens": np.full(n, 1024), "output_tokens": np.ones(n)}
+        offsets = 2 * np.arange(n + 1)
+        alone = RequestTrace(**columns, block_ids=np.arange(2 * n), block_offsets=offsets)
+        # Every request begins with the block of its minute, and has one of its own.
+        ids = np.column_stack((np.arange(n) // 60, n + np.arange(n))).ravel()
+        shared = RequestTrace(**columns, block_ids=ids, block_offsets=offsets)
+        for seed in range(1, 6):
+            assert alone.resampled(seed).summary()["block_reuse"] == 0.0
+            drawn = shared.resampled(seed)
+            own = drawn.block_ids.reshape(-1, 2)[:, 1]
+            assert len(set(own.tolist())) == len(drawn)
+            assert drawn.summary()["block_reuse"] == pytest.approx(shared.summary()["block_reuse"], abs=0.02)
+
     def test_simultaneous_requests_have_no_other_realisation(self):
         trace = small(arrival_s=[2.0, 2.0, 2.0])
         assert trace.resampled(5) is trace

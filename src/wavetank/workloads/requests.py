@@ -97,7 +97,8 @@ class RequestTrace:
             row = int(falls[0]) + 1
             _refuse(
                 "Arrivals are not in order.", "arrival_s", row, f"{arrival_s[row]:.9g} after {arrival_s[row - 1]:.9g}",
-                hint="RequestTrace.sorted(...) and read_trace(..., sort=True) put the requests in order of arrival",
+                hint="RequestTrace.sorted(...) and read_trace(..., sort=True) put the requests in order of arrival; "
+                "for the command line sort the file's rows first, e.g. sort -t, -k1,1g where column 1 is the arrival",
             )  # fmt: skip
         prompt_tokens = _token_counts(self.prompt_tokens, "prompt_tokens", n)
         self._store("arrival_s", arrival_s)
@@ -323,8 +324,9 @@ class RequestTrace:
 
         The trace is bent to a circle and blocks of ``block_s`` seconds are drawn from it with replacement until its
         time is filled.  Inside a block arrivals keep their gaps, so bursts survive; the number of requests varies
-        from seed to seed as it would from day to day.  A prompt that is drawn twice counts as sent twice, prefix
-        blocks included.
+        from seed to seed as it would from day to day.  A request that is drawn again is another one of the same
+        lengths: its prefix blocks get fresh ids, shared with the other requests drawn as often, so that no prompt is
+        found whole because the bootstrap repeats it.
 
         Parameters
         ----------
@@ -359,7 +361,12 @@ class RequestTrace:
         times_s = twice_s[rows] + np.repeat(origins_s - starts_s, counts)
         # Rounding may put the end of a block a hair past the start of the next.
         times_s = np.maximum.accumulate(np.maximum(times_s, 0.0))
-        return self._take(rows % len(self), self.arrival_s[0] + times_s)
+        rows %= len(self)
+        drawn = self._take(rows, self.arrival_s[0] + times_s)
+        if drawn.block_ids is None or drawn.block_offsets is None:
+            return drawn
+        copies = np.repeat(_earlier(rows), np.diff(drawn.block_offsets))
+        return RequestTrace(**{**drawn._columns(), "block_ids": drawn.block_ids + copies * drawn.n_blocks})
 
     def summary(self) -> dict[str, float]:
         """Return the statistics that trace papers print.
@@ -419,6 +426,16 @@ def _ranges(first: npt.NDArray[np.integer[Any]], counts: npt.NDArray[np.integer[
     """Return ``first[0], first[0] + 1, ...`` (``counts[0]`` of them), then those of ``first[1]``, and so on."""
     ends = np.cumsum(counts)
     return np.repeat(first - (ends - counts), counts) + np.arange(ends[-1], dtype=np.int64)
+
+
+def _earlier(rows: npt.NDArray[np.integer[Any]]) -> IntArray:
+    """Return for every place how many earlier places hold the same number."""
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    found = np.empty(rows.size, dtype=np.int64)
+    found[order] = np.arange(rows.size) - np.repeat(begins, np.diff(np.append(begins, rows.size)))
+    return found
 
 
 def _renumbered(ids: IntArray) -> IntArray:

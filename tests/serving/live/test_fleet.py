@@ -125,7 +125,7 @@ wavetank_engine_late_seconds_sum{engine="0",model_name="m"} %f
 """
     pages = {"a": page % (90, 99, 100, 100, 0.3), "b": page % (98, 99, 100, 100, 0.1)}
     monkeypatch.setattr(module, "_page", lambda url, path: pages[url])
-    live = Fleet("", ("a", "b"), "m", ())
+    live = Fleet("", ("a", "b"), "m", (), Path("router.toml"))
     assert live.lateness() == (200, pytest.approx(0.002), 0.01)
 
 

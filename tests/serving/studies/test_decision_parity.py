@@ -128,6 +128,15 @@ class TestBothLives:
 class _Fleet:
     url, engine_urls, model = "http://fake", ("http://e",), "m"
 
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+
+    def policy(self) -> Any:
+        return self._policy
+
+    def fallbacks(self) -> int:
+        return 0
+
     def cpu_s(self) -> float:
         return 0.0
 
@@ -143,8 +152,9 @@ def verdicts(
     router = built(name, study)
 
     @contextlib.contextmanager
-    def fleet(*_: Any, **__: Any) -> Iterator[_Fleet]:
-        yield _Fleet()
+    def fleet(cluster: Any, policy: Any, **__: Any) -> Iterator[_Fleet]:
+        # Says that it runs what was asked for: what figures alone tell is looked at here.
+        yield _Fleet(policy)
 
     def replayed(trace: Any, options: Any) -> Replay:
         # Another phase of the refresh than the simulated ones, as in a real run.

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import wavetank
+from wavetank import catalog
 from wavetank.errors import BadFileError, BadValueError, DataUnavailableError, WavetankError
 from wavetank.serving.routing.baselines import RoundRobin
 from wavetank.serving.studies import llm_routing
 from wavetank.serving.studies.llm_routing import LLMRouting, saturation_per_s
+from wavetank.study import build_study
 from wavetank.workloads.load import read_trace
 
 SMALL = {"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), "seeds": 1, "on": "here"}
@@ -54,6 +56,44 @@ def data():
         read_trace("azure-conv-2023")
     except DataUnavailableError as error:
         pytest.skip(f"the trace is not on this machine: {error.problem}")
+
+
+class TestClaims:
+    def test_they_name_every_setting_that_decides_them(self):
+        claims = [
+            claim for entry in catalog.built_in() for claim in entry.claims if claim.study == LLMRouting.name
+        ]  # fmt: skip
+        assert len(claims) > 15
+        always = {"trace", "requests", "history", "layout", "device", "model", "tensor_parallel", "max_batched_tokens",
+                  "kv_capacity_tokens", "prefix_caching"}  # fmt: skip
+        for claim in claims:
+            needed = set(always)
+            if claim.where["layout"] != "replicas":
+                needed.add("sync_s")
+            if claim.metric not in ("capacity_tokens_per_s", "decision_s"):
+                needed.add("load")
+            if claim.metric == "goodput_per_s":
+                needed |= {"slo_ttft_s", "slo_tpot_s"}
+            # The grid's cells have these of their own.
+            needed |= {"grid"} if claim.at else {"workers", "max_running", "refresh_s", "expert_parallel"}
+            assert needed <= set(claim.where), claim.says
+
+    def test_the_cells_that_claims_name_are_in_the_grid(self):
+        cases = {
+            claim.at["case"]: claim for entry in catalog.built_in() for claim in entry.claims
+            if claim.study == LLMRouting.name and "case" in claim.at
+        }  # fmt: skip
+        assert len(cases) >= 4
+        for case, claim in cases.items():
+            study = build_study(LLMRouting, dict(claim.where))
+            cell = study.cells()[case]
+            assert f"{cell.workers} workers, {cell.max_running} slots" in case
+            assert ("fresh" if cell.refresh_s == 0 else f"{cell.refresh_s:g} s old") in case
+            assert ("shared experts" in case) == (cell.expert_parallel > 1)
+
+    def test_that_routing_hardly_matters_is_judged_where_it_could_matter(self):
+        (claim,) = [claim for claim in catalog.system("balance-route").claims if "hardly matters" in claim.says]
+        assert claim.metric == "capacity_tokens_per_s"
 
 
 class TestWhatIsMeasured:
@@ -167,6 +207,13 @@ class TestPairing:
 
 
 class TestSaturation:
+    def test_every_seed_is_offered_a_share_of_its_own(self):
+        study = LLMRouting(requests=400, workers=2, max_running=8, loads=(), refreshes_s=())
+        for seed in (0, 1):
+            rate_per_s = study.served(seed, 0.7).rate_per_s
+            assert rate_per_s == pytest.approx(0.7 * saturation_per_s(study, seed))
+        assert saturation_per_s(study, 0) != saturation_per_s(study, 1)
+
     def test_it_is_what_a_full_cluster_completes(self, write):
         path = write([(i, 100, 50) for i in range(500)])
         study = LLMRouting(
@@ -272,6 +319,35 @@ class TestTraces:
 
 
 class TestRefusals:
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"grid": True, "grid_workers": (10_000,), "grid_slots": (100_000,)}, "grid_workers, grid_slots"),
+            ({"grid": True, "grid_workers": (16, 10_000), "grid_slots": (64, 1_000)}, "10000 workers, 64 slots"),
+            ({"workers": 10_000, "max_running": 100_000, "max_batched_tokens": 100_000}, "workers, max_running"),
+        ],
+    )
+    def test_clusters_beyond_all_memory_are_refused_in_check(self, settings, said):
+        with pytest.raises(BadValueError) as caught:
+            LLMRouting(requests=400, loads=(), refreshes_s=(), **settings).check()
+        assert said in str(caught.value.where)
+
+    def test_every_cell_needs_the_memory_that_it_takes(self, monkeypatch):
+        monkeypatch.setattr("wavetank.kernels.machine.available_bytes", lambda: 50_000_000)
+        common = {"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), "grid": True, "grid_slots": (64,)}
+        LLMRouting(**common, grid_workers=(4,)).check()
+        with pytest.raises(BadValueError, match="more memory"):
+            LLMRouting(**common, grid_workers=(4, 64)).check()
+
+    def test_requests_of_one_instant_have_no_other_rate(self, write):
+        path = write([(7, 100, 10)] * 100)
+        common = {"trace": path, "columns": COLUMNS, "workers": 2, "max_running": 8, "refreshes_s": ()}
+        for settings in ({"load": 0.9, "loads": ()}, {"load": 0.0, "loads": (0.5,)}):
+            with pytest.raises(BadValueError, match="same instant") as caught:
+                LLMRouting(**common, **settings).check()
+            assert "load=0" in str(caught.value.hint)
+        LLMRouting(**common, load=0.0, loads=()).check()
+
     def test_a_request_that_fits_no_worker_is_named_by_its_row_in_the_users_trace(self, write):
         path = write([(i, 9000 if i == 77 else 100, 10) for i in range(100)])
         study = LLMRouting(trace=path, columns=COLUMNS, kv_capacity_tokens=5000, workers=64)

@@ -113,8 +113,14 @@ class FakeFleet:
 
     url, engine_urls, model = "http://fake", ("http://e",), "m"
 
-    def __init__(self, late_s: float) -> None:
-        self.late_s = late_s
+    def __init__(self, late_s: float, policy: Any = None, fallbacks: int = 0) -> None:
+        self.late_s, self._policy, self._fallbacks = late_s, policy, fallbacks
+
+    def policy(self) -> Any:
+        return self._policy
+
+    def fallbacks(self) -> int:
+        return self._fallbacks
 
     def cpu_s(self) -> float:
         return 0.0
@@ -124,7 +130,12 @@ class FakeFleet:
 
 
 def measured(
-    monkeypatch: pytest.MonkeyPatch, *, late_s: float = 1e-4, failure: str = "", name: str = "round-robin"
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    late_s: float = 1e-4,
+    failure: str = "",
+    name: str = "round-robin",
+    fallbacks: int = 0,
 ) -> Any:
     """Run a trial whose live run is the simulated one."""
     study = SMALL
@@ -133,7 +144,7 @@ def measured(
     @contextlib.contextmanager
     def fleet(cluster: Any, policy: Any, **more: Any) -> Iterator[FakeFleet]:
         policies.append((policy, more))
-        yield FakeFleet(late_s)
+        yield FakeFleet(late_s, policy, fallbacks)
 
     def replayed(trace: Any, options: Any) -> Replay:
         run = simulate(trace, study.cluster, RoundRobin())
@@ -173,6 +184,43 @@ def test_a_router_that_learns_is_launched_with_what_it_learned(monkeypatch: pyte
     past = SMALL.routing.split(0)[0]
     fitted = catalog.system("balance-route").build().fitted_to(past)
     assert policy.parameters["mean_output_tokens"] == fitted.mean_output_tokens != 211.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "planted", "parameters"),
+    [
+        ("vllm-default", "fewest-requests", {}),
+        ("fewest-requests", "vllm-default", {}),
+        ("balance-route", "balance-route-0", {}),
+        ("balance-route", "balance-route", {"horizon_steps": 4}),
+    ],
+)
+def test_another_launched_router_than_the_simulated_one_gives_no_figures(
+    monkeypatch: pytest.MonkeyPatch, asked: str, planted: str, parameters: dict[str, Any]
+) -> None:
+    """The processes are real: what they run is read from them, not from what they were asked to be."""
+    policy = fleet_module.Policy
+    monkeypatch.setattr(fleet_module, "Policy", lambda name, parameters_of_it: policy(planted, parameters))
+    with pytest.raises(WavetankError, match="not the one that was simulated") as caught:
+        SMALL.live_and_simulated(asked, catalog.system(asked).build(), 0)
+    assert str(caught.value.given).startswith(planted)
+    assert str(caught.value.allowed).startswith(asked)
+
+
+def test_a_launched_router_runs_what_its_own_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fleet_module.fleet(SMALL.cluster, fleet_module.Policy("vllm-default"), time_scale=2.0) as live:
+        assert live.policy() == fleet_module.Policy("vllm-default")
+        assert live.fallbacks() == 0
+        other = live.configuration.with_name("other.toml")
+        other.write_text(live.configuration.read_text().replace("vllm-default", "fewest-requests"))
+        with pytest.raises(WavetankError, match="another policy than its configuration"):
+            dataclasses.replace(live, configuration=other).policy()
+
+
+def test_decisions_that_the_router_did_not_take_give_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WavetankError, match="did not decide by itself") as caught:
+        measured(monkeypatch, fallbacks=3)
+    assert "3 decisions" in str(caught.value.given)
 
 
 def test_engines_that_cannot_keep_their_times_give_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,28 @@ class TestBacklog:
         assert len(lengths) == 6
         assert lengths == sorted(lengths)
 
+    def test_a_guess_that_is_far_too_low_or_high_changes_little(self) -> None:
+        of = study()
+        trace = of.replayable(0, 2000)
+        found = [
+            steady_rate(lambda n: trace, lambda requests: of.serve(FewestKVTokens(), requests), slots=256,
+                        guess_per_s=guess, service_s=5.0, seed=0)
+            for guess in (0.1, 30.0, 300.0)
+        ]  # fmt: skip
+        for each in found:
+            assert each.tokens_per_s == pytest.approx(found[1].tokens_per_s, rel=0.03)
+            assert each.requests_per_s == pytest.approx(each.tokens_per_s / trace.output_tokens.mean())
+            assert each.requests_per_s < 0.9 * each.offered_per_s
+
+    def test_a_cluster_that_is_never_full_is_refused_for_that(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr("wavetank.serving.studies.steady.ROUNDS", 1)
+        of = study()
+        trace = of.replayable(0, 2000)
+        with pytest.raises(WavetankError, match="does not become steady") as caught:
+            steady_rate(lambda n: trace, lambda requests: of.serve(FewestKVTokens(), requests), slots=256,
+                        guess_per_s=0.5, service_s=5.0, seed=0)  # fmt: skip
+        assert "not full" in str(caught.value.given)
+
     def test_tokens_come_evenly_between_the_first_and_the_last(self) -> None:
         of = study()
         run = of.serve(FewestKVTokens(), of.served(0, 0.3))

@@ -13,6 +13,7 @@ import http.client
 import json
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +60,45 @@ class Fleet:
         What they serve.
     processes : tuple of ChildProcess
         The engines, then the router.
+    configuration : Path
+        The TOML file that the router was started with; it lasts as long as the processes.
     """
 
     url: str
     engine_urls: tuple[str, ...]
     model: str
     processes: tuple[ChildProcess, ...]
+    configuration: Path
+
+    def policy(self) -> Policy:
+        """Return what the launched router says it runs: the name on its metrics page, its file's parameters.
+
+        Raises
+        ------
+        WavetankError
+            If the page names no policy, or another one than the file.
+        """
+        told = tomllib.loads(self.configuration.read_text(encoding="utf-8"))
+        page = _page(self.url, "/metrics").decode()
+        count = "wavetank_router_decision_seconds_count{policy="
+        names = [line.partition('"')[2].partition('"')[0] for line in page.splitlines() if line.startswith(count)]
+        if names != [told["policy"]]:
+            raise WavetankError(
+                "The launched router runs another policy than its configuration names.",
+                given=", ".join(names) or "none",
+                allowed=told["policy"],
+                where=self.url,
+            )
+        return Policy(names[0], told["parameters"])
+
+    def fallbacks(self) -> int:
+        """Return how many decisions the launched router took by the fewest-requests rule instead of its policy."""
+        lines = _page(self.url, "/metrics").decode().splitlines()
+        return sum(
+            int(float(line.rpartition(" ")[2]))
+            for line in lines
+            if line.startswith("wavetank_router_policy_fallbacks_total{")
+        )
 
     def cpu_s(self) -> float:
         """Return the processor time that all of it used so far, s."""
@@ -246,7 +280,7 @@ def fleet(cluster: Cluster, policy: Policy, *, time_scale: float = 1.0, block_to
         url = _address(router)
         _wait_ready(url, cluster.workers)
         model = json.loads(_page(urls[0], "/v1/models"))["data"][0]["id"]
-        yield Fleet(url, urls, model, (*engines, router))
+        yield Fleet(url, urls, model, (*engines, router), Path(words[-1]))
 
 
 def _address(process: ChildProcess) -> str:

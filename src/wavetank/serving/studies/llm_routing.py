@@ -14,6 +14,7 @@ import numpy as np
 
 from wavetank.errors import BadValueError
 from wavetank.serving.studies.steady import (
+    MOST_REQUESTS,
     OVERLOAD,
     SteadyRate,
     backlog,
@@ -38,6 +39,8 @@ SERVICE_TIMES = 30
 LEAST_SERVED = 1_000
 # Beyond this many requests nothing is served several times over.
 MOST_SERVED = 5_000_000
+# What a simulation takes at most; the claim on the simulator's memory is of the same figure.
+BYTES_PER_REQUEST = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +122,8 @@ class LLMRouting(Study):
         Metric("service_times", "", of="span of the arrivals as served / mean service time", table=False),
         Metric("offered_per_s", "requests/s", of="arrival rate of the trace as served", table=False),
         Metric(
-            "saturation_per_s", "requests/s", of="what a full cluster finishes behind fewest-kv-tokens", table=False
+            "saturation_per_s", "requests/s",
+            of="what a full cluster finishes of the seed's requests behind fewest-kv-tokens", table=False
         ),
         Metric("saturated", "", of="1 when the backlog still grew at the end of the trace", table=False),
     )  # fmt: skip
@@ -218,9 +222,19 @@ class LLMRouting(Study):
         # By the row of the user's trace: what comes later is resampled, repeated and cut.
         known = len(served) if self.trace == "generated" else min(len(self.read()), self.requests)
         check_that_all_fit(served, cluster, first_row=1 + known - len(served))
-        # Compiles in this process, once: trials in other processes then find the code on disk.
-        for cell in self.cells().values():
-            cell.cluster()
+        if served.span_s == 0 and (self.load > 0 or self.loads):
+            raise BadValueError(
+                "All requests arrive at the same instant, so that they cannot be sent at another rate.",
+                given=f"load={self.load:g}, loads={','.join(f'{load:g}' for load in self.loads)}",
+                allowed="load=0 and no loads",
+                where=f"trace {self.trace!r}",
+                hint="load=0 keeps the trace's own times; leave loads empty",
+            )
+        self._check_size("")
+        for case, cell in self.cells().items():
+            cell._check_size(case)
+            # Caches differ from cell to cell: shared experts leave more room.
+            check_that_all_fit(served, cell.cluster(), first_row=1 + known - len(served))
         needed = self.needed(served, self.load)
         if needed > max(len(served), MOST_SERVED):
             raise BadValueError(
@@ -232,12 +246,34 @@ class LLMRouting(Study):
                 hint="fewer workers, a smaller max_running or a longer trace",
             )
 
+    def _check_size(self, case: str) -> None:
+        """Refuse more slots than can be filled or held in memory, before anything is simulated.
+
+        Of a cell of the grid, which ``case`` names, the length that its figures need is checked too: at most, by
+        Little's law, as many requests as fill its slots :data:`SERVICE_TIMES` times.
+        """
+        from wavetank.kernels.machine import require_memory
+
+        slots = self.workers * self.max_running
+        filling = math.ceil(max(self.load, 1.0 if case else 0.0) * SERVICE_TIMES * slots) if case else 4 * slots
+        most = MOST_SERVED if case else MOST_REQUESTS
+        where = f"grid_workers, grid_slots: {case}" if case else "workers, max_running"
+        if filling > most:
+            raise BadValueError(
+                "There are more slots than requests can be made to fill.",
+                given=f"{self.workers:,} workers of {self.max_running:,} slots: {filling:,} requests",
+                allowed=f"{most:,} requests",
+                where=where,
+                hint="fewer workers or fewer slots",
+            )
+        require_memory(max(filling, 4 * slots) * BYTES_PER_REQUEST, f"A cluster of {slots:,} slots ({where})")
+
     def notes(self) -> tuple[str, ...]:
         """Return what was assumed of the trace and what qualifies the figures."""
         said = [
             self.assumed(),
             f"Saturation rate of this cluster: {saturation_per_s(self):.3g} requests/s "
-            "(a backlog replayed behind fewest-kv-tokens until the rate is steady).",
+            "(a backlog replayed behind fewest-kv-tokens until the rate is steady; of seed 0, others have their own).",
             "Routers with a length predictor learned from "
             + ("another generated trace" if self.trace == "generated" else f"the first {self.history:.0%} of the trace")
             + "; the other requests are served, so that predictions are out of sample.",
@@ -352,7 +388,7 @@ class LLMRouting(Study):
             trace = (
                 self.split(seed, needed)[1] if self.trace == "generated" else repeated(trace, -(-needed // len(trace)))
             )
-        return trace.at_rate(load * saturation_per_s(self)) if load > 0 else trace
+        return trace.at_rate(load * saturation_per_s(self, seed)) if load > 0 else trace
 
     def cluster(self, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
         """Return the cluster, optionally with signals of another age."""
@@ -417,7 +453,7 @@ class LLMRouting(Study):
         found.put("prefill_steps", _per_thousand(full.run), load=OVERLOAD)
         found.put("service_times", requests.span_s / saturation(self).service_s)
         found.put("offered_per_s", requests.rate_per_s)
-        found.put("saturation_per_s", saturation_per_s(self))
+        found.put("saturation_per_s", saturation_per_s(self, seed))
         found.put("saturated", float(_backlog_grows(run)))
         found.put("decision_s", decision_s(system, workers=min(144, _most_workers(system))))
         for quantile in QUANTILES:
@@ -522,35 +558,35 @@ def _read(trace: str, columns: tuple[str, ...], time_unit: str) -> tuple[Request
     return read_trace_and_notes(trace, columns=pairs or None, time_unit=time_unit or None)
 
 
-def saturation_per_s(study: LLMRouting) -> float:
+def saturation_per_s(study: LLMRouting, seed: int = 0) -> float:
     """Return the requests per second that the study's cluster finishes while it is full, behind fewest-kv-tokens."""
-    return saturation(study).requests_per_s
+    return saturation(study, seed).requests_per_s
 
 
-def saturation(study: LLMRouting) -> SteadyRate:
-    """Return what the study's full cluster gives behind fewest-kv-tokens: the unit in which loads are said."""
+def saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
+    """Return what the full cluster gives of a seed's requests behind fewest-kv-tokens: the unit of loads."""
     # Loads, sweeps and how many requests are generated change nothing about it.
     requests = 1000 if study.trace == "generated" else study.requests
-    return _saturation(dataclasses.replace(study, load=0.0, loads=(), refreshes_s=(), requests=requests))
+    return _saturation(dataclasses.replace(study, load=0.0, loads=(), refreshes_s=(), requests=requests), seed)
 
 
-@lru_cache(maxsize=32)
-def _saturation(study: LLMRouting) -> SteadyRate:
+@lru_cache(maxsize=64)
+def _saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
     from wavetank.serving.routing.baselines import FewestKVTokens
 
     slots = study.workers * study.max_running
     # A first look: all slots filled at once, several times over.
-    first = backlog(study.replayable(0, 4 * slots), 4 * slots, math.inf, 0)
+    first = backlog(study.replayable(seed, 4 * slots), 4 * slots, math.inf, seed)
     run = study.serve(FewestKVTokens(), first)
     done = np.sort(run.finish_s)
     low, high = int(0.1 * done.size), max(int(0.8 * done.size), int(0.1 * done.size) + 1)
     guess_per_s = float((high - low) / (done[high] - done[low])) if done[high] > done[low] else 1.0 / float(done[high])
     return steady_rate(
-        lambda n: study.replayable(0, n),
+        lambda n: study.replayable(seed, n),
         lambda requests: study.serve(FewestKVTokens(), requests),
         slots=slots,
         guess_per_s=guess_per_s,
         service_s=service_time_s(run, slots / guess_per_s),
-        seed=0,
+        seed=seed,
         split=study.layout == "decode-group",
     )

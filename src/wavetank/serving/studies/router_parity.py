@@ -31,7 +31,7 @@ from wavetank.study import Chart, Measurements, Metric, Study, Trial
 
 if TYPE_CHECKING:
     from wavetank.serving.cluster import Cluster
-    from wavetank.serving.live.fleet import Fleet
+    from wavetank.serving.live.fleet import Fleet, Policy
     from wavetank.serving.live.replay import Replay
     from wavetank.serving.simulator import ServingRun
     from wavetank.workloads.requests import RequestTrace
@@ -77,10 +77,11 @@ def _metrics() -> tuple[Metric, ...]:
             "how many of the ten ratios are off by more than 5 % although no phase of the refresh comes that near",
         ),
         Metric("sent_elsewhere_share", "", "lower", "counted",
-               "requests that the launched router's adapter sends to another worker than the simulation, at the "
-               "study's load in even and in bursty arrivals, on the views that were simulated"),
+               "requests that a launched router's adapter, run in the study's process, sends to another worker than "
+               "the simulation, at the study's load in even and in bursty arrivals, on the views that were simulated"),
         Metric("views_differ_share", "", "lower", "counted",
-               "decisions before which both lives do not show the router the same view, pool and state", False),
+               "decisions before which that adapter and the simulation do not show the router the same view, pool and "
+               "state", False),
         Metric("contended_share", "", "", "counted",
                "decisions while requests wait: those in which routers can be told apart", False),
         Metric("decisions", "", "", "counted", "decisions compared", False),
@@ -220,7 +221,7 @@ class RouterParity(Study):
         """The study ``llm-routing`` of the same cluster and trace: workload and saturation rate are its."""
         shared = {field.name for field in dataclasses.fields(_CutRouting)}
         same = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in shared}
-        return _CutRouting(**same, layout="replicas")
+        return _CutRouting(**same, layout="replicas", loads=(), refreshes_s=())
 
     @property
     def cluster(self) -> Cluster:
@@ -252,6 +253,7 @@ class RouterParity(Study):
             for phase in range(self.phases)
         ]
         with fleet(self.cluster, policy, time_scale=self.time_scale, block_tokens=trace.block_tokens) as live:
+            check_launched(live.policy(), name, system)
             start_s, start_cpu_s = time.monotonic(), live.cpu_s() + time.process_time()
             options = ReplayOptions(url=live.url, time_scale=self.time_scale, check=True)
             replayed = _replayed(trace, options)
@@ -259,6 +261,14 @@ class RouterParity(Study):
             cores = (live.cpu_s() + time.process_time() - start_cpu_s) / wall_s
             _, late_s, late_p99_s = live.lateness()
             added_s = added_latency_s(live)
+            fallbacks = live.fallbacks()
+        if fallbacks:
+            raise WavetankError(
+                "The launched router did not decide by itself: the fewest-requests rule stood in for it.",
+                given=f"{fallbacks} decisions of {len(trace)} requests",
+                allowed="0",
+                where=f"{name}, seed {seed}",
+            )
         if replayed.failures:
             raise WavetankError(
                 f"{sum(replayed.failures.values())} of {len(trace)} requests got no whole answer.",
@@ -289,7 +299,10 @@ class RouterParity(Study):
         return found
 
     def decide_twice(self, system: Any, seed: int, found: Measurements) -> None:
-        """Compare the decisions of both lives, one by one, on the same views."""
+        """Compare decisions, one by one, on the same views: simulated, and in a launched router's adapter.
+
+        The adapter runs in this process.  That the launched router is this one is :func:`check_launched`'s to say.
+        """
         from wavetank.serving.studies.decision_parity import decision_parity
 
         both = [
@@ -312,6 +325,35 @@ class RouterParity(Study):
         from wavetank.serving.live.dispatcher import Dispatcher
 
         return Dispatcher
+
+
+def check_launched(launched: Policy, name: str, system: Any) -> None:
+    """Refuse a launched router that is not the simulated one.
+
+    Parameters
+    ----------
+    launched : Policy
+        What the launched router says it runs.
+    name : str
+        Of the system in the catalog.
+    system : object
+        The simulated router, a dataclass.
+
+    Raises
+    ------
+    WavetankError
+        If the names differ, or the routers that names and parameters stand for.
+    """
+    from wavetank import catalog
+
+    # Through the catalog, so that what a file cannot say (None, a tuple) is compared as what it stands for.
+    runs = catalog.system(launched.name).build(**launched.parameters)
+    if launched.name != name or runs != system:
+        raise WavetankError(
+            "The launched router is not the one that was simulated.",
+            given=f"{launched.name}: {runs!r}",
+            allowed=f"{name}: {system!r}",
+        )
 
 
 def delayed(trace: RequestTrace, by_s: float) -> RequestTrace:

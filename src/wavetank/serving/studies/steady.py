@@ -12,7 +12,7 @@ Differs from the source:
 
 1. The warm-up is a share of the run, so that it grows with every repetition; the halves of what is counted must agree,
    too.
-2. The rate of requests is that of tokens over the mean answer of all requests replayed, which varies less than a count.
+2. The rate of requests is that of tokens over the mean answer of the whole trace, which varies less than a count.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ HALVES = 0.02
 """By how much the two halves of what is counted may differ."""
 OVERLOAD = 1.3
 """Arrivals of a backlog as a multiple of what the cluster can finish."""
+RAISE = 4.0
+"""By what the arrivals are multiplied where the cluster keeps up with them."""
 BATCHES = 10
 WARM_UP = 0.25
 SERVICE_TIMES = 20
@@ -154,10 +156,11 @@ def steady_rate(
     """
     offered_per_s = OVERLOAD * guess_per_s
     n = wanted = max(LEAST_REQUESTS, math.ceil(offered_per_s * SERVICE_TIMES * service_s))
-    found = None
+    found, raised, why = None, False, "nothing was given in the counted time"
     for _ in range(ROUNDS):
         n = min(wanted, MOST_REQUESTS)
-        requests = backlog(trace(n), n, offered_per_s, seed)
+        source = trace(n)
+        requests = backlog(source, n, offered_per_s, seed)
         run = serve(requests)
         means = _batch_means(run, split)
         tokens_per_s = float(means.mean())
@@ -167,24 +170,45 @@ def steady_rate(
             # Nothing was given in the counted time: what was taken for a service time is far too short.
             wanted, service_s = 4 * n, 4 * service_s
             continue
-        requests_per_s = tokens_per_s / float(requests.output_tokens.mean())
+        requests_per_s = tokens_per_s / float(source.output_tokens.mean())
         service_s = service_time_s(run, slots / requests_per_s)
         found = SteadyRate(tokens_per_s, requests_per_s, error, service_s, offered_per_s, run)
         long_enough = float(run.arrival_s[-1] - run.arrival_s[0]) >= 0.7 * SERVICE_TIMES * service_s
         full = requests_per_s <= 0.9 * offered_per_s
-        if full and long_enough and error <= TOLERANCE and drift <= HALVES:
+        # Raised by far too much, a rate is lowered again: a capacity is of one overload.
+        overloaded = raised and offered_per_s > 2 * OVERLOAD * requests_per_s
+        if full and long_enough and not overloaded and error <= TOLERANCE and drift <= HALVES:
             return found
-        offered_per_s = max(offered_per_s, OVERLOAD * requests_per_s)
+        if full:
+            offered_per_s = OVERLOAD * requests_per_s if overloaded else max(offered_per_s, OVERLOAD * requests_per_s)
+        else:
+            # A cluster that keeps up says nothing of how much more it could.
+            keeps_up = requests_per_s > 0.98 * offered_per_s
+            offered_per_s = RAISE * offered_per_s if keeps_up else max(offered_per_s, OVERLOAD * requests_per_s)
+        raised = not full or (raised and not overloaded)
         wanted = math.ceil(offered_per_s * SERVICE_TIMES * service_s) if not (full and long_enough) else 2 * n
         wanted = max(wanted, LEAST_REQUESTS, math.ceil(min((error / TOLERANCE) ** 2, 6.0) * n) if full else n)
-    if found is None or found.error > _UNSTEADY:
+        why = _refusal(full=full, long_enough=long_enough, error=error, drift=drift)
+    if found is None or why:
         raise WavetankError(
             "The cluster's rate does not become steady, so it has no capacity to report.",
-            given=f"{n:,} requests replayed, batches within {found.error:.1%} of each other" if found else None,
-            allowed=f"{_UNSTEADY:.0%}",
+            given=f"{n:,} requests replayed: {why}",
+            allowed=f"a full cluster for {0.7 * SERVICE_TIMES:g} mean service times, batches and halves within "
+            f"{_UNSTEADY:.0%}",
             hint="answers of very unequal length need more slots, or a smaller longest answer",
         )
     return found
+
+
+def _refusal(*, full: bool, long_enough: bool, error: float, drift: float) -> str:
+    """Return why a rate is none of a full cluster after all rounds; empty where it is one."""
+    if not full:
+        return "the cluster still keeps up with what is offered, so it is not full"
+    if not long_enough:
+        return "the arrivals last for too few mean service times"
+    if error > _UNSTEADY:
+        return f"batches within {error:.1%} of each other"
+    return f"halves {drift:.1%} apart" if drift > _UNSTEADY else ""
 
 
 def tokens_out(run: ServingRun, until_s: NDArray[np.float64], *, split: bool = False) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ def promised(protocol):
 
 
 def test_all_sorters_are_found():
-    assert len(SORTERS) == 9
+    assert len(SORTERS) == 10
 
 
 @pytest.mark.parametrize("name", SORTERS)

@@ -20,6 +20,13 @@ AREAS = sorted(path.parent for path in SOURCE.glob("*/catalog.toml"))
 # Modules without a mirrored test file, and why.
 NOT_MIRRORED = {
     "cli/exits.py": "constants; held against their documentation in cli/test_entry.py",
+    "kernels/solvers/cpu_device.py": "a part of the devices; kernels/solvers/test_devices.py and test_concurrency.py",
+    "kernels/solvers/hand.py": "a part of the devices; kernels/solvers/test_devices.py",
+    "kernels/solvers/link.py": "a part of the devices; kernels/solvers/test_devices.py",
+    "kernels/solvers/pair.py": "a part of the devices; kernels/solvers/test_devices.py and test_concurrency.py",
+    "kernels/solvers/torch_device.py": "a part of the devices; kernels/solvers/test_devices.py",
+    "kernels/sparse/mkl.py": "an engine of plans; kernels/sparse/test_engines.py",
+    "protocols/consistency/rules.py": "the workloads' rules; protocols/consistency/test_formats.py",
     "cli/diagnose.py": "holds nothing yet; told in cli/test_nothing_here_yet.py",
 }
 

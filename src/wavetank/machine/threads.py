@@ -437,9 +437,12 @@ class libraries_limited:  # noqa: N801 - used like a function
 class _Block:
     """Ends its request with its own last reference where an interrupt has kept the program from it."""
 
+    # As long as an interrupt may come before there is a request.
+    done = True
+
     def __init__(self, threads: int) -> None:
-        self.done = False
         self.request = _Request(threads)
+        self.done = False
 
     def __del__(self) -> None:
         if not self.done:

@@ -62,14 +62,16 @@ def test_packed_panels_hold_the_sum_column_panel_by_column_panel(dtype, order, s
 @pytest.mark.parametrize("size", [(14, 130), (9, 97), (11, 31), (2, 1)])
 def test_tiles_side_by_side_are_spread_over_all_their_blocks_and_nothing_beyond_them(dtype, size):
     tile = tile_of(dtype)
-    block = (min(-(-size[0] // 2), tile.rows), -(-size[1] // 2))
+    # Two blocks of at most a tile's rows, of which narrow registers have fewer.
+    size = (min(size[0], 2 * tile.rows), size[1])
+    block = (-(-size[0] // 2), -(-size[1] // 2))
     rng = np.random.default_rng(0)
     room = np.full((size[0] + 2, size[1] + 3), np.nan, dtype)
     out = room[: size[0], : size[1]]
     terms = terms_of(out, STRASSEN.w, (2, 2), block)
     panels = -(-block[1] // tile.columns)
     lanes = tile.lanes
-    flat = np.zeros(7 * panels * tile.rows * tile.columns + lanes, dtype)
+    flat = np.zeros(7 * panels * tile.rows * tile.columns + 64 // np.dtype(dtype).itemsize, dtype)
     start = -flat.ctypes.data % 64 // flat.itemsize
     tiles = flat[start : start + 7 * panels * tile.rows * tile.columns].reshape(7, panels, tile.rows, tile.columns)
     tiles[:] = rng.integers(-9, 9, tiles.shape)

@@ -165,7 +165,8 @@ def _stepped(matrix: NDArray[Any]) -> tuple[NDArray[Any], int, int]:
     # Rows that lie together may still begin at an odd address, which is copied as well.
     matrix = np.require(matrix, requirements=("C", "A"))
     step = _step(matrix)
-    assert step > 0, "BLAS computes anything with a step of 0"
+    if step < 1:
+        raise RuntimeError("BLAS computes anything with a step of 0.")
     return matrix, _PLAIN, step
 
 

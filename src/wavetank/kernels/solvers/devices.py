@@ -125,6 +125,7 @@ class Store:
     block: int
 
     def column(self, column: int, low: int, high: int) -> Any:
+        """Return the blocks ``low`` to ``high - 1`` of a column, below one another, as a view."""
         size = self.block * self.block
         start = int(self.starts[column])
         return self.data[(start + low) * size : (start + high) * size].reshape(-1, self.block)

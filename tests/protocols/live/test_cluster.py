@@ -54,7 +54,8 @@ def test_sockets_and_rounds_decide_the_same(kind: dict[str, Any]) -> None:
 
 
 def test_a_run_has_the_names_of_a_simulated_run() -> None:
-    names = set(Run.__dataclass_fields__) - {"under_way", "timers", "log"}
+    # Real nodes are asked for their invariant at the end only, so nobody knows since when it was broken.
+    names = set(Run.__dataclass_fields__) - {"under_way", "timers", "log", "algorithm", "violated_at"}
     assert names <= set(ClusterRun.__dataclass_fields__)
     run = run_cluster(DurableCounter(), 2, duration_s=0.1)
     assert isinstance(run.snapshot(), Snapshot)

@@ -46,7 +46,7 @@ WARM_UP = 0.25
 SERVICE_TIMES = 20
 """Length of a backlog's arrivals, in mean service times, that is tried first."""
 LEAST_REQUESTS = 2_000
-MOST_REQUESTS = 20_000_000
+MOST_REQUESTS = 1_000_000
 ROUNDS = 6
 # Of Student's t with nine degrees of freedom, 97.5 %.
 _T = 2.262

@@ -353,6 +353,10 @@ class SpMVPlan:
             return self._multiply_on_device(self._tiled, x, out)
         vector = self._checked(x)
         y = np.empty(self.shape[0], self.dtype) if out is None else self._checked_out(out, vector)
+        if not y.flags.aligned:
+            # Not every engine can write there.
+            y[:] = self.multiply(vector)
+            return y
         if not self.nonzeros:
             y[:] = 0
             return y
@@ -423,11 +427,11 @@ class SpMVPlan:
 
     def _checked_out(self, out: Any, vector: NDArray[Any]) -> NDArray[Any]:
         fits = isinstance(out, np.ndarray) and out.shape == (self.shape[0],) and out.dtype == self.dtype
-        if not fits or not out.flags.carray:
+        if not fits or not out.flags.c_contiguous or not out.flags.writeable:
             raise BadValueError(
                 "The result does not fit into out.",
                 given=f"{getattr(out, 'dtype', type(out).__name__)} {np.shape(out)}",
-                allowed=f"{self.dtype} ({self.shape[0]},), contiguous, aligned and writeable", where="SpMVPlan, out",
+                allowed=f"{self.dtype} ({self.shape[0]},), contiguous and writeable", where="SpMVPlan, out",
             )  # fmt: skip
         if np.may_share_memory(out, vector):
             raise BadValueError("out overlaps the vector.", where="SpMVPlan, out", hint="write into another array")

@@ -336,6 +336,58 @@ def test_what_compiles_at_the_first_call_compiles_then() -> None:
     assert double.py_func(2.5) == 5.0
 
 
+ENCLOSED = """
+from wavetank.sim.compiled import compiled
+
+def make():
+    @compiled
+    def total(at):
+        return 0 if at == 0 else at + total(at - 1)
+    return total
+
+total = make()
+"""
+PAGE = """
+import json
+space = {"__name__": "page"}
+exec(compile(open(PATH).read(), PATH, "exec"), space)
+print(json.dumps([space["total"](4), sum(space["total"].stats.cache_hits.values())]))
+"""
+
+
+def test_a_function_that_encloses_itself_is_compiled_and_right_in_every_process(package: Path) -> None:
+    (package / "pack" / "recursive.py").write_text(ENCLOSED)
+    assert [shown(package, "pack.recursive.total")[0] for _ in range(2)] == [55, 55]
+
+
+def test_a_text_run_by_exec_is_compiled_anew_in_every_process(package: Path) -> None:
+    # numba would look its globals up in a module of the text's name, which no later process can import.
+    path = package / "page.md"
+    path.write_text(ENCLOSED)
+    for _ in range(2):
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", PAGE.replace("PATH", repr(str(path)))],
+            env=environment(package),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout) == [10, 0]
+    assert not [file for file in (package.parent / "cache").rglob("*.bin") if "page-" in str(file.parent)]
+
+
+def test_a_kept_result_that_cannot_be_loaded_is_made_anew(package: Path) -> None:
+    shown(package)
+    failing = package / "failing.py"
+    failing.write_text(
+        "import pickle\nfrom wavetank.sim import compiled\n"
+        "class Broken:\n    @staticmethod\n    def loads(_):\n        raise ModuleNotFoundError('<dynamic>')\n"
+        "compiled.pickle = Broken\nimport pack.outer\ntwice = pack.outer.twice\n"
+    )
+    assert shown(package, "failing.twice") == (12, 0)
+
+
 def test_results_hold_for_arrays_and_recursion() -> None:
     @compiled
     def total(values: np.ndarray, at: int) -> float:

@@ -365,6 +365,9 @@ class _Cache:
         _report(f"end {self._name} {time.monotonic() - (self._since or time.monotonic()):.2f}")
         if not self._enabled or any(not each.can_cache for each in result.lifted) or result.library.has_dynamic_globals:
             return
+        if getattr(sys.modules.get(self._function.__module__), "__dict__", None) is not self._function.__globals__:
+            # numba looks globals up by the module's name when it loads; text run by exec belongs to no module.
+            return
         if not _ready(self._folder) or not _unchanged_on_disk(self._path):
             return
         if any(self._function in _called_by(each) for each in _called_by(self._function) if each is not self._function):
@@ -397,8 +400,12 @@ class _Cache:
         if not data.startswith(FORMAT) or hashlib.sha256(content).digest() != data[len(FORMAT) : len(FORMAT) + 32]:
             return None
         # Only this user's own processes write here (_private), as with numba's own cache.
-        kept, payload = pickle.loads(content)
-        return CompileResult._rebuild(context, *payload) if kept == key else None
+        try:
+            kept, payload = pickle.loads(content)
+            return CompileResult._rebuild(context, *payload) if kept == key else None
+        except Exception:
+            # A module that the result names may not be importable in this process; it is compiled anew.
+            return None
 
     def _index(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
         constants = [_constants_of(each) for each in (self._function, *_called_by(self._function))]
@@ -410,17 +417,25 @@ class _Cache:
         return self._folder / f"{self._stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.bin"
 
 
-def _within(function: Callable[..., Any]) -> str:
-    """Return what tells two functions of one place apart: their instructions and the values that they enclose."""
+def _within(function: Callable[..., Any], outer: tuple[Callable[..., Any], ...] = ()) -> str:
+    """Return what distinguishes two functions of one place: their instructions and the values that they enclose."""
     parts = [_code_bytes(function.__code__)]
+    outer = (*outer, function)
     for cell in function.__closure__ or ():
-        value = cell.cell_contents
-        if hasattr(value, "py_func"):
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            parts.append(b"not yet assigned")
+            continue
+        if getattr(value, "py_func", None) in outer:
+            # A function defined within another that calls itself encloses itself.
+            parts.append(f"recursion {outer.index(value.py_func)}".encode())
+        elif hasattr(value, "py_func"):
             # A compiled function that a factory was given may stem from a module that the factory's does not import.
             path = Path(value.py_func.__code__.co_filename)
             source = _key_of(path.resolve()) if path.is_file() else ""
             options = getattr(getattr(value, "_cache", None), "_options", "")
-            parts.append(f"{value.py_func.__qualname__} {source} {options} {_within(value.py_func)}".encode())
+            parts.append(f"{value.py_func.__qualname__} {source} {options} {_within(value.py_func, outer)}".encode())
         else:
             parts.append(dumps(value))
     return hashlib.sha256(b"\0".join(parts)).hexdigest()

@@ -5,6 +5,7 @@ import pytest
 from wavetank.errors import BadValueError
 from wavetank.protocols.sessions.examples import NAMES, example
 from wavetank.protocols.sessions.generate_python import class_name, module_name, python_files
+from wavetank.protocols.sessions.live.endpoint import new_secret
 from wavetank.protocols.sessions.mixed_choice import MixedChoice
 
 
@@ -27,7 +28,8 @@ def test_the_twins_run_over_tcp():
     _, space = written("race")
 
     async def race():
-        async with space["P"]() as p, space["Q"]() as q:
+        secret = new_secret()
+        async with space["P"](secret=secret) as p, space["Q"](secret=secret) as q:
             p.connect({"q": q.address})
             q.connect({"p": p.address})
             await p.send_data_to_q(7)

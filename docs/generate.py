@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -28,6 +29,8 @@ _STYLE = (
 
 def write_pages(folder: Path) -> list[Path]:
     """Write every page and return where they are."""
+    _evidence.cache_clear()
+    _drawing.cache_clear()
     (folder / "systems").mkdir(parents=True, exist_ok=True)
     (folder / "studies").mkdir(exist_ok=True)
     ledger = {}
@@ -126,6 +129,8 @@ def _system_page(entry: catalog.SystemEntry, found: list[claims.Finding]) -> str
     return "\n\n".join(parts) + "\n"
 
 
+# A study's evidence is read, and its chart drawn, once for the pages of all its contenders.
+@functools.cache
 def _evidence(study: str) -> list[comparison.Comparison]:
     folders = sorted(path.parent for path in (claims.evidence_folder() / study).glob("*/run.json"))
     return [comparison.load(folder) for folder in folders]
@@ -133,13 +138,13 @@ def _evidence(study: str) -> list[comparison.Comparison]:
 
 def _chart_of(study: str) -> str:
     runs = _evidence(study)
-    if not runs or not runs[0].study.charts:
-        return ""
-    return _drawing(runs[0], 0, f"{study}-0")
+    return _drawing(study, 0) if runs and runs[0].study.charts else ""
 
 
-def _drawing(run: comparison.Comparison, number: int, prefix: str) -> str:
-    drawing = draw(run, run.study.charts[number], prefix)
+@functools.cache
+def _drawing(study: str, number: int) -> str:
+    run = _evidence(study)[0]
+    drawing = draw(run, run.study.charts[number], f"{study}-{number}")
     panels = "".join(
         (f"<p>{panel.heading}</p>" if panel.heading else "") + re.sub(r"\n\s*\n", "\n", panel.svg)
         for panel in drawing.panels
@@ -175,7 +180,7 @@ def _study_page(entry: catalog.StudyEntry) -> str:
         parts.append("\n".join(f"- {_text(note)}" for note in run.notes))
         parts.append(main_table(run).as_markdown())
         if number == 0:
-            parts += [_drawing(run, i, f"{entry.name}-{i}") for i in range(len(run.study.charts))]
+            parts += [_drawing(entry.name, i) for i in range(len(run.study.charts))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -16,16 +16,15 @@ from wavetank.protocols.faults import Crash, Equivocation
 from wavetank.protocols.history import Operation, read_history, write_history
 from wavetank.protocols.interfaces import Snapshot
 from wavetank.protocols.live.cluster import (
-    ClusterRun,
     ClusterSettings,
     InProcessCluster,
     Outage,
-    exception_of,
     excess_faults,
     new_cluster,
     run_cluster,
 )
 from wavetank.protocols.live.launcher import ProcessCluster
+from wavetank.protocols.live.run import ClusterRun, exception_of
 from wavetank.protocols.network import Network
 from wavetank.protocols.simulation import Answer, Request, Run, simulate
 

@@ -175,7 +175,7 @@ def test_faults_of_the_simulation_work_over_sockets() -> None:
 
 def test_the_code_of_a_node_that_raises_ends_the_run_with_its_trace() -> None:
     with pytest.raises(WavetankError, match=r"Node 1 ended with an exception: RuntimeError: this node was asked"):
-        run_cluster(DurableCounter(), 2, requests=[Request(at=1, node=1, command="fail")], duration_s=30)
+        run_cluster(DurableCounter(), 2, requests=[Request(at=1, node=1, command="fail")], duration_s=1)
 
 
 def test_two_decisions_of_one_node_in_one_instance_contradict(play: Any) -> None:

@@ -44,6 +44,31 @@ def test_a_folder_is_claimed_once_and_resumed_by_the_same_nodes_alone(tmp_path: 
     folder.close()
 
 
+def test_a_run_whose_nodes_were_on_hosts_goes_on_with_these_hosts_alone(tmp_path: Path) -> None:
+    """Children beside the launcher, or hosts in another order, would begin without what their nodes promised."""
+    folder = RunFolder(tmp_path)
+    first = manifest_of(PingPong(), "0" * 16, 2, 2, ("alpha", "beta"))
+    folder.begun(folder.claim(first, resume=False))
+    assert folder.claim(first, resume=True).runs == 2
+    for hosts in ((), ("beta", "alpha"), ("alpha", "gamma")):
+        with pytest.raises(BadValueError, match="other hosts") as caught:
+            folder.claim(manifest_of(PingPong(), "0" * 16, 2, 2, hosts), resume=True)
+        assert caught.value.allowed == "alpha, beta"
+        assert caught.value.given == (", ".join(hosts) or "(none)")
+    folder.close()
+
+
+def test_a_manifest_without_hosts_is_that_of_a_run_on_this_machine(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begun(folder.claim(wanted(), resume=False))
+    path = tmp_path / MANIFEST
+    fields = json.loads(path.read_text())
+    del fields["hosts"]
+    path.write_text(json.dumps(fields))
+    assert folder.claim(wanted(), resume=True).runs == 2
+    folder.close()
+
+
 @pytest.mark.parametrize("name", ["node-1.state", "node-1.key", "requests.jsonl"])
 def test_a_resumed_run_needs_every_file_of_the_earlier_one(tmp_path: Path, name: str) -> None:
     folder = RunFolder(tmp_path)

@@ -218,6 +218,8 @@ class Cluster(ABC):
         self._journal: Journal | None = None
         self._scratch: Scratch | None = None
         self._certificate = certificate
+        # Those that join, where there are any.
+        self._hosts: tuple[str, ...] = ()
         self._epoch_s = 0.0
         self._ended = False
         self._played_s: float | None = None
@@ -289,7 +291,7 @@ class Cluster(ABC):
             return
         taken = RunFolder(self._folder)
         try:
-            wanted = manifest_of(self.algorithm, self.run_name, self.run.size, len(self.places))
+            wanted = manifest_of(self.algorithm, self.run_name, self.run.size, len(self.places), self._hosts)
             manifest = taken.claim(wanted, resume=self._resume)
             self._journal = Journal(self._folder / JOURNAL)
         except BaseException:

@@ -84,6 +84,10 @@ class Assign(msgspec.Struct, frozen=True, array_like=True, tag=True):
     sign : bool
     certificate : list of str
         Certificate, key and authority in PEM; empty for none.
+    begun : bool
+        Whether its nodes were started before, in this run or an earlier one: what they saved must be there.
+    hosts : list of str
+        Names of the hosts, in their order; empty when all processes run beside the launcher.
     """
 
     module: str
@@ -100,6 +104,8 @@ class Assign(msgspec.Struct, frozen=True, array_like=True, tag=True):
     ports: dict[int, int]
     sign: bool
     certificate: list[str]
+    begun: bool
+    hosts: list[str]
 
 
 class Listening(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -48,6 +48,7 @@ from wavetank.protocols.live.wire import (
     LARGEST_FRAME_BYTES,
     DatagramReader,
     DatagramWriter,
+    EndpointSigner,
     Envelope,
     HostileFrameError,
     MessageCodec,
@@ -290,6 +291,7 @@ class Endpoint:
         # Peers are known one by one; whoever has not said who it is waits apart from them.
         self.strangers: Strangers[Any] = Strangers()
         self.signatures = Signatures(private_keys or {}) if plan.signed else None
+        self.signer = EndpointSigner(self.signatures, self.homes) if self.signatures is not None else None
         self.client_tls: ssl.SSLContext | None = certificate.client_context() if certificate else None
         self._server_tls = certificate.server_context() if certificate else None
         self.incarnation = incarnation

@@ -190,6 +190,7 @@ class ProcessCluster(Cluster):
         **options: Any,
     ) -> None:
         super().__init__(algorithm, size, processes=len(hosts) or processes, **options)
+        self._hosts = tuple(hosts)
         if type(algorithm).__module__ == "__main__":
             raise BadValueError(
                 "Other processes cannot import an algorithm that is defined in the program that was started.",
@@ -198,7 +199,6 @@ class ProcessCluster(Cluster):
             )
         if len(set(hosts)) != len(hosts):
             raise BadValueError("Every host joins under a name of its own.", given=", ".join(hosts), where="--hosts")
-        self._hosts = tuple(hosts)
         self._control_address = control_address
         self._join_timeout_s = join_timeout_s
         self._announce = told
@@ -422,6 +422,8 @@ class ProcessCluster(Cluster):
                 ports={place: base + place for place in places} if base else {},
                 sign=self.settings.sign,
                 certificate=certificate,
+                begun=self.run.runs > 1 or process.incarnation > 0,
+                hosts=list(self._hosts),
             )
         )
 

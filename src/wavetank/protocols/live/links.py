@@ -31,6 +31,7 @@ from wavetank.protocols.live.wire import (
     Hello,
     HostileFrameError,
     Refusal,
+    UnknownKeyError,
     UnsendableError,
     Welcome,
     encoded,
@@ -273,16 +274,26 @@ class _Outgoing(asyncio.Protocol):
             endpoint.count_hostile(error, f"endpoint {self.link.target}")
             self.error = f"whoever listens there is not endpoint {self.link.target} of this run ({error})"
             self.drop()
+        except UnknownKeyError:
+            self.error = f"the key of endpoint {self.link.target} is not known yet"
+            self.drop()
 
     def _heard(self, words: Challenge | Hello | Welcome | Refusal) -> None:
         endpoint = self.link.endpoint
         identity = endpoint.identity
         if isinstance(words, Challenge) and not self._challenge:
             self._challenge = words.nonce
-            hello = identity.hello(endpoint.number, words, self._nonce, target=self.link.target)
+            hello = identity.hello(endpoint.number, words, self._nonce, target=self.link.target, signer=endpoint.signer)
             self.transport.write(greeting(hello))
         elif isinstance(words, Welcome) and self._challenge and self.writer is None:
-            identity.check_welcome(words, endpoint.number, self._challenge, self._nonce, target=self.link.target)
+            identity.check_welcome(
+                words,
+                endpoint.number,
+                self._challenge,
+                self._nonce,
+                target=self.link.target,
+                signer=endpoint.signer,
+            )
             if self._deadline is not None:
                 self._deadline.cancel()
             session = identity.session(endpoint.number, self._challenge, self._nonce, target=self.link.target)
@@ -373,13 +384,18 @@ class Incoming(asyncio.Protocol):
                     deliver(reader.batch(frame))
         except HostileFrameError as error:
             self._refuse(error)
+        except UnknownKeyError:
+            # Its peer tries again; it has done nothing wrong.
+            self.transport.write(greeting(Refusal("early")))
+            self.close()
 
     def _introduced(self, frame: bytes) -> None:
         endpoint = self._endpoint
         hello = read_greeting(frame)
         if not isinstance(hello, Hello):
             raise HostileFrameError("garbage", f"{type(hello).__name__} in place of a hello")
-        endpoint.identity.check_hello(hello, self._nonce, target=endpoint.number)
+        # Before anything is changed: without it one process of the run could take the place of another.
+        endpoint.identity.check_hello(hello, self._nonce, target=endpoint.number, signer=endpoint.signer)
         senders = endpoint.homes.get(hello.endpoint)
         if senders is None:
             raise HostileFrameError("wrong-sender", f"endpoint {hello.endpoint}")
@@ -395,7 +411,8 @@ class Incoming(asyncio.Protocol):
             self._deadline.cancel()
         endpoint.strangers.leave(self)
         endpoint.replace_incoming(self._peer, self)
-        self.transport.write(greeting(endpoint.identity.welcome(hello, self._nonce, target=endpoint.number)))
+        welcome = endpoint.identity.welcome(hello, self._nonce, target=endpoint.number, signer=endpoint.signer)
+        self.transport.write(greeting(welcome))
 
     def crowded_out(self) -> None:
         """Make room for another stranger."""

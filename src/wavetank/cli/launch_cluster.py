@@ -457,6 +457,7 @@ def _as_json(run: ClusterRun, name: str, warning: str) -> dict[str, Any]:
         "requests": len(run.invoked_s),
         "answered": len(run.replies),
         "retries": run.retries,
+        "unheard": run.unheard,
         "latency_p50_s": finite(run.latency_s(0.5)),
         "latency_p99_s": finite(run.latency_s(0.99)),
         "counters": run.counters,

@@ -7,12 +7,14 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_protocols import Flood
 from socket_protocols import DurableCounter, PingPong
 
 from wavetank.errors import BadFileError, BadValueError
+from wavetank.protocols.live import folder as folder_module
 from wavetank.protocols.live.folder import LOCK, MANIFEST, RunFolder, Scratch, manifest_of, sweep
 
 
@@ -177,6 +179,27 @@ def test_scratch_folders_are_their_owners_alone_and_the_abandoned_are_swept(
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         "wavetank-x-link", "wavetank-x-no-lock", "wavetank-y-other",
     ]  # fmt: skip
+
+
+def test_a_scratch_folder_is_not_swept_before_its_owner_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two launchers that start at once: one looks for abandoned folders while the other is making its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    holding = folder_module.lock
+    swept: list[Path] = []
+
+    def slow(*given: Any) -> None:
+        monkeypatch.setattr(folder_module, "lock", holding)
+        swept.extend(sweep("mine-"))
+        holding(*given)
+
+    monkeypatch.setattr(folder_module, "lock", slow)
+    with Scratch("mine-") as path:
+        assert swept == []
+        assert (path / LOCK).is_file()
+        assert sweep("mine-") == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_manifest_names_class_and_parameters() -> None:

@@ -342,6 +342,31 @@ def test_a_link_keeps_no_more_than_its_bytes_while_its_peer_takes_none(play: Any
     play(story())
 
 
+def test_a_burst_of_long_messages_does_not_pass_by_the_limit_of_a_queue(play: Any) -> None:
+    """What is written waits in the socket's buffer: a write of all that there is would be as much as there is."""
+
+    async def story() -> None:
+        settings = ClusterSettings(endpoints="node", queue_bytes=2**20)
+        async with InProcessCluster(DurableCounter(), 2, settings=settings) as cluster:
+            endpoint, peer = cluster.endpoints
+            link = endpoint.links[1]
+            assert link._current is not None
+            for connection in peer.incoming:
+                connection.transport.pause_reading()
+            most = 0
+            for length in (10, 300_000):
+                for _ in range(60):
+                    link.queue.append((0, 1, Ball("x" * length)))
+                link.flush()
+                most = max(most, link._current.transport.get_write_buffer_size())
+                await asyncio.sleep(0)
+            assert most < 3 * 2**20
+            assert endpoint.overflowed > 0
+            assert sum(len(message.hops) for _, _, message in link.queue) <= 2**20
+
+    play(story())
+
+
 def test_a_link_says_why_it_is_not_up(play: Any) -> None:
     async def story() -> None:
         async with InProcessCluster(DurableCounter(), 2, settings=SETTINGS) as cluster:

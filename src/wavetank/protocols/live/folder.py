@@ -72,6 +72,8 @@ class RunFolder:
     ----------
     path : Path
         Made when it is not there; its parent must be.
+    fresh : bool
+        For a folder that was made just now: its lock gets its name when it is held, so nobody finds it free before.
 
     Raises
     ------
@@ -79,20 +81,21 @@ class RunFolder:
         If it cannot be made or is in use.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
         self.path = path
+        name = f".{LOCK}.new" if fresh else LOCK
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise BadFileError(
-                f"The folder of a run cannot be used: {reason}.",
-                given=str(path),
-                hint="name a folder that you may write to",
-            ) from error
+            raise _unusable(path, error) from error
         try:
             lock(self._lock, path, "The folder")
+            if fresh:
+                (path / name).rename(path / LOCK)
+        except OSError as error:
+            os.close(self._lock)
+            raise _unusable(path, error) from error
         except BaseException:
             os.close(self._lock)
             raise
@@ -156,6 +159,14 @@ class RunFolder:
             If the manifest cannot be written.
         """
         write_manifest(self.path, manifest, listed=True)
+
+
+def _unusable(path: Path, error: OSError) -> BadFileError:
+    return BadFileError(
+        f"The folder of a run cannot be used: {error.strerror or error}.",
+        given=str(path),
+        hint="name a folder that you may write to",
+    )
 
 
 def claim_on_host(folder: Path, wanted: Manifest) -> None:
@@ -290,7 +301,7 @@ class Scratch:
     def __init__(self, prefix: str) -> None:
         sweep(prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        self._folder = RunFolder(self.path)
+        self._folder = RunFolder(self.path, fresh=True)
 
     def __enter__(self) -> Path:
         return self.path

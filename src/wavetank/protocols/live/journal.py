@@ -7,6 +7,7 @@ request; whatever happens to the launcher, no request is missing whose effect so
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,7 @@ class Journal:
                 # A launcher that was killed leaves half a line at most.
                 os.truncate(path, whole)
             self._file = path.open("ab", buffering=0)
+            self._end = whole
         except OSError as error:
             raise BadFileError("The journal cannot be opened.", given=error.strerror, where=str(path)) from error
         self._encoder = msgspec.json.Encoder(enc_hook=repr)
@@ -102,9 +104,32 @@ class Journal:
 
     def _put(self, event: _Asked | _Answered) -> None:
         try:
-            self._file.write(self._encoder.encode(event) + b"\n")
+            line = self._encoder.encode(event) + b"\n"
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+            # Text that is no Unicode, keys that JSON has not: as Python writes them.
+            line = self._encoder.encode(_writable(event)) + b"\n"
+        try:
+            # On a disk that is nearly full less is written than was given.
+            view = memoryview(line)
+            while view:
+                view = view[self._file.write(view) :]
         except OSError as error:
+            # Half a line would make the file worthless as soon as there is another line.
+            with contextlib.suppress(OSError):
+                os.truncate(self._file.fileno(), self._end)
             raise BadFileError("The journal cannot be written.", given=error.strerror, where=str(self.path)) from error
+        self._end += len(line)
+
+
+def _writable(event: _Asked | _Answered) -> _Asked | _Answered:
+    if isinstance(event, _Answered):
+        return msgspec.structs.replace(event, result=ascii(event.result))
+    texts = {name: _as_unicode(getattr(event, name)) for name in ("client", "action", "key")}
+    return msgspec.structs.replace(event, value=ascii(event.value), **texts)
+
+
+def _as_unicode(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _events(path: Path) -> Iterator[tuple[_Asked | _Answered, int]]:

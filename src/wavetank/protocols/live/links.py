@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from wavetank.protocols.live.strangers import Strangers, address_of
 from wavetank.protocols.live.wire import (
+    BATCH_MESSAGES,
     LARGEST_GREETING_BYTES,
     VERSION,
     Challenge,
@@ -48,7 +49,7 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _UNWRITTEN_BYTES = 2**20
 # Messages taken from a queue at once: between two turns the socket can say that it is full.
-_TAKEN = 8192
+_TAKEN = BATCH_MESSAGES
 
 
 class Link(ABC):
@@ -140,7 +141,8 @@ class Link(ABC):
 
     def _write(self, batch: list[Envelope]) -> None:
         try:
-            self._encode_and_write(batch)
+            written = self._encode_and_write(batch)
+            self.queue.extendleft(reversed(batch[written:]))
         except UnsendableError as error:
             culprit = error.envelope
             self.endpoint.fail(culprit[0], error)
@@ -149,8 +151,8 @@ class Link(ABC):
             )
 
     @abstractmethod
-    def _encode_and_write(self, batch: list[Envelope]) -> None:
-        """Put a batch on the wire."""
+    def _encode_and_write(self, batch: list[Envelope]) -> int:
+        """Put the first messages of a batch on the wire; return how many."""
 
 
 class StreamLink(Link):
@@ -232,10 +234,14 @@ class StreamLink(Link):
                 await asyncio.wait_for(self._moved.wait(), pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _encode_and_write(self, batch: list[Envelope]) -> None:
+    def _encode_and_write(self, batch: list[Envelope]) -> int:
         current = self._current
-        if current is not None and current.writer is not None:
-            current.transport.write(b"".join(current.writer.frames(batch)))
+        if current is None or current.writer is None:
+            return len(batch)
+        # Not all at once: what the socket does not take would wait in a buffer that has no limit.
+        frames, count = current.writer.filled(batch, _UNWRITTEN_BYTES)
+        current.transport.write(b"".join(frames))
+        return count
 
 
 class _Outgoing(asyncio.Protocol):
@@ -573,13 +579,14 @@ class DatagramLink(Link):
     async def close(self) -> None:
         """Nothing is kept open for one link."""
 
-    def _encode_and_write(self, batch: list[Envelope]) -> None:
+    def _encode_and_write(self, batch: list[Envelope]) -> int:
         endpoint = self.endpoint
         if endpoint.port is None or endpoint.datagram_writer is None:
-            return
+            return len(batch)
         incarnation = endpoint.incarnations.get(self.target, 0)
         for datagram in endpoint.datagram_writer.datagrams(batch, incarnation, target=self.target):
             endpoint.port.transport.sendto(datagram, self._address)
+        return len(batch)
 
 
 class DatagramPort(asyncio.DatagramProtocol):

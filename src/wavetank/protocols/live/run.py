@@ -57,6 +57,8 @@ class ClusterRun:
     invoked_s, returned_s : dict
         Number of a request to its times.
     retries, restarts : int
+    unheard : int
+        Requests that were not passed on, because their node took none for too long; clients ask again.
     failures : dict
         Node to the trace of the exception that ended it.
     violation : str
@@ -94,6 +96,7 @@ class ClusterRun:
     invoked_s: MutableMapping[int, float] = field(default_factory=dict)
     returned_s: MutableMapping[int, float] = field(default_factory=dict)
     retries: int = 0
+    unheard: int = 0
     restarts: int = 0
     failures: dict[int, str] = field(default_factory=dict)
     violation: str = ""

@@ -472,6 +472,7 @@ class FrameWriter:
         self._limit = limit
         self._signatures = signatures
         self._count = 0
+        self._fits = BATCH_MESSAGES
 
     def frames(self, batch: Sequence[Envelope]) -> list[bytes]:
         """Return a batch as parts of frames, to be written one after another.
@@ -489,6 +490,32 @@ class FrameWriter:
         except UnsendableError:
             self._count = before
             raise
+
+    def filled(self, batch: Sequence[Envelope], most_bytes: int) -> tuple[list[bytes], int]:
+        """Return the first messages of a batch as :meth:`frames` does, and how many they are.
+
+        Parameters
+        ----------
+        batch : sequence of (int, int, Message)
+        most_bytes : int
+            Of all frames together; a message that is longer comes alone.
+
+        Raises
+        ------
+        UnsendableError
+            As :meth:`frames` does.
+        """
+        count = min(len(batch), self._fits)
+        while True:
+            before = self._count
+            parts = self.frames(batch[:count])
+            length = sum(map(len, parts))
+            if length <= most_bytes or count == 1:
+                # The next messages are likely to be as long.
+                self._fits = min(2 * count, BATCH_MESSAGES) if 2 * length <= most_bytes else count
+                return parts, count
+            self._count = before
+            count = max(count * most_bytes // (2 * length), 1)
 
     def _split(self, batch: Sequence[Envelope], signer: int) -> list[bytes]:
         if len(batch) > BATCH_MESSAGES:

@@ -26,6 +26,7 @@ RECENT = 4096
 _CACHE_KIB = 2048
 _AT_ONCE = 1024
 _HASHES = 2**22
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
 # A key that is written in no one way.
 _NONE = object()
 
@@ -46,9 +47,21 @@ class SpillFile:
     """
 
     def __init__(self, folder: Callable[[], Path], codec: ValueCodec) -> None:
-        self.codec = codec
+        self._codec = codec
         self._folder = folder
         self._database: sqlite3.Connection | None = None
+
+    def written(self, value: Any) -> bytes | int | float:
+        """Return what stands for a value in the file; raises BadValueError for one that the codec does not know."""
+        kind = type(value)
+        if (kind is int and _LEAST <= value <= _GREATEST) or (kind is float and value == value):
+            # As the file's own numbers: these are most of all there is.
+            return value
+        return self._codec.encode(value)
+
+    def read(self, written: bytes | float) -> Any:
+        """Return the value."""
+        return self._codec.decode(written) if isinstance(written, bytes) else written
 
     @property
     def database(self) -> sqlite3.Connection:
@@ -135,7 +148,7 @@ class Spilled(MutableMapping[K, V], Generic[K, V]):
         found = self._read(key)
         if found is None:
             raise KeyError(key)
-        return self._unpack(self._file.codec.decode(found))
+        return self._unpack(self._file.read(found))
 
     def __contains__(self, key: object) -> bool:
         return key in self._recent or key in self._kept or self._read(key) is not None
@@ -145,10 +158,11 @@ class Spilled(MutableMapping[K, V], Generic[K, V]):
             self._kept[key] = value
         elif key in self._recent or self._read(key) is None:
             self._recent[key] = value
-            if len(self._recent) > 2 * self._limit:
+            # Few at a time: whoever waits for an answer is not kept waiting.
+            if len(self._recent) > self._limit + min(self._limit, _AT_ONCE // 4):
                 self._spill()
         else:
-            data = self._file.codec.encode(self._pack(value))
+            data = self._file.written(self._pack(value))
             self._run(f"UPDATE {self._table} SET value = ? WHERE key = ?", (data, self._written(key)))
 
     def __delitem__(self, key: K) -> None:
@@ -162,21 +176,21 @@ class Spilled(MutableMapping[K, V], Generic[K, V]):
         self._spilled -= 1
 
     def __iter__(self) -> Iterator[K]:
-        decode = self._file.codec.decode
+        read = self._file.read
         for key, _ in self._rows():
-            yield decode(key)
+            yield read(key)
         yield from list(self._kept)
         yield from list(self._recent)
 
     def rows(self) -> Iterator[tuple[K, V]]:
         """Yield keys with their values; what is set meanwhile may be missing."""
-        decode = self._file.codec.decode
+        read = self._file.read
         for key, value in self._rows():
-            yield decode(key), self._unpack(decode(value))
+            yield read(key), self._unpack(read(value))
         yield from list(self._kept.items())
         yield from list(self._recent.items())
 
-    def _rows(self) -> Iterator[tuple[bytes, bytes]]:
+    def _rows(self) -> Iterator[tuple[bytes | float, bytes | float]]:
         last = 0
         while self._spilled:
             found = self._run(
@@ -188,7 +202,7 @@ class Spilled(MutableMapping[K, V], Generic[K, V]):
             for last, key, value in found:  # noqa: B007  (the last one is where the next page begins)
                 yield key, value
 
-    def _read(self, key: Any) -> bytes | None:
+    def _read(self, key: Any) -> bytes | float | None:
         place = hash(key) & _HASHES - 1
         if not self._spilled or not self._seen[place >> 3] & 1 << (place & 7):
             return None
@@ -199,19 +213,21 @@ class Spilled(MutableMapping[K, V], Generic[K, V]):
         found = self._run(f"SELECT value FROM {self._table} WHERE key = ?", (written,))
         return found[0][0] if found else None
 
-    def _written(self, key: Any) -> bytes:
+    def _written(self, key: Any) -> bytes | int | float:
+        if type(key) is int:
+            return self._file.written(key)
         found = _canonical(key)
         if found is _NONE:
             raise BadValueError("This key may equal one that is written in another way.", given=type(key).__name__)
-        return self._file.codec.encode(found)
+        return self._file.written(found)
 
     def _spill(self) -> None:
-        encode = self._file.codec.encode
+        written = self._file.written
         old = list(itertools.islice(self._recent.items(), len(self._recent) - self._limit))
         rows = []
         for key, value in old:
             try:
-                rows.append((self._written(key), encode(self._pack(value))))
+                rows.append((self._written(key), written(self._pack(value))))
             except BadValueError:
                 self._kept[key] = value
         try:

@@ -287,7 +287,7 @@ def test_every_protocol_that_takes_requests_has_an_example_that_it_takes() -> No
         algorithm = launch_cluster._algorithm(name, ())
         if not launch_cluster._takes_requests(algorithm, 4):
             continue
-        requests = launch_cluster._requests(algorithm, 8, 4, 40.0, 0)
+        requests = list(launch_cluster._requests(algorithm, 8, 4, 40.0, 0))
         run = simulate(algorithm, size=4, until=60, requests=requests)
         assert run.replies or name in RECORD_ONLY, name
 

@@ -487,9 +487,9 @@ def test_a_host_speaks_for_its_own_nodes_alone(play: Any) -> None:
             encode = cluster.codec.encode
             lies = [("decide", 1, 0.0, encode("lie"), encode(1)), ("decide", 0, 0.0, encode("own"), encode(2))]
             liar = control.ControlConnection()
-            liar.words.put_nowait(control.Told(lies))
-            liar.words.put_nowait(control.Failed(1, "lie"))
-            liar.words.put_nowait(None)
+            liar.words.put_nowait((control.Told(lies), 0))
+            liar.words.put_nowait((control.Failed(1, "lie"), 0))
+            liar.words.put_nowait((None, 0))
             await cluster._listen(process, liar)
             assert cluster.run.decisions[0, "own"] == 2
             assert (1, "lie") not in cluster.run.decisions

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the router needs aiohttp")
 
+from wavetank.errors import WavetankError
 from wavetank.serving.live.configuration import make_configuration
 from wavetank.serving.live.metrics import RouterMetrics
 
@@ -46,9 +47,16 @@ def test_the_validator_would_see_a_misspelt_field():
         validator.validate(deployment, "1.30", strict=True)
 
 
+def by_kind():
+    found = {each["kind"]: each for each in manifests()}
+    assert len(found) == len(manifests())
+    return found
+
+
 def test_the_manifests_name_each_other_and_carry_a_configuration_that_the_router_takes(tmp_path):
-    config, deployment, service = manifests()
-    pod = deployment["spec"]["template"]
+    found = by_kind()
+    config, service = found["ConfigMap"], found["Service"]
+    pod = found["Deployment"]["spec"]["template"]
     assert pod["spec"]["volumes"][0]["configMap"]["name"] == config["metadata"]["name"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     file = tmp_path / "router.toml"
@@ -56,6 +64,65 @@ def test_the_manifests_name_each_other_and_carry_a_configuration_that_the_router
     settings = make_configuration(file=file).settings
     assert settings.port == pod["spec"]["containers"][0]["ports"][0]["containerPort"]
     assert settings.drain_s < pod["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_the_router_in_kubernetes_takes_its_key_from_a_secret_that_is_mounted(tmp_path):
+    found = by_kind()
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    text = found["ConfigMap"]["data"]["router.toml"]
+    file = tmp_path / "router.toml"
+    file.write_text(text)
+    named = Path(make_configuration(file=file).settings.api_key_file)
+    [volume] = [each for each in pod["volumes"] if "secret" in each]
+    [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    assert mount["readOnly"] is True
+    assert named.parent == Path(mount["mountPath"])
+    assert named.name in {item["path"] for item in volume["secret"]["items"]}
+    # The user of the pod reads it by its group, nobody else does.
+    assert volume["secret"]["defaultMode"] & 0o077 == 0o040
+    assert pod["securityContext"]["fsGroup"]
+    # The key itself stands in no manifest, and the line that makes it is the one the pod needs.
+    assert "Secret" not in found
+    made = re.search(r"create secret generic (\S+) --from-literal=([^=]+)=", (DEPLOY / "kubernetes.yaml").read_text())
+    assert made is not None
+    assert made[1] == volume["secret"]["secretName"]
+    assert made[2] in {item["key"] for item in volume["secret"]["items"]}
+
+
+def test_a_router_in_kubernetes_without_its_key_does_not_start(tmp_path):
+    file = tmp_path / "router.toml"
+    text = by_kind()["ConfigMap"]["data"]["router.toml"]
+    key = tmp_path / "api-key"
+    file.write_text(re.sub(r'api_key_file = ".*"', f'api_key_file = "{key}"', text))
+    for content in (None, ""):
+        if content is not None:
+            key.write_text(content)
+        with pytest.raises(WavetankError):
+            make_configuration(file=file).api_key()
+    key.write_text("secret\n")
+    assert make_configuration(file=file).api_key() == "secret"
+
+
+def test_only_named_pods_reach_the_router_and_it_reaches_its_servers_alone():
+    found = by_kind()
+    policy = found["NetworkPolicy"]["spec"]
+    pod = found["Deployment"]["spec"]["template"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    selected = policy["podSelector"]["matchLabels"]
+    assert selected
+    assert selected.items() <= pod["metadata"]["labels"].items()
+    for rule, side in [(rule, "from") for rule in policy["ingress"]] + [(rule, "to") for rule in policy["egress"]]:
+        assert rule["ports"]
+        # An empty selector, or none, would be everybody.
+        assert rule[side]
+        for peer in rule[side]:
+            assert peer["podSelector"]["matchLabels"]
+    [http] = [port for rule in policy["ingress"] for port in rule["ports"]]
+    assert http["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    backends = re.search(r"backends = \[(.*)\]", found["ConfigMap"]["data"]["router.toml"])
+    wanted = {int(port) for port in re.findall(r":(\d+)\"", backends[1])}
+    assert wanted == {port["port"] for port in policy["egress"][0]["ports"]}
+    assert {port["protocol"] for port in policy["egress"][1]["ports"]} == {"UDP", "TCP"}
 
 
 def test_the_configuration_file_is_one_that_the_router_takes():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -199,3 +201,25 @@ def test_times_one_float_apart_keep_their_order_beside_ties():
     times = [(op.invoked, op.returned) for op in history.operations]
     assert times[0][1] < times[1][0] <= times[1][1] < times[3][0] <= times[3][1] < times[4][0]
     assert times[2][1] < times[3][0]
+
+
+@pytest.mark.parametrize("name", ["h.jsonl", "h.jsonl.gz"])
+def test_operations_are_written_one_by_one_and_a_failure_leaves_the_file_as_it_was(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    under_way = []
+
+    def coming(last: object) -> Iterator[Operation]:
+        for number in range(5):
+            # What is there before all is written is another file.
+            under_way.append(path.exists())
+            yield Operation(process="p", action="write", key="k", value=number, invoked=number, returned=number + 0.5)
+        yield Operation(process="p", action="write", key="k", value=last, invoked=9.0, returned=9.5)
+
+    write_history(path, History(operations=()), coming(5))
+    assert not any(under_way)
+    assert [operation.value for operation in read_history(path).operations] == [0, 1, 2, 3, 4, 5]
+    before = path.read_bytes()
+    with pytest.raises(BadFileError, match="no JSON form"):
+        write_history(path, History(operations=()), coming(object()))
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [name]

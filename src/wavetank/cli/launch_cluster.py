@@ -30,10 +30,13 @@ from wavetank.rng import Draws, stream_key
 from wavetank.units import parse_quantity, show
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from wavetank.protocols.faults import Fault
     from wavetank.protocols.interfaces import Algorithm
-    from wavetank.protocols.live.cluster import Cluster, ClusterRun, ClusterSettings, Outage
+    from wavetank.protocols.live.cluster import Cluster, ClusterSettings, Outage
     from wavetank.protocols.live.credentials import Certificate
+    from wavetank.protocols.live.run import ClusterRun
     from wavetank.protocols.simulation import Request
 
 _OUTAGE = re.compile(r"(\d+)@([^:]+)(?::(.+))?")
@@ -185,8 +188,10 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _requests(algorithm: Algorithm, count: int, nodes: int, rounds: float, seed: int, first: int = 0) -> list[Request]:
-    """Return requests spread evenly; the algorithm says what is asked of it, or a store's reads and writes are.
+def _requests(
+    algorithm: Algorithm, count: int, nodes: int, rounds: float, seed: int, first: int = 0
+) -> Iterator[Request]:
+    """Yield requests spread evenly; the algorithm says what is asked of it, or a store's reads and writes are.
 
     Numbers count from ``first``: no value is written twice, also when an earlier run is gone on with.
     """
@@ -194,20 +199,16 @@ def _requests(algorithm: Algorithm, count: int, nodes: int, rounds: float, seed:
 
     example = getattr(algorithm, "example_command", None)
     draws = Draws(stream_key(seed, "requests", first)) if first else Draws(stream_key(seed, "requests"))
-    found = []
     for place in range(count):
         number = first + place
         key = f"key-{draws.below(_KEYS)}"
         usual = ("write", key, number) if draws.chance(0.5) else ("read", key)
-        found.append(
-            Request(
-                at=1.0 + place * rounds * _ASKING / count,
-                node=number % nodes,
-                command=usual if example is None else example(number),
-                client=f"client-{number % _CLIENTS}",
-            )
+        yield Request(
+            at=1.0 + place * rounds * _ASKING / count,
+            node=number % nodes,
+            command=usual if example is None else example(number),
+            client=f"client-{number % _CLIENTS}",
         )
-    return found
 
 
 def _takes_requests(algorithm: Algorithm, nodes: int) -> bool:
@@ -243,7 +244,7 @@ def _settings(given: dict[str, Any]) -> ClusterSettings:
 
 
 def _launch(given: dict[str, Any]) -> int:
-    from wavetank.protocols.history import write_history
+    from wavetank.protocols.history import History, write_history
     from wavetank.protocols.live.cluster import excess_faults
     from wavetank.protocols.live.launcher import ProcessCluster
     from wavetank.protocols.live.loops import fastest_loop
@@ -312,7 +313,7 @@ def _launch(given: dict[str, Any]) -> int:
     with asyncio.Runner(loop_factory=fastest_loop) as runner:
         run, interrupted, trouble = runner.run(_played(cluster, requests, duration_s, outages, quiet=given["as_json"]))
     if given["history"] is not None:
-        write_history(given["history"], run.history())
+        write_history(given["history"], History(operations=()), run.operations())
     if given["as_json"]:
         say_json(_as_json(run, given["protocol"], warning))
     else:
@@ -329,7 +330,7 @@ def _launch(given: dict[str, Any]) -> int:
 
 
 async def _played(
-    cluster: Cluster, requests: list[Request], duration_s: float, outages: list[Outage], *, quiet: bool
+    cluster: Cluster, requests: Iterable[Request], duration_s: float, outages: list[Outage], *, quiet: bool
 ) -> tuple[ClusterRun, bool, WavetankError | None]:
     """Run a cluster; return what came out, whether it was interrupted, and what ended it early."""
     interrupted = asyncio.Event()
@@ -388,16 +389,12 @@ async def _show(cluster: Cluster) -> None:
         say("  ".join(parts), err=True)
 
 
-def _instances(run: ClusterRun) -> int:
-    return len({repr(instance) for _, instance in run.decisions})
-
-
 def _counted(count: int, one: str, several: str = "") -> str:
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def _say(run: ClusterRun, name: str, algorithm: Algorithm) -> None:
-    from wavetank.protocols.live.cluster import exception_of
+    from wavetank.protocols.live.run import exception_of
 
     seconds = max(run.duration_s, 1e-9)
     say_heading(f"{name}, {_counted(run.size, 'node')}, {show(run.duration_s, 's')}")
@@ -406,7 +403,7 @@ def _say(run: ClusterRun, name: str, algorithm: Algorithm) -> None:
     rows = [
         ("messages", f"{run.delivered:,} delivered, {run.delivered / seconds:,.0f} a second"),
         ("dropped", f"{run.dropped:,}"),
-        ("decisions", f"{len(run.decisions):,} in {_counted(_instances(run), 'instance')}"),
+        ("decisions", f"{len(run.decisions):,} in {_counted(len(run.instances), 'instance')}"),
         ("invariants", style(verdict, fg="red" if run.violation else "green" if judged else "yellow")),
         ("restarts", f"{run.restarts:,}"),
         ("hostile frames", _hostile(run)),
@@ -453,13 +450,14 @@ def _as_json(run: ClusterRun, name: str, warning: str) -> dict[str, Any]:
         "messages_per_s": run.delivered / max(run.duration_s, 1e-9),
         "messages_dropped": run.dropped,
         "decisions": len(run.decisions),
-        "instances": _instances(run),
+        "instances": len(run.instances),
         "violation": run.violation,
         "restarts": run.restarts,
         "hostile": run.hostile,
         "requests": len(run.invoked_s),
         "answered": len(run.replies),
         "retries": run.retries,
+        "unheard": run.unheard,
         "latency_p50_s": finite(run.latency_s(0.5)),
         "latency_p99_s": finite(run.latency_s(0.99)),
         "counters": run.counters,

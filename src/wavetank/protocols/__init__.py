@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from wavetank.protocols.filesync.vectors import VersionVectorSync
     from wavetank.protocols.history import History, Operation, read_history, write_history
     from wavetank.protocols.interfaces import Algorithm, Context, Message, Node, Snapshot
-    from wavetank.protocols.live.cluster import ClusterRun, run_cluster
+    from wavetank.protocols.live.cluster import run_cluster
+    from wavetank.protocols.live.run import ClusterRun
     from wavetank.protocols.network import Links, Network, Partition, Topology
     from wavetank.protocols.population.interfaces import PopulationProtocol
     from wavetank.protocols.population.simulator import PopulationBatched, PopulationSequential
@@ -58,7 +59,7 @@ _HOMES = {
     "Algorithm": "interfaces",
     "BilateralSync": "filesync.bilateral",
     "CausalSnapshotSync": "filesync.causal",
-    "ClusterRun": "live.cluster",
+    "ClusterRun": "live.run",
     "Context": "interfaces",
     "Corruption": "faults",
     "Crash": "faults",

@@ -29,12 +29,14 @@ Conventions
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import math
+import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import msgspec
 
@@ -288,8 +290,16 @@ def file_of(path: Path) -> Path:
     return path
 
 
-def write_history(path: Path | str, history: History) -> None:
+def write_history(path: Path | str, history: History, operations: Iterable[Operation] | None = None) -> None:
     """Write a history as JSON Lines; compressed where the name ends in ``.gz``.
+
+    Parameters
+    ----------
+    path : Path or str
+        Replaced when all is written, and left as it was on an error.
+    history : History
+    operations : iterable of Operation, optional
+        In place of the history's own: read one by one, for those that are more than memory holds.
 
     Raises
     ------
@@ -301,15 +311,36 @@ def write_history(path: Path | str, history: History) -> None:
         FORMAT, VERSION, store=history.store, initial=history.initial, clock=history.clock, messages=history.messages,
         rule=history.rule, final=history.final,
     )  # fmt: skip
-    encoder = msgspec.json.Encoder()
+    rows = history.operations if operations is None else operations
+    packed = path.suffix == ".gz"
     try:
-        lines = [encoder.encode(header), *(encoder.encode(operation) for operation in history.operations), b""]
-        content = b"\n".join(lines)
-        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+        if path.exists() and not path.is_file():
+            # A pipe, or /dev/stdout: nothing can take its place.
+            _write_lines(path, header, rows, packed=packed)
+            return
+        real = path.resolve()
+        beside = real.with_name(f".{real.name}.{os.getpid()}.new")
+        try:
+            _write_lines(beside, header, rows, packed=packed)
+            beside.replace(real)
+        finally:
+            beside.unlink(missing_ok=True)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise BadFileError("A value of the history has no JSON form.", given=str(error), where=str(path)) from error
     except OSError as error:
         raise BadFileError("The history cannot be written.", given=str(error), where=str(path)) from error
+
+
+def _write_lines(path: Path, header: _Header, operations: Iterable[Operation], *, packed: bool) -> None:
+    encoder = msgspec.json.Encoder()
+    with contextlib.ExitStack() as stack:
+        file: IO[bytes] | gzip.GzipFile = stack.enter_context(path.open("wb"))
+        if packed:
+            # Without name and time, so that equal histories are equal files.
+            file = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
+        file.write(encoder.encode(header) + b"\n")
+        for operation in operations:
+            file.write(encoder.encode(operation) + b"\n")
 
 
 def _text_of(path: Path) -> str:

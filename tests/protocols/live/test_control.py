@@ -70,6 +70,30 @@ def test_who_knows_the_token_gets_in_and_words_come_as_they_were_said(play: Any)
     play(story())
 
 
+def test_words_that_nobody_reads_yet_wait_with_who_says_them(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_WAITING_BYTES", 2**16)
+    said = control.Told([("decide", 1, 2.5, b"a", bytes(2**14))])
+
+    async def story() -> None:
+        token = Token.new()
+        async with Listener(token) as launcher:
+            process = await join(launcher.address, Token(token.text), "alpha")
+            await launcher.task
+            reader = launcher.connections[0]
+            for _ in range(1000):
+                process.say(said)
+            await asyncio.sleep(0.3)
+            assert reader._waiting_bytes < 2**20
+            assert process.unsent_bytes > 2**20
+            for _ in range(1000):
+                assert await reader.heard(10) == said
+            assert (reader._waiting_bytes, process.unsent_bytes) == (0, 0)
+            process.close()
+            assert await reader.heard(5) is None
+
+    play(story())
+
+
 def test_a_wrong_token_is_told_and_gets_nobody_in(play: Any) -> None:
     async def story() -> None:
         async with Listener(Token.new()) as launcher:
@@ -181,14 +205,14 @@ def test_a_changed_control_frame_closes_the_connection(data: st.DataObject) -> N
     frame[data.draw(st.integers(4, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
     other.data_received(bytes(frame))
     assert other.closed
-    assert other.words.get_nowait() is None
+    assert other.words.get_nowait()[0] is None
 
 
 def test_a_control_frame_sent_again_or_back_closes_the_connection() -> None:
     one, other = pair()
     one.say(control.Freeze(1.0))
     other.data_received(one.transport.data)
-    assert other.words.get_nowait() == control.Freeze(1.0)
+    assert other.words.get_nowait()[0] == control.Freeze(1.0)
     other.data_received(one.transport.data)
     assert (other.closed, other.problem) == (True, "replayed: control frame")
     one.data_received(one.transport.data)

@@ -186,6 +186,23 @@ def test_a_node_that_is_held_gets_everything_later(play: Any) -> None:
     play(story())
 
 
+def test_what_waits_for_a_node_that_is_held_is_limited_in_bytes(play: Any) -> None:
+    async def story() -> None:
+        settings = ClusterSettings(endpoints="node", queue_bytes=2**16)
+        async with InProcessCluster(DurableCounter(), 2, settings=settings) as cluster:
+            endpoint = cluster.endpoints[0]
+            await cluster.stop(0)
+            seat = endpoint._seats[0]
+            for _ in range(100):
+                endpoint.deliver([(1, 0, Ball("x" * 10_000))])
+            assert len(seat.backlog) == 6
+            assert endpoint.overflowed == 94
+            await cluster.resume(0)
+            assert (len(seat.backlog), seat.backlog_bytes) == (0, 0)
+
+    play(story())
+
+
 def test_messages_for_a_node_that_is_down_are_counted(play: Any) -> None:
     async def story() -> None:
         async with InProcessCluster(Talkers(), 2, settings=FAST) as cluster:

@@ -7,12 +7,14 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_protocols import Flood
 from socket_protocols import DurableCounter, PingPong
 
 from wavetank.errors import BadFileError, BadValueError
+from wavetank.protocols.live import folder as folder_module
 from wavetank.protocols.live.folder import LOCK, MANIFEST, RunFolder, Scratch, manifest_of, sweep
 
 
@@ -41,6 +43,31 @@ def test_a_folder_is_claimed_once_and_resumed_by_the_same_nodes_alone(tmp_path: 
     ):
         with pytest.raises(BadValueError, match=f"other {what}"):
             folder.claim(other, resume=True)
+    folder.close()
+
+
+def test_a_run_whose_nodes_were_on_hosts_goes_on_with_these_hosts_alone(tmp_path: Path) -> None:
+    """Children beside the launcher, or hosts in another order, would begin without what their nodes promised."""
+    folder = RunFolder(tmp_path)
+    first = manifest_of(PingPong(), "0" * 16, 2, 2, ("alpha", "beta"))
+    folder.begun(folder.claim(first, resume=False))
+    assert folder.claim(first, resume=True).runs == 2
+    for hosts in ((), ("beta", "alpha"), ("alpha", "gamma")):
+        with pytest.raises(BadValueError, match="other hosts") as caught:
+            folder.claim(manifest_of(PingPong(), "0" * 16, 2, 2, hosts), resume=True)
+        assert caught.value.allowed == "alpha, beta"
+        assert caught.value.given == (", ".join(hosts) or "(none)")
+    folder.close()
+
+
+def test_a_manifest_without_hosts_is_that_of_a_run_on_this_machine(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begun(folder.claim(wanted(), resume=False))
+    path = tmp_path / MANIFEST
+    fields = json.loads(path.read_text())
+    del fields["hosts"]
+    path.write_text(json.dumps(fields))
+    assert folder.claim(wanted(), resume=True).runs == 2
     folder.close()
 
 
@@ -152,6 +179,27 @@ def test_scratch_folders_are_their_owners_alone_and_the_abandoned_are_swept(
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         "wavetank-x-link", "wavetank-x-no-lock", "wavetank-y-other",
     ]  # fmt: skip
+
+
+def test_a_scratch_folder_is_not_swept_before_its_owner_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two launchers that start at once: one looks for abandoned folders while the other is making its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    holding = folder_module.lock
+    swept: list[Path] = []
+
+    def slow(*given: Any) -> None:
+        monkeypatch.setattr(folder_module, "lock", holding)
+        swept.extend(sweep("mine-"))
+        holding(*given)
+
+    monkeypatch.setattr(folder_module, "lock", slow)
+    with Scratch("mine-") as path:
+        assert swept == []
+        assert (path / LOCK).is_file()
+        assert sweep("mine-") == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_manifest_names_class_and_parameters() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wavetank.errors import BadFileError
-from wavetank.protocols.live.journal import Journal, as_operation, history_of, operations_of
+from wavetank.protocols.live.journal import Journal, Lanes, as_operation, history_of, operations_of
 
 
 def test_requests_and_times_go_on_over_runs(tmp_path: Path) -> None:
@@ -89,3 +91,54 @@ def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
 )
 def test_a_command_becomes_an_operation(command: Any, operation: tuple[str, str, Any]) -> None:
     assert as_operation(command) == operation
+
+
+def test_a_full_disk_leaves_a_journal_that_can_be_read_and_gone_on_with(tmp_path: Path) -> None:
+    """A file system that is nearly full takes a part of a line; a limit on files does the same."""
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from wavetank.errors import BadFileError
+from wavetank.protocols.live.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))
+for number in range(100):
+    try:
+        journal.asked(number, 1.0, "me", ("write", "key", "x" * 20))
+    except BadFileError:
+        break
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+journal.asked(number + 1, 2.0, "me", ("write", "key", "later"))
+print(number)
+"""
+    path = tmp_path / "requests.jsonl"
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    whole = int(done.stdout)
+    assert 0 < whole < 10
+    assert [operation.value for operation in history_of(path).operations] == ["x" * 20] * whole + ["later"]
+    again = Journal(path)
+    assert again.next_number == whole + 2
+    again.close()
+
+
+@pytest.mark.parametrize("value", ["\ud800", {(1, 2): "\ud800"}, ["\udfff"]])
+def test_what_json_has_not_is_written_as_python_writes_it(tmp_path: Path, value: Any) -> None:
+    journal = Journal(tmp_path / "requests.jsonl")
+    journal.asked(0, 0.0, "\ud800", ("write\ud800", "\ud800", value))
+    journal.answered(0, 1.0, value)
+    journal.close()
+    [operation] = history_of(journal.path).operations
+    assert (operation.process, operation.action, operation.key) == ("\\ud800", "write\\ud800", "\\ud800")
+    assert operation.value == operation.result == ascii(value)
+
+
+def test_clients_that_are_never_answered_do_not_slow_the_others_down() -> None:
+    """Each takes a name of its own; looking through all of them for each request would take hours."""
+    lanes = Lanes()
+    names = [lanes.name("me", float(number), None) for number in range(50_000)]
+    assert names[:2] == ["me", "me/1"]
+    assert names[-1] == "me/49999"
+    assert [lanes.name("me", 1e6, 1e6 + 1), lanes.name("me", 1e6 + 2, 1e6 + 3)] == ["me/50000"] * 2
+    assert not any(len(each) > 1 for each in lanes._open.values())

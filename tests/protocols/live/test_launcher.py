@@ -20,6 +20,7 @@ from socket_protocols import DurableCounter, Quitters, Talkers
 from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.protocols.consensus.raft import Raft
 from wavetank.protocols.live import control, launcher, node_process
+from wavetank.protocols.live import launcher as launcher_module
 from wavetank.protocols.live.cluster import ClusterSettings, Outage, run_cluster
 from wavetank.protocols.live.credentials import make_certificates
 from wavetank.protocols.live.launcher import ProcessCluster
@@ -111,6 +112,25 @@ def test_a_stopped_process_goes_on_where_it_was(play: Any) -> None:
             assert await cluster.until(lambda run: len(run.decisions) == 2, 30)
             run = await cluster.finish()
         assert (run.violation, run.restarts) == ("", 0)
+
+    play(story())
+
+
+def test_what_is_asked_of_a_stopped_process_does_not_pile_up(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher_module, "_UNSENT_BYTES", 2**16)
+
+    async def story() -> None:
+        async with ProcessCluster(DurableCounter(), 2, processes=2) as cluster:
+            await cluster.stop(1)
+            for _ in range(400):
+                cluster.ask(1, ("add", "x" * 2**14, 1))
+            connection = cluster._process(1).connection
+            assert connection is not None
+            assert connection.unsent_bytes < 2**18
+            assert cluster.run.unheard > 100
+            await cluster.resume(1)
+            number = cluster.ask(0, "count")
+            assert await cluster.until(lambda run: number in run.replies, 20)
 
     play(story())
 
@@ -467,9 +487,9 @@ def test_a_host_speaks_for_its_own_nodes_alone(play: Any) -> None:
             encode = cluster.codec.encode
             lies = [("decide", 1, 0.0, encode("lie"), encode(1)), ("decide", 0, 0.0, encode("own"), encode(2))]
             liar = control.ControlConnection()
-            liar.words.put_nowait(control.Told(lies))
-            liar.words.put_nowait(control.Failed(1, "lie"))
-            liar.words.put_nowait(None)
+            liar.words.put_nowait((control.Told(lies), 0))
+            liar.words.put_nowait((control.Failed(1, "lie"), 0))
+            liar.words.put_nowait((None, 0))
             await cluster._listen(process, liar)
             assert cluster.run.decisions[0, "own"] == 2
             assert (1, "lie") not in cluster.run.decisions

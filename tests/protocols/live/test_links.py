@@ -162,6 +162,80 @@ def test_an_insider_who_misbehaves_is_dropped_with_a_reason(play: Any, name: str
     play(story())
 
 
+def test_with_signatures_a_process_of_the_run_cannot_take_the_place_of_another(play: Any) -> None:
+    async def story() -> None:
+        settings = ClusterSettings(endpoints="node", round_s=0.01, sign=True)
+        async with InProcessCluster(DurableCounter(), 3, settings=settings) as cluster:
+            victim, true_peer, liar = cluster.endpoints
+            before = dict(victim._by_peer)
+            # It knows the secret of the run, its own key, and everybody's public keys.
+            for signer in (None, Borrowed(liar.signer, 2)):
+                attacker = await Attacker(address(victim)).connect()
+                hello = victim.identity.hello(1, attacker.challenge, bytes(16), target=0, signer=signer)
+                attacker.writer.write(greeting(hello))
+                assert await attacker.refused() == "forged"
+            assert victim._by_peer == before
+            assert victim.hostile == {"forged": 2}
+            assert true_peer.links[0].connections == 1
+            await still_serves(cluster)
+
+    play(story())
+
+
+class Borrowed:
+    """Signs everything for one endpoint."""
+
+    def __init__(self, signer: Any, endpoint: int) -> None:
+        self.signer, self.endpoint = signer, endpoint
+
+    def sign(self, endpoint: int, proof: bytes) -> bytes:
+        return self.signer.sign(self.endpoint, proof)
+
+
+def test_with_signatures_nobody_but_the_peer_itself_is_sent_anything(play: Any) -> None:
+    """A process of the run that takes the port of a peer that is down gets nothing that was meant for the peer."""
+
+    async def story() -> None:
+        settings = ClusterSettings(endpoints="node", round_s=0.01, sign=True)
+        async with InProcessCluster(DurableCounter(), 3, settings=settings) as cluster:
+            one, _, liar = cluster.endpoints
+
+            async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                splitter = FrameSplitter()
+                challenge = b"c" * 16
+                writer.write(greeting(Challenge(VERSION, challenge)))
+                hello = next(read_greeting(frame) for frame in splitter.feed(await reader.read(4096)))
+                writer.write(
+                    greeting(one.identity.welcome(hello, challenge, target=1, signer=Borrowed(liar.signer, 2)))
+                )
+                await writer.drain()
+
+            server = await asyncio.start_server(pretend, "127.0.0.1", 0)
+            one.links[1].move(server.sockets[0].getsockname())
+            assert await until(lambda: one.hostile["forged"] > 0)
+            assert one.links[1]._current is None or one.links[1]._current.writer is None
+            assert "not endpoint 1" in one.links[1].last_error
+            server.close()
+
+    play(story())
+
+
+def test_a_peer_whose_key_is_not_known_yet_comes_again_and_is_not_called_hostile(play: Any) -> None:
+    async def story() -> None:
+        settings = ClusterSettings(endpoints="node", round_s=0.01, sign=True)
+        async with InProcessCluster(DurableCounter(), 3, settings=settings) as cluster:
+            victim, peer, _ = cluster.endpoints
+            assert victim.signatures is not None
+            key = victim.signatures._public.pop(1)
+            peer.links[0].cut()
+            assert await until(lambda: peer.refused["early"] > 0)
+            victim.signatures._public[1] = key
+            assert await until(lambda: peer.links[0].connected.is_set() and peer.links[0].connections == 2)
+            assert not victim.hostile
+
+    play(story())
+
+
 def test_a_connection_that_ends_inside_a_frame_is_counted(play: Any) -> None:
     async def story() -> None:
         async with InProcessCluster(DurableCounter(), 3, settings=SETTINGS) as cluster:
@@ -264,6 +338,31 @@ def test_a_link_keeps_no_more_than_its_bytes_while_its_peer_takes_none(play: Any
             link._current.resume_writing()
             assert not link.queue
             assert link._waiting_bytes == 0
+
+    play(story())
+
+
+def test_a_burst_of_long_messages_does_not_pass_by_the_limit_of_a_queue(play: Any) -> None:
+    """What is written waits in the socket's buffer: a write of all that there is would be as much as there is."""
+
+    async def story() -> None:
+        settings = ClusterSettings(endpoints="node", queue_bytes=2**20)
+        async with InProcessCluster(DurableCounter(), 2, settings=settings) as cluster:
+            endpoint, peer = cluster.endpoints
+            link = endpoint.links[1]
+            assert link._current is not None
+            for connection in peer.incoming:
+                connection.transport.pause_reading()
+            most = 0
+            for length in (10, 300_000):
+                for _ in range(60):
+                    link.queue.append((0, 1, Ball("x" * length)))
+                link.flush()
+                most = max(most, link._current.transport.get_write_buffer_size())
+                await asyncio.sleep(0)
+            assert most < 3 * 2**20
+            assert endpoint.overflowed > 0
+            assert sum(len(message.hops) for _, _, message in link.queue) <= 2**20
 
     play(story())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from socket_protocols import PingPong
 
-from wavetank.errors import BadValueError, WavetankError
+from wavetank.errors import BadFileError, BadValueError, WavetankError
+from wavetank.protocols.consensus.raft import Raft
 from wavetank.protocols.live import control
 from wavetank.protocols.live.cluster import ClusterSettings, endpoint_options
+from wavetank.protocols.live.folder import read_manifest
 from wavetank.protocols.live.node_process import NodeProcess, inner, parse_address, tally
 from wavetank.protocols.live.values import codec_of
 from wavetank.protocols.network import Network
@@ -91,6 +94,8 @@ def assignment(module: str, **changes: Any) -> control.Assign:
         "ports": {},
         "sign": False,
         "certificate": [],
+        "begun": False,
+        "hosts": [],
     }
     return control.Assign(**{**fields, **changes})
 
@@ -166,6 +171,53 @@ def test_a_process_tells_its_end(play: Any, tmp_path: Path) -> None:
     assert play(NodeProcess(launcher, control.Token.new()).run()) is True
     assert [type(words) for words in launcher.heard_words][-2:] == [control.Tally, control.Ended]
     assert set(launcher.heard_words[-1].states) == {0, 1}
+
+
+def raft_on_host(**changes: Any) -> control.Assign:
+    codec = codec_of(Raft())
+    fields = {"algorithm": codec.encode(Raft()), "sign": True, "hosts": ["alpha", "beta"]}
+    spread = {"homes": [[0], [1]], "endpoints": [1]}
+    return assignment(Raft.__module__, **{**fields, **spread, **changes})
+
+
+def joined(play: Any, folder: Path, **changes: Any) -> bool:
+    launcher = Launcher(raft_on_host(**changes), control.Begin(0.0), control.Finish())
+    return play(NodeProcess(launcher, control.Token.new(), joined_folder=folder).run())
+
+
+def test_a_joined_host_lists_the_files_of_its_nodes_before_they_begin(play: Any, tmp_path: Path) -> None:
+    launcher = Launcher(raft_on_host())
+    assert play(NodeProcess(launcher, control.Token.new(), joined_folder=tmp_path / "mine").run()) is False
+    manifest = read_manifest(tmp_path / "mine" / "0123456789abcdef")
+    assert manifest.files == ("node-1.key", "node-1.state")
+    assert (manifest.run, manifest.nodes, manifest.hosts) == ("0123456789abcdef", 2, ("alpha", "beta"))
+    assert manifest.protocol.endswith("raft:Raft")
+
+
+@pytest.mark.parametrize("lost", ["node-1.state", "node-1.key", "all"])
+def test_a_joined_host_without_what_its_nodes_saved_does_not_start_them(play: Any, tmp_path: Path, lost: str) -> None:
+    mine = tmp_path / "mine"
+    assert joined(play, mine) is True
+    assert joined(play, mine, begun=True, incarnation=1) is True
+    if lost == "all":
+        shutil.rmtree(mine)
+    else:
+        (mine / "0123456789abcdef" / lost).unlink()
+    with pytest.raises(BadFileError, match="lacks files") as caught:
+        joined(play, mine, begun=True)
+    assert "node-1" in caught.value.given
+    assert not list(mine.glob("*/node-1.state")) or lost == "node-1.key"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"endpoints": [0]}, {"hosts": ["beta", "alpha"]}, {"homes": [[1], [0]], "hosts": ["other", "beta"]}]
+)
+def test_a_joined_host_does_not_start_other_nodes_in_a_folder(
+    play: Any, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    assert joined(play, tmp_path) is True
+    with pytest.raises(WavetankError, match=r"lacks files|other hosts"):
+        joined(play, tmp_path, begun=True, **changes)
 
 
 def test_counters_of_several_endpoints_add_up() -> None:

@@ -425,6 +425,17 @@ def _ask(store: Store, key: int, kind: int) -> None:
 
 
 @compiled
+def _known(high: int, low: int, kind: int, keys: Int64s, values: Int64s, store: Store) -> int:
+    """Return what a table has of a pair of numbers; a negative number, after it was asked for once, when nothing."""
+    key = (np.int64(high) << 32) | np.int64(low)
+    found = find_key(keys, values, key)
+    if found == -1:
+        put_key(keys, values, key, _ASKED)
+        _ask(store, key, kind)
+    return found
+
+
+@compiled
 def _passes(row: Int32s, fixed: int, length: int, possible: bool, shape: Shape, tables: Tables, store: Store) -> int:
     """Return 1 when a round may pass, 0 when not, -1 when steps are not known yet, 2 when only the horizon forbids it.
 
@@ -441,13 +452,9 @@ def _passes(row: Int32s, fixed: int, length: int, possible: bool, shape: Shape, 
     due = False
     beyond = False
     for node in range(shape.nodes):
-        key = (np.int64(row[node]) << 32) | np.int64(shape.tick)
-        step = find_key(tables.step_keys, tables.step_values, key)
+        step = _known(row[node], shape.tick, 0, tables.step_keys, tables.step_values, store)
         if step < 0:
             known = False
-            if step == -1:
-                put_key(tables.step_keys, tables.step_values, key, _ASKED)
-                _ask(store, key, 0)
             continue
         after = tables.step_local[step]
         due |= after == -1
@@ -568,24 +575,15 @@ def expand(todo: Int32s, first: int, last: int, shape: Shape, tables: Tables, st
                     if cost == shape.timeouts and shape.when_quiet == 1 and length > fixed:
                         continue
                 local = row[tables.event_node[event]]
-                key = (np.int64(local) << 32) | np.int64(event)
-                step = find_key(tables.step_keys, tables.step_values, key)
+                step = _known(local, event, 0, tables.step_keys, tables.step_values, store)
                 if step < 0:
                     known = False
-                    if step == -1:
-                        put_key(tables.step_keys, tables.step_values, key, _ASKED)
-                        _ask(store, key, 0)
                     continue
                 given = tables.step_replies[step]
-                if given != 0:
-                    key = (np.int64(row[replies_at]) << 32) | np.int64(given)
-                    merged = find_key(tables.merge_keys, tables.merge_values, key)
-                    if merged < 0:
-                        known = False
-                        if merged == -1:
-                            put_key(tables.merge_keys, tables.merge_values, key, _ASKED)
-                            _ask(store, key, 1)
-                        continue
+                # The answers that a state holds together with this one.
+                if given != 0 and _known(row[replies_at], given, 1, tables.merge_keys, tables.merge_values, store) < 0:
+                    known = False
+                    continue
                 obliged += tables.event_obliged[event]
                 plan[0, count] = event
                 plan[1, count] = 0

@@ -72,12 +72,8 @@ class Action(NamedTuple):
         clock, ``tick``: one round passes.
     node : int
         To whom it happens; the receiver of a message; -1 for all.
-    sender : int
-        Of a message; -1 otherwise.
-    what : object
-        The message, the timer's name, or the number of the request.
-    age : int
-        Rounds since a message was sent, as far as they make a difference; 0 without a clock.
+    sender, what, age
+        Those of an :class:`Event`.
     """
 
     kind: str

@@ -18,23 +18,24 @@ import contextlib
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from wavetank.errors import BadValueError, WavetankError
+from wavetank.errors import BadValueError
 from wavetank.protocols.faults import Fault, attach, byzantine_members
-from wavetank.protocols.history import History, Operation
-from wavetank.protocols.interfaces import Algorithm, Node, Snapshot
+from wavetank.protocols.interfaces import Algorithm, Node
 from wavetank.protocols.live.credentials import Certificate, make_certificates, signing_key
 from wavetank.protocols.live.durable import DurableState
 from wavetank.protocols.live.endpoint import LARGEST_QUEUE_BYTES, TRANSPORTS, Endpoint, EndpointPlan, Output
 from wavetank.protocols.live.folder import Manifest, RunFolder, Scratch, manifest_of
-from wavetank.protocols.live.journal import JOURNAL, Journal, as_operation, history_of
+from wavetank.protocols.live.journal import JOURNAL, Journal
 from wavetank.protocols.live.loops import fastest_loop
 from wavetank.protocols.live.node_process import CONNECT_TIMEOUT_S, tally
+from wavetank.protocols.live.run import ClusterRun
+from wavetank.protocols.live.spill import SpillFile
 from wavetank.protocols.live.values import codec_of
 from wavetank.protocols.live.wire import LARGEST_FRAME_BYTES, RunIdentity
 from wavetank.protocols.network import Network
@@ -44,6 +45,8 @@ from wavetank.settings import check_parameters, setting
 ENDPOINTS = ("process", "node")
 OUTAGES = ("kill", "stop")
 _WATCH_S = 0.01
+# Requests without an answer that clients go on asking; of more than that the newest.
+_MOST_RETRIED = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,144 +141,6 @@ class Outage:
             raise BadValueError("An outage begins and lasts some time.", given=(self.at_s, self.for_s))
 
 
-@dataclass(kw_only=True)
-class ClusterRun:
-    """What came out of a cluster; the names are those of :class:`wavetank.protocols.simulation.Run`.
-
-    Attributes
-    ----------
-    size : int
-        Nodes.
-    time : float
-        Rounds that passed.
-    duration_s : float
-        Seconds that passed.
-    nodes : list of Node
-        As they ended, those that were up and whose state is plain; the others are new.
-    correct : frozenset of int
-        Nodes without a Byzantine fault.
-    decisions, decided_at, contradictions, requests, replies, recorded
-        As in a simulation.
-    sent, duplicated, delivered, dropped : int
-        Messages; what a killed process had not yet told is missing.
-    counters : dict
-        All counters by name: ``overflowed`` from full queues, ``lost`` on purpose, ``undelivered`` to nodes that were
-        down, ``connections`` made, ``synchronised`` writes to disk, ...
-    hostile : dict
-        Reason to the number of frames and connections refused for it.
-    latencies_s : dict
-        Number of a request to the seconds from asking to the first answer, at the client.
-    invoked_s, returned_s : dict
-        Number of a request to its times.
-    retries, restarts : int
-    failures : dict
-        Node to the trace of the exception that ended it.
-    violation : str
-        Which invariant is broken and how; empty when all hold.
-    first_number : int
-        Number of the first request; more than 0 when an earlier run was resumed.
-    runs : int
-        How many runs used the folder, this one included.
-    journal : Path or None
-        Where requests and answers of all these runs are written down.
-    troubles : list of str
-        What went wrong with the cluster itself rather than with the protocol: a node that did not come back, a link
-        that never came up, bytes that a crash tore off.
-    """
-
-    size: int
-    time: float = 0.0
-    duration_s: float = 0.0
-    nodes: list[Node] = field(default_factory=list)
-    correct: frozenset[int] = frozenset()
-    decisions: dict[tuple[int, Any], Any] = field(default_factory=dict)
-    decided_at: dict[tuple[int, Any], float] = field(default_factory=dict)
-    contradictions: list[str] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-    replies: dict[int, Answer] = field(default_factory=dict)
-    recorded: dict[str, list[tuple[float, int, float]]] = field(default_factory=dict)
-    sent: int = 0
-    duplicated: int = 0
-    delivered: int = 0
-    dropped: int = 0
-    counters: dict[str, int] = field(default_factory=dict)
-    hostile: dict[str, int] = field(default_factory=dict)
-    latencies_s: dict[int, float] = field(default_factory=dict)
-    invoked_s: dict[int, float] = field(default_factory=dict)
-    returned_s: dict[int, float] = field(default_factory=dict)
-    retries: int = 0
-    restarts: int = 0
-    failures: dict[int, str] = field(default_factory=dict)
-    violation: str = ""
-    first_number: int = 0
-    runs: int = 1
-    journal: Path | None = None
-    troubles: list[str] = field(default_factory=list)
-
-    def total(self, metric: str) -> float:
-        """Return the sum of what the nodes recorded under ``metric``."""
-        return sum(value for _, _, value in self.recorded.get(metric, ()))
-
-    def snapshot(self) -> Snapshot:
-        """Return the end of the run, for invariants."""
-        replies = {number: answer.result for number, answer in self.replies.items()}
-        return Snapshot(self.nodes, self.correct, self.decisions, replies)
-
-    def latency_s(self, quantile: float) -> float:
-        """Return a quantile of the requests' latencies; NaN when none was answered."""
-        if not self.latencies_s:
-            return float("nan")
-        ordered = sorted(self.latencies_s.values())
-        return ordered[min(int(quantile * len(ordered)), len(ordered) - 1)]
-
-    def history(self) -> History:
-        """Return the requests as operations of clients.
-
-        A command ``(action, key, value)`` becomes that operation, any other the value of a ``command``.  A client that
-        asks before it was answered counts as several.  Of a run that was resumed the requests of the earlier runs
-        come first, since what they wrote can be read.
-        """
-        if self.journal is not None:
-            return history_of(self.journal)
-        free: dict[str, list[tuple[float, str]]] = {}
-        operations = []
-        for number in sorted(self.invoked_s, key=lambda each: (self.invoked_s[each], each)):
-            invoked, returned = self.invoked_s[number], self.returned_s.get(number)
-            request = self.requests[number - self.first_number]
-            lanes = free.setdefault(request.client, [])
-            lane = next((place for place, (until, _) in enumerate(lanes) if until <= invoked), len(lanes))
-            name = request.client if lane == 0 else f"{request.client}/{lane}"
-            # Whoever never got an answer may still be under way and asks nothing more.
-            lanes[lane : lane + 1] = [(float("inf") if returned is None else returned, name)]
-            action, key, value = as_operation(request.command)
-            answer = self.replies.get(number)
-            operations.append(
-                Operation(
-                    process=name,
-                    action=action,
-                    key=key,
-                    value=value,
-                    result=None if answer is None else answer.result,
-                    invoked=invoked,
-                    returned=returned,
-                )
-            )
-        return History(operations=tuple(operations))
-
-    def check(self) -> None:
-        """Raise WavetankError if the code of a node raised."""
-        for node, trace in sorted(self.failures.items()):
-            says = exception_of(trace)
-            raise WavetankError(f"Node {node} ended with an exception: {says}", given=trace, where="the algorithm")
-
-
-def exception_of(trace: str) -> str:
-    """Return the exception that a trace ends with, all of its message in one line."""
-    lines = trace.strip().splitlines()
-    first = max((place for place, line in enumerate(lines) if not line.startswith(" ")), default=0)
-    return "; ".join(line.strip() for line in lines[first:] if line.strip())
-
-
 class Cluster(ABC):
     """What all clusters share: clients, their clocks, and the collection of what nodes do.
 
@@ -344,6 +209,8 @@ class Cluster(ABC):
         self.codec = codec_of(algorithm)
         self.run_name = secrets.token_hex(8)
         self.run = ClusterRun(size=size, correct=frozenset(range(size)) - byzantine_members(faults))
+        # An hour's decisions and answers are more than a launcher should keep in memory.
+        self.run.spill(SpillFile(lambda: self.folder, self.codec))
         self._folder = folder
         self._resume = resume
         self._run_folder: RunFolder | None = None
@@ -351,10 +218,11 @@ class Cluster(ABC):
         self._journal: Journal | None = None
         self._scratch: Scratch | None = None
         self._certificate = certificate
+        # Those that join, where there are any.
+        self._hosts: tuple[str, ...] = ()
         self._epoch_s = 0.0
         self._ended = False
         self._played_s: float | None = None
-        self._asked: dict[int, int] = {}
         self._retry_handles: dict[int, asyncio.TimerHandle] = {}
         self._last_answered: int | None = None
         self._changed = asyncio.Event()
@@ -423,7 +291,7 @@ class Cluster(ABC):
             return
         taken = RunFolder(self._folder)
         try:
-            wanted = manifest_of(self.algorithm, self.run_name, self.run.size, len(self.places))
+            wanted = manifest_of(self.algorithm, self.run_name, self.run.size, len(self.places), self._hosts)
             manifest = taken.claim(wanted, resume=self._resume)
             self._journal = Journal(self._folder / JOURNAL)
         except BaseException:
@@ -502,40 +370,39 @@ class Cluster(ABC):
     def _ask(self, number: int, node: int) -> None:
         run = self.run
         run.invoked_s[number] = now_s = self.elapsed_s
+        request = run.requests[number - run.first_number]
         if self._journal is not None:
-            request = run.requests[number - run.first_number]
             self._journal.asked(number, now_s, request.client, request.command)
         if self.settings.sticky and self._last_answered is not None:
             node = self._last_answered
-        self._send_request(number, node)
+        self._send_request(number, node, request.command)
 
-    def _send_request(self, number: int, node: int) -> None:
-        self._asked[number] = node
-        self._pass_on(node, number, self.run.requests[number - self.run.first_number].command)
-        if self.settings.retry_rounds is not None:
-            wait_s = self.settings.retry_rounds * self.settings.round_s
-            self._retry_handles[number] = asyncio.get_running_loop().call_later(wait_s, self._retry, number)
+    def _send_request(self, number: int, node: int, command: Any) -> None:
+        self._pass_on(node, number, command)
+        if self.settings.retry_rounds is None:
+            return
+        wait_s = self.settings.retry_rounds * self.settings.round_s
+        handle = asyncio.get_running_loop().call_later(wait_s, self._retry, number, node, command)
+        self._retry_handles[number] = handle
+        if len(self._retry_handles) > _MOST_RETRIED:
+            # While nobody answers, clients would otherwise ask more and more.
+            self._retry_handles.pop(next(iter(self._retry_handles))).cancel()
 
-    def _retry(self, number: int) -> None:
+    def _retry(self, number: int, asked: int, command: Any) -> None:
+        self._retry_handles.pop(number, None)
         if number in self.run.replies or self._ended:
             return
         self.run.retries += 1
-        if self._asked[number] == self._last_answered:
+        if asked == self._last_answered:
             self._last_answered = None
-        self._send_request(number, (self._asked[number] + 1) % self.run.size)
+        self._send_request(number, (asked + 1) % self.run.size, command)
 
     def take(self, outputs: Sequence[Output]) -> None:
         """Take in what nodes told."""
         run = self.run
         for output in outputs:
             if output.kind == "decide":
-                place = (output.node, output.name)
-                known = run.decisions.setdefault(place, output.value)
-                run.decided_at.setdefault(place, output.at)
-                if known is not output.value and known != output.value:
-                    run.contradictions.append(
-                        f"node {output.node} decided {known!r}, then {output.value!r} in instance {output.name!r}"
-                    )
+                run.decided(output.node, output.name, output.value, output.at)
             elif output.kind == "reply":
                 if output.name in run.invoked_s and output.name not in run.replies:
                     now_s = self.elapsed_s
@@ -549,7 +416,7 @@ class Cluster(ABC):
                     if handle is not None:
                         handle.cancel()
             else:
-                run.recorded.setdefault(output.name, []).append((output.at, output.node, output.value))
+                run.recorded[output.name].append((output.at, output.node, output.value))
         self._changed.set()
 
     def failed(self, node: int, trace: str) -> None:
@@ -584,7 +451,7 @@ class Cluster(ABC):
     async def play(
         self,
         *,
-        requests: Sequence[Request] = (),
+        requests: Iterable[Request] = (),
         duration_s: float,
         outages: Sequence[Outage] = (),
         stop: Callable[[ClusterRun], bool] | None = None,
@@ -593,17 +460,16 @@ class Cluster(ABC):
 
         Parameters
         ----------
-        requests : sequence of Request
-            ``at`` in rounds after the start.
+        requests : iterable of Request
+            ``at`` in rounds after the start.  Of a sequence each is numbered by its place; anything else is read one
+            by one when it is time, in the order of ``at``.
         duration_s : float
             Seconds after the start at which it ends.
         outages : sequence of Outage
         stop : callable, optional
             Ends it earlier when it returns True of the run so far.
         """
-        base = self.run.first_number + len(self.run.requests)
-        self.run.requests.extend(requests)
-        tasks = [asyncio.ensure_future(self._ask_all(base, requests))]
+        tasks = [asyncio.ensure_future(self._ask_all(self._numbered(requests)))]
         tasks += [asyncio.ensure_future(self._break(outage)) for outage in outages]
         try:
             await self.until(
@@ -627,11 +493,26 @@ class Cluster(ABC):
     async def _settle(self) -> None:  # noqa: B027  (most clusters have nothing to wait for)
         """Wait for what was begun in the last moment."""
 
-    async def _ask_all(self, base: int, requests: Sequence[Request]) -> None:
-        for number, request in sorted(enumerate(requests, base), key=lambda pair: (pair[1].at, pair[0])):
+    def _numbered(self, requests: Iterable[Request]) -> Iterator[tuple[int, Request]]:
+        """Return requests in the order in which they are asked, with their numbers; -1 for the next one."""
+        run = self.run
+        if isinstance(requests, Sequence):
+            base = run.first_number + len(run.requests)
+            run.requests.extend(requests)
+            return iter(sorted(enumerate(requests, base), key=lambda pair: (pair[1].at, pair[0])))
+        # Others may ask meanwhile: these get their numbers when it is time.
+        return ((-1, request) for request in requests)
+
+    async def _ask_all(self, numbered: Iterator[tuple[int, Request]]) -> None:
+        run = self.run
+        for known, request in numbered:
             wait_s = request.at * self.settings.round_s - self.elapsed_s
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
+            number = known
+            if number < 0:
+                number = run.first_number + len(run.requests)
+                run.requests.append(request)
             self._ask(number, request.node)
 
     async def _break(self, outage: Outage) -> None:

@@ -30,6 +30,8 @@ _GREETING_BYTES = 4096
 _GREETING_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _COUNTER_BYTES, _TAG_BYTES = 8, 16
+# Of words that came and were not read yet.
+_WAITING_BYTES = 16 * 2**20
 
 
 class Challenge(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -84,6 +86,10 @@ class Assign(msgspec.Struct, frozen=True, array_like=True, tag=True):
     sign : bool
     certificate : list of str
         Certificate, key and authority in PEM; empty for none.
+    begun : bool
+        Whether its nodes were started before, in this run or an earlier one: what they saved must be there.
+    hosts : list of str
+        Names of the hosts, in their order; empty when all processes run beside the launcher.
     """
 
     module: str
@@ -100,6 +106,8 @@ class Assign(msgspec.Struct, frozen=True, array_like=True, tag=True):
     ports: dict[int, int]
     sign: bool
     certificate: list[str]
+    begun: bool
+    hosts: list[str]
 
 
 class Listening(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -249,7 +257,9 @@ class ControlConnection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self) -> None:
-        self.words: asyncio.Queue[Words | None] = asyncio.Queue()
+        # With the length of the frame each came in.
+        self.words: asyncio.Queue[tuple[Words | None, int]] = asyncio.Queue()
+        self._waiting_bytes = 0
         self.closed = False
         self.problem = ""
         self._splitter = FrameSplitter(_GREETING_BYTES)
@@ -267,15 +277,19 @@ class ControlConnection(asyncio.Protocol):
             return
         try:
             for frame in self._splitter.feed(data):
-                self.words.put_nowait(self._opened(frame))
+                self.words.put_nowait((self._opened(frame), len(frame)))
+                self._waiting_bytes += len(frame)
         except HostileFrameError as error:
             self.problem = str(error)
             self.close()
+        if self._waiting_bytes > _WAITING_BYTES and not self.closed:
+            # Whoever reads is slow: then who writes has to wait, not memory to grow.
+            self.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; called by the event loop."""
         self.closed = True
-        self.words.put_nowait(None)
+        self.words.put_nowait((None, 0))
 
     def secure(self, key: bytes, *, launcher: bool) -> None:
         """Stamp everything from now on."""
@@ -297,14 +311,23 @@ class ControlConnection(asyncio.Protocol):
 
     async def heard(self, timeout_s: float | None = None) -> Words | None:
         """Return the next words; None when the connection is gone; raises TimeoutError."""
-        return await asyncio.wait_for(self.words.get(), timeout_s)
+        words, length = await asyncio.wait_for(self.words.get(), timeout_s)
+        before, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes - length
+        if before > _WAITING_BYTES >= self._waiting_bytes and not self.closed:
+            self.transport.resume_reading()
+        return words
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the other end has not taken yet."""
+        return 0 if self.closed else self.transport.get_write_buffer_size()
 
     def close(self) -> None:
         """Close the connection."""
         self.closed = True
         if not self.transport.is_closing():
             self.transport.close()
-        self.words.put_nowait(None)
+        self.words.put_nowait((None, 0))
 
     def _opened(self, frame: bytes) -> Words:
         body = frame

@@ -90,6 +90,10 @@ class Signatures:
         ed25519, _ = _primitives()
         self._public |= {node: ed25519.Ed25519PublicKey.from_public_bytes(raw) for node, raw in public.items()}
 
+    def knows(self, node: int) -> bool:
+        """Return whether the public key of a node is known."""
+        return node in self._public
+
     def sign(self, node: int, text: bytes) -> bytes:
         """Return 64 bytes."""
         return self._private[node].sign(text)

@@ -48,10 +48,12 @@ from wavetank.protocols.live.wire import (
     LARGEST_FRAME_BYTES,
     DatagramReader,
     DatagramWriter,
+    EndpointSigner,
     Envelope,
     HostileFrameError,
     MessageCodec,
     RunIdentity,
+    encoded,
 )
 from wavetank.protocols.network import Network
 from wavetank.rng import Draws, stream_key
@@ -214,7 +216,18 @@ def _unknown_kind(message: object, kinds: frozenset[type[Message]]) -> BadValueE
 class _Seat:
     """The place of one node: the node while it is up, and what outlives it."""
 
-    __slots__ = ("backlog", "node", "node_id", "path", "restarts", "state", "status", "timers", "wakes")
+    __slots__ = (
+        "backlog",
+        "backlog_bytes",
+        "node",
+        "node_id",
+        "path",
+        "restarts",
+        "state",
+        "status",
+        "timers",
+        "wakes",
+    )
 
     def __init__(self, node_id: int, path: Path) -> None:
         self.node_id = node_id
@@ -224,7 +237,9 @@ class _Seat:
         # "waiting" before the start, then "up", "held" (stopped for a while) or "down".
         self.status = "waiting"
         self.restarts = 0
-        self.backlog: deque[Callable[[Node], None]] = deque()
+        # What waits for the node, with its length on the wire.
+        self.backlog: deque[tuple[int, Callable[[Node], None]]] = deque()
+        self.backlog_bytes = 0
         # Timer to when it runs out, and to when the calendar looks at it next; both in rounds.
         self.timers: dict[str, float] = {}
         self.wakes: dict[str, float] = {}
@@ -290,6 +305,7 @@ class Endpoint:
         # Peers are known one by one; whoever has not said who it is waits apart from them.
         self.strangers: Strangers[Any] = Strangers()
         self.signatures = Signatures(private_keys or {}) if plan.signed else None
+        self.signer = EndpointSigner(self.signatures, self.homes) if self.signatures is not None else None
         self.client_tls: ssl.SSLContext | None = certificate.client_context() if certificate else None
         self._server_tls = certificate.server_context() if certificate else None
         self.incarnation = incarnation
@@ -576,8 +592,8 @@ class Endpoint:
         seat.status = "up"
         if seat.node is not None:
             self._receivers[seat.node_id] = seat.node.receive
-        backlog, seat.backlog = seat.backlog, deque()
-        for call in backlog:
+        backlog, seat.backlog, seat.backlog_bytes = seat.backlog, deque(), 0
+        for _, call in backlog:
             self._call(seat, call)
 
     def _end(self, seat: _Seat) -> None:
@@ -585,6 +601,7 @@ class Endpoint:
         seat.node = None
         seat.timers.clear()
         seat.backlog.clear()
+        seat.backlog_bytes = 0
         if seat.state is not None:
             # What it sent in its last reaction is on the way: then what it saved there counts as well.
             seat.state.synchronise()
@@ -595,12 +612,14 @@ class Endpoint:
         self.delivered -= 1
 
     def _kept(self, seat: _Seat, sender: int, message: Any) -> None:
-        self._keep(seat, lambda node: node.receive(sender, message))
+        length = len(encoded(self.codec, [(sender, seat.node_id, message)]))
+        self._keep(seat, lambda node: node.receive(sender, message), length)
 
-    def _keep(self, seat: _Seat, call: Callable[[Node], None]) -> None:
-        seat.backlog.append(call)
-        if len(seat.backlog) > self.queue_messages:
-            seat.backlog.popleft()
+    def _keep(self, seat: _Seat, call: Callable[[Node], None], length: int = 0) -> None:
+        seat.backlog.append((length, call))
+        seat.backlog_bytes += length
+        while len(seat.backlog) > self.queue_messages or seat.backlog_bytes > self.queue_bytes:
+            seat.backlog_bytes -= seat.backlog.popleft()[0]
             self.overflowed += 1
 
     def _call(self, seat: _Seat, call: Callable[[Node], None]) -> None:

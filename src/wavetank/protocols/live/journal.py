@@ -7,6 +7,7 @@ request; whatever happens to the launcher, no request is missing whose effect so
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,7 @@ class Journal:
                 # A launcher that was killed leaves half a line at most.
                 os.truncate(path, whole)
             self._file = path.open("ab", buffering=0)
+            self._end = whole
         except OSError as error:
             raise BadFileError("The journal cannot be opened.", given=error.strerror, where=str(path)) from error
         self._encoder = msgspec.json.Encoder(enc_hook=repr)
@@ -102,9 +104,32 @@ class Journal:
 
     def _put(self, event: _Asked | _Answered) -> None:
         try:
-            self._file.write(self._encoder.encode(event) + b"\n")
+            line = self._encoder.encode(event) + b"\n"
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+            # Text that is no Unicode, keys that JSON has not: as Python writes them.
+            line = self._encoder.encode(_writable(event)) + b"\n"
+        try:
+            # On a disk that is nearly full less is written than was given.
+            view = memoryview(line)
+            while view:
+                view = view[self._file.write(view) :]
         except OSError as error:
+            # Half a line would make the file worthless as soon as there is another line.
+            with contextlib.suppress(OSError):
+                os.truncate(self._file.fileno(), self._end)
             raise BadFileError("The journal cannot be written.", given=error.strerror, where=str(self.path)) from error
+        self._end += len(line)
+
+
+def _writable(event: _Asked | _Answered) -> _Asked | _Answered:
+    if isinstance(event, _Answered):
+        return msgspec.structs.replace(event, result=ascii(event.result))
+    texts = {name: _as_unicode(getattr(event, name)) for name in ("client", "action", "key")}
+    return msgspec.structs.replace(event, value=ascii(event.value), **texts)
+
+
+def _as_unicode(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _events(path: Path) -> Iterator[tuple[_Asked | _Answered, int]]:
@@ -133,7 +158,7 @@ def operations_of(path: Path) -> Iterator[Operation]:
             open_numbers.add(event.number)
         else:
             open_numbers.discard(event.number)
-    lanes = _Lanes()
+    lanes = Lanes()
     waiting: dict[int, _Asked] = {}
     answers: dict[int, _Answered] = {}
     for event, _ in _events(path):
@@ -146,29 +171,43 @@ def operations_of(path: Path) -> Iterator[Operation]:
             if number not in answers and number not in open_numbers:
                 break
             del waiting[number]
-            yield lanes.operation(asked, answers.pop(number, None))
+            answered = answers.pop(number, None)
+            returned = None if answered is None else answered.at
+            yield Operation(
+                process=lanes.name(asked.client, asked.at, returned),
+                action=asked.action,
+                key=asked.key,
+                value=asked.value,
+                result=None if answered is None else answered.result,
+                invoked=asked.at,
+                returned=returned,
+            )
 
 
-class _Lanes:
-    """Names for clients that ask before they were answered: each counts as several."""
+class Lanes:
+    """Names for clients that ask before they were answered: each counts as several.
+
+    What is in memory is what one client has under way at a time, not the requests that were never answered.
+    """
 
     def __init__(self) -> None:
-        self._free: dict[str, list[float]] = {}
+        # Client to its lanes that may still be used, with the time until which each is taken, and to how many it has.
+        self._open: dict[str, dict[int, float]] = {}
+        self._count: dict[str, int] = {}
 
-    def operation(self, asked: _Asked, answered: _Answered | None) -> Operation:
-        lanes = self._free.setdefault(asked.client, [])
-        lane = next((place for place, until in enumerate(lanes) if until <= asked.at), len(lanes))
-        # Who never got an answer may still be under way and asks nothing more.
-        lanes[lane : lane + 1] = [float("inf") if answered is None else answered.at]
-        return Operation(
-            process=asked.client if lane == 0 else f"{asked.client}/{lane}",
-            action=asked.action,
-            key=asked.key,
-            value=asked.value,
-            result=None if answered is None else answered.result,
-            invoked=asked.at,
-            returned=None if answered is None else answered.at,
-        )
+    def name(self, client: str, invoked: float, returned: float | None) -> str:
+        """Return who asks at a time and is answered at another one, None for never."""
+        lanes = self._open.setdefault(client, {})
+        lane = min((place for place, until in lanes.items() if until <= invoked), default=-1)
+        if lane < 0:
+            lane = self._count.get(client, 0)
+            self._count[client] = lane + 1
+        if returned is None:
+            # Who never got an answer may still be under way and asks nothing more.
+            lanes.pop(lane, None)
+        else:
+            lanes[lane] = returned
+        return client if lane == 0 else f"{client}/{lane}"
 
 
 def history_of(path: Path) -> History:

@@ -50,6 +50,8 @@ _HANDSHAKE_S = 10.0
 _MOST_REVIVALS = 10
 # How long a run that has ended waits for processes that are just coming back.
 _LATE_S = 10.0
+# Of requests that a process has not taken yet; what comes on top is as lost as what is said to one that is away.
+_UNSENT_BYTES = 4 * 2**20
 _ENDED_EARLY = "A process of the cluster ended."
 
 log = logging.getLogger("wavetank.cluster")
@@ -190,6 +192,7 @@ class ProcessCluster(Cluster):
         **options: Any,
     ) -> None:
         super().__init__(algorithm, size, processes=len(hosts) or processes, **options)
+        self._hosts = tuple(hosts)
         if type(algorithm).__module__ == "__main__":
             raise BadValueError(
                 "Other processes cannot import an algorithm that is defined in the program that was started.",
@@ -198,7 +201,6 @@ class ProcessCluster(Cluster):
             )
         if len(set(hosts)) != len(hosts):
             raise BadValueError("Every host joins under a name of its own.", given=", ".join(hosts), where="--hosts")
-        self._hosts = tuple(hosts)
         self._control_address = control_address
         self._join_timeout_s = join_timeout_s
         self._announce = told
@@ -422,6 +424,8 @@ class ProcessCluster(Cluster):
                 ports={place: base + place for place in places} if base else {},
                 sign=self.settings.sign,
                 certificate=certificate,
+                begun=self.run.runs > 1 or process.incarnation > 0,
+                hosts=list(self._hosts),
             )
         )
 
@@ -594,8 +598,13 @@ class ProcessCluster(Cluster):
     def _pass_on(self, node: int, number: int, command: Any) -> None:
         process = self._process(node)
         # One that is away hears nothing; its clients ask again.
-        if process.status == "up":
-            process.say(control.Ask(node, number, self.codec.encode(command)))
+        if process.status != "up" or process.connection is None:
+            return
+        if process.connection.unsent_bytes > _UNSENT_BYTES:
+            # One that is stopped hears nothing either.
+            self.run.unheard += 1
+            return
+        process.say(control.Ask(node, number, self.codec.encode(command)))
 
     async def kill(self, node: int) -> None:
         """Kill the process of a node with SIGKILL."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from wavetank.protocols.live.strangers import Strangers, address_of
 from wavetank.protocols.live.wire import (
+    BATCH_MESSAGES,
     LARGEST_GREETING_BYTES,
     VERSION,
     Challenge,
@@ -31,6 +32,7 @@ from wavetank.protocols.live.wire import (
     Hello,
     HostileFrameError,
     Refusal,
+    UnknownKeyError,
     UnsendableError,
     Welcome,
     encoded,
@@ -47,7 +49,7 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _UNWRITTEN_BYTES = 2**20
 # Messages taken from a queue at once: between two turns the socket can say that it is full.
-_TAKEN = 8192
+_TAKEN = BATCH_MESSAGES
 
 
 class Link(ABC):
@@ -139,7 +141,8 @@ class Link(ABC):
 
     def _write(self, batch: list[Envelope]) -> None:
         try:
-            self._encode_and_write(batch)
+            written = self._encode_and_write(batch)
+            self.queue.extendleft(reversed(batch[written:]))
         except UnsendableError as error:
             culprit = error.envelope
             self.endpoint.fail(culprit[0], error)
@@ -148,8 +151,8 @@ class Link(ABC):
             )
 
     @abstractmethod
-    def _encode_and_write(self, batch: list[Envelope]) -> None:
-        """Put a batch on the wire."""
+    def _encode_and_write(self, batch: list[Envelope]) -> int:
+        """Put the first messages of a batch on the wire; return how many."""
 
 
 class StreamLink(Link):
@@ -231,10 +234,14 @@ class StreamLink(Link):
                 await asyncio.wait_for(self._moved.wait(), pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _encode_and_write(self, batch: list[Envelope]) -> None:
+    def _encode_and_write(self, batch: list[Envelope]) -> int:
         current = self._current
-        if current is not None and current.writer is not None:
-            current.transport.write(b"".join(current.writer.frames(batch)))
+        if current is None or current.writer is None:
+            return len(batch)
+        # Not all at once: what the socket does not take would wait in a buffer that has no limit.
+        frames, count = current.writer.filled(batch, _UNWRITTEN_BYTES)
+        current.transport.write(b"".join(frames))
+        return count
 
 
 class _Outgoing(asyncio.Protocol):
@@ -273,16 +280,26 @@ class _Outgoing(asyncio.Protocol):
             endpoint.count_hostile(error, f"endpoint {self.link.target}")
             self.error = f"whoever listens there is not endpoint {self.link.target} of this run ({error})"
             self.drop()
+        except UnknownKeyError:
+            self.error = f"the key of endpoint {self.link.target} is not known yet"
+            self.drop()
 
     def _heard(self, words: Challenge | Hello | Welcome | Refusal) -> None:
         endpoint = self.link.endpoint
         identity = endpoint.identity
         if isinstance(words, Challenge) and not self._challenge:
             self._challenge = words.nonce
-            hello = identity.hello(endpoint.number, words, self._nonce, target=self.link.target)
+            hello = identity.hello(endpoint.number, words, self._nonce, target=self.link.target, signer=endpoint.signer)
             self.transport.write(greeting(hello))
         elif isinstance(words, Welcome) and self._challenge and self.writer is None:
-            identity.check_welcome(words, endpoint.number, self._challenge, self._nonce, target=self.link.target)
+            identity.check_welcome(
+                words,
+                endpoint.number,
+                self._challenge,
+                self._nonce,
+                target=self.link.target,
+                signer=endpoint.signer,
+            )
             if self._deadline is not None:
                 self._deadline.cancel()
             session = identity.session(endpoint.number, self._challenge, self._nonce, target=self.link.target)
@@ -373,13 +390,18 @@ class Incoming(asyncio.Protocol):
                     deliver(reader.batch(frame))
         except HostileFrameError as error:
             self._refuse(error)
+        except UnknownKeyError:
+            # Its peer tries again; it has done nothing wrong.
+            self.transport.write(greeting(Refusal("early")))
+            self.close()
 
     def _introduced(self, frame: bytes) -> None:
         endpoint = self._endpoint
         hello = read_greeting(frame)
         if not isinstance(hello, Hello):
             raise HostileFrameError("garbage", f"{type(hello).__name__} in place of a hello")
-        endpoint.identity.check_hello(hello, self._nonce, target=endpoint.number)
+        # Before anything is changed: without it one process of the run could take the place of another.
+        endpoint.identity.check_hello(hello, self._nonce, target=endpoint.number, signer=endpoint.signer)
         senders = endpoint.homes.get(hello.endpoint)
         if senders is None:
             raise HostileFrameError("wrong-sender", f"endpoint {hello.endpoint}")
@@ -395,7 +417,8 @@ class Incoming(asyncio.Protocol):
             self._deadline.cancel()
         endpoint.strangers.leave(self)
         endpoint.replace_incoming(self._peer, self)
-        self.transport.write(greeting(endpoint.identity.welcome(hello, self._nonce, target=endpoint.number)))
+        welcome = endpoint.identity.welcome(hello, self._nonce, target=endpoint.number, signer=endpoint.signer)
+        self.transport.write(greeting(welcome))
 
     def crowded_out(self) -> None:
         """Make room for another stranger."""
@@ -556,13 +579,14 @@ class DatagramLink(Link):
     async def close(self) -> None:
         """Nothing is kept open for one link."""
 
-    def _encode_and_write(self, batch: list[Envelope]) -> None:
+    def _encode_and_write(self, batch: list[Envelope]) -> int:
         endpoint = self.endpoint
         if endpoint.port is None or endpoint.datagram_writer is None:
-            return
+            return len(batch)
         incarnation = endpoint.incarnations.get(self.target, 0)
         for datagram in endpoint.datagram_writer.datagrams(batch, incarnation, target=self.target):
             endpoint.port.transport.sendto(datagram, self._address)
+        return len(batch)
 
 
 class DatagramPort(asyncio.DatagramProtocol):

@@ -29,7 +29,9 @@ from wavetank.protocols.faults import FaultyNode, attach
 from wavetank.protocols.interfaces import Algorithm, Node
 from wavetank.protocols.live import control
 from wavetank.protocols.live.credentials import Certificate, signing_key
+from wavetank.protocols.live.durable import DurableState
 from wavetank.protocols.live.endpoint import Endpoint, EndpointPlan, Output
+from wavetank.protocols.live.folder import claim_on_host, manifest_of, write_manifest
 from wavetank.protocols.live.loops import fastest_loop
 from wavetank.protocols.live.values import ValueCodec, codec_of_module, state_of
 from wavetank.protocols.live.wire import RunIdentity
@@ -109,6 +111,8 @@ class NodeProcess:
         faults = self._codec.decode(assign.faults)
         folder = Path(assign.folder) if self._joined_folder is None else self._joined_folder / assign.run
         ours = sorted(node for place in assign.endpoints for node in assign.homes[place])
+        if self._joined_folder is not None:
+            self._claim(folder, assign, algorithm, ours)
         keys = {node: signing_key(folder / f"node-{node}.key") for node in ours} if assign.sign else {}
         plan = EndpointPlan(
             identity=RunIdentity(run=assign.run, secret=self._token.derived("run", assign.run), size=assign.size),
@@ -144,6 +148,22 @@ class NodeProcess:
             self._endpoints[place] = endpoint
             addresses[place] = await endpoint.listen(host, assign.ports.get(place, 0))
         self._connection.say(control.Listening(addresses, {node: pair[1] for node, pair in keys.items()}))
+
+    def _claim(self, folder: Path, assign: control.Assign, algorithm: Algorithm, ours: list[int]) -> None:
+        """Find that a host that joined has what its nodes saved, and write down what a later run needs."""
+        names = [f"node-{node}.state" for node in ours] + [f"node-{node}.key" for node in ours if assign.sign]
+        hosts = tuple(assign.hosts)
+        expected = tuple(sorted(names)) if assign.begun else ()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        claim_on_host(folder, manifest_of(algorithm, assign.run, assign.size, len(hosts), hosts, expected))
+        for node in ours:
+            path = folder / f"node-{node}.state"
+            # Made now, since a file that is made at the first vote could not be missed before it.
+            if not path.exists():
+                DurableState(path, node, self._codec).close()
+            if assign.sign:
+                signing_key(folder / f"node-{node}.key")
+        write_manifest(folder, manifest_of(algorithm, assign.run, assign.size, len(hosts), hosts), listed=True)
 
     def _algorithm(self, assign: control.Assign) -> Algorithm:
         if self._joined_folder is not None:

@@ -36,7 +36,7 @@ from wavetank.errors import BadValueError
 from wavetank.protocols.interfaces import Message
 from wavetank.protocols.live.credentials import Signatures
 
-VERSION = 2
+VERSION = 3
 LARGEST_FRAME_BYTES = 2**20
 LARGEST_GREETING_BYTES = 1024
 LARGEST_DATAGRAM_BYTES = 65_507
@@ -262,12 +262,14 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=True):
     size: int
     nonce: bytes
     proof: bytes
+    signature: bytes = b""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Proof of who was connected to; frames may follow."""
 
     proof: bytes
+    signature: bytes = b""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -299,6 +301,39 @@ def read_greeting(body: bytes) -> Challenge | Hello | Welcome | Refusal:
 def fresh_nonce() -> bytes:
     """Return 16 bytes that were never seen before."""
     return secrets.token_bytes(_NONCE_BYTES)
+
+
+class EndpointSigner:
+    """Signs handshakes for an endpoint with the key of its first node, and checks those of others.
+
+    Parameters
+    ----------
+    signatures : Signatures
+    homes : mapping
+        Endpoint to the nodes that live there.
+    """
+
+    def __init__(self, signatures: Signatures, homes: typing.Mapping[int, frozenset[int]]) -> None:
+        self._signatures = signatures
+        self._homes = homes
+
+    def sign(self, endpoint: int, proof: bytes) -> bytes:
+        """Return the signature of an endpoint under a proof that was made for one connection."""
+        return self._signatures.sign(min(self._homes[endpoint]), b"wavetank handshake" + proof)
+
+    def check(self, endpoint: int, signature: bytes, proof: bytes) -> None:
+        """Raise HostileFrameError unless the endpoint signed the proof, UnknownKeyError while its key is not known."""
+        nodes = self._homes.get(endpoint)
+        if not nodes:
+            raise HostileFrameError("wrong-sender", f"endpoint {endpoint}")
+        if not self._signatures.knows(min(nodes)):
+            raise UnknownKeyError
+        if not self._signatures.valid(min(nodes), signature, b"wavetank handshake" + proof):
+            raise HostileFrameError("forged", f"signature of endpoint {endpoint}")
+
+
+class UnknownKeyError(Exception):
+    """A peer was faster than the launcher, which tells everybody the keys of all: it will come again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,13 +376,19 @@ class RunIdentity:
         text = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
         return hmac.digest(self.secret, text, "sha256")
 
-    def hello(self, endpoint: int, challenge: Challenge, nonce: bytes, *, target: int) -> Hello:
-        """Return the answer to a challenge."""
+    def hello(
+        self, endpoint: int, challenge: Challenge, nonce: bytes, *, target: int, signer: EndpointSigner | None = None
+    ) -> Hello:
+        """Return the answer to a challenge; with a signer it is signed."""
         proof = self.proof("hello", endpoint, challenge.nonce, nonce, target=target)
-        return Hello(VERSION, self.run, endpoint, self.size, nonce, proof)
+        signature = b"" if signer is None else signer.sign(endpoint, proof)
+        return Hello(VERSION, self.run, endpoint, self.size, nonce, proof, signature)
 
-    def check_hello(self, hello: Hello, challenge: bytes, *, target: int) -> None:
-        """Raise HostileFrameError unless the hello belongs to this run and target and answers this challenge."""
+    def check_hello(self, hello: Hello, challenge: bytes, *, target: int, signer: EndpointSigner | None = None) -> None:
+        """Raise HostileFrameError unless the hello belongs to this run and target and answers this challenge.
+
+        With a signer it must be signed by who it says it is: every process of a run knows the secret.
+        """
         if (hello.run, hello.size) != (self.run, self.size):
             raise HostileFrameError("wrong-run", f"run {hello.run[:64]!r} of {hello.size} nodes")
         if len(hello.nonce) != _NONCE_BYTES:
@@ -355,16 +396,30 @@ class RunIdentity:
         proof = self.proof("hello", hello.endpoint, challenge, hello.nonce, target=target)
         if not hmac.compare_digest(proof, hello.proof):
             raise HostileFrameError("forged", "hello")
+        if signer is not None:
+            signer.check(hello.endpoint, hello.signature, proof)
 
-    def welcome(self, hello: Hello, challenge: bytes, *, target: int) -> Welcome:
-        """Return the answer to a hello."""
-        return Welcome(self.proof("welcome", hello.endpoint, challenge, hello.nonce, target=target))
+    def welcome(self, hello: Hello, challenge: bytes, *, target: int, signer: EndpointSigner | None = None) -> Welcome:
+        """Return the answer to a hello; with a signer it is signed."""
+        proof = self.proof("welcome", hello.endpoint, challenge, hello.nonce, target=target)
+        return Welcome(proof, b"" if signer is None else signer.sign(target, proof))
 
-    def check_welcome(self, welcome: Welcome, endpoint: int, challenge: bytes, nonce: bytes, *, target: int) -> None:
+    def check_welcome(
+        self,
+        welcome: Welcome,
+        endpoint: int,
+        challenge: bytes,
+        nonce: bytes,
+        *,
+        target: int,
+        signer: EndpointSigner | None = None,
+    ) -> None:
         """Raise HostileFrameError unless the other end knows the secret, too, and is the target."""
         expected = self.proof("welcome", endpoint, challenge, nonce, target=target)
         if not hmac.compare_digest(expected, welcome.proof):
             raise HostileFrameError("forged", "welcome")
+        if signer is not None:
+            signer.check(target, welcome.signature, expected)
 
     def session(self, endpoint: int, challenge: bytes, nonce: bytes, *, target: int) -> bytes:
         """Return the key of the frames of one connection."""
@@ -417,6 +472,7 @@ class FrameWriter:
         self._limit = limit
         self._signatures = signatures
         self._count = 0
+        self._fits = BATCH_MESSAGES
 
     def frames(self, batch: Sequence[Envelope]) -> list[bytes]:
         """Return a batch as parts of frames, to be written one after another.
@@ -434,6 +490,32 @@ class FrameWriter:
         except UnsendableError:
             self._count = before
             raise
+
+    def filled(self, batch: Sequence[Envelope], most_bytes: int) -> tuple[list[bytes], int]:
+        """Return the first messages of a batch as :meth:`frames` does, and how many they are.
+
+        Parameters
+        ----------
+        batch : sequence of (int, int, Message)
+        most_bytes : int
+            Of all frames together; a message that is longer comes alone.
+
+        Raises
+        ------
+        UnsendableError
+            As :meth:`frames` does.
+        """
+        count = min(len(batch), self._fits)
+        while True:
+            before = self._count
+            parts = self.frames(batch[:count])
+            length = sum(map(len, parts))
+            if length <= most_bytes or count == 1:
+                # The next messages are likely to be as long.
+                self._fits = min(2 * count, BATCH_MESSAGES) if 2 * length <= most_bytes else count
+                return parts, count
+            self._count = before
+            count = max(count * most_bytes // (2 * length), 1)
 
     def _split(self, batch: Sequence[Envelope], signer: int) -> list[bytes]:
         if len(batch) > BATCH_MESSAGES:

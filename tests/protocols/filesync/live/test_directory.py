@@ -126,6 +126,24 @@ def test_links_are_not_followed_out_of_the_tree(tree: DirectoryTree, tmp_path: P
     assert (outside / "secret").read_bytes() == b"secret"
 
 
+@pytest.mark.parametrize("which", ["", "staging", "displaced", "rescued", module._MARK, module.NOTICES])
+def test_a_tree_that_brings_links_in_the_engines_own_folder_is_refused(tmp_path: Path, which: str) -> None:
+    """A tree that was downloaded must not have files outside of it moved, made or opened to others."""
+    outside = tmp_path / "documents"
+    outside.mkdir(mode=0o755)
+    (outside / "thesis.txt").write_text("years of work")
+    root = tmp_path / "downloaded"
+    (root / PRIVATE if which else root).mkdir(parents=True)
+    target = tmp_path / "made" if which in (module._MARK, module.NOTICES) else outside
+    (root / PRIVATE / which if which else root / PRIVATE).symlink_to(target)
+    with pytest.raises(TreeError, match="A link stands where") as caught:
+        DirectoryTree(root)
+    assert PRIVATE in caught.value.given
+    assert sorted(path.name for path in outside.rglob("*")) == ["thesis.txt"]
+    assert outside.stat().st_mode & 0o777 == 0o755
+    assert not (tmp_path / "made").exists()
+
+
 def test_names_that_are_not_utf8_stay_where_they_are_and_are_told(tree: DirectoryTree) -> None:
     name = os.fsencode(tree.root) + b"/caf\xe9"
     with open(name, "wb") as file:  # noqa: PTH123

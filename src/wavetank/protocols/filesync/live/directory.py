@@ -78,7 +78,9 @@ class DirectoryTree:
             if not root.is_dir() or root.is_symlink():
                 raise TreeError("The directory to synchronise is not there.", given=str(root), hint="make it first")
             # Whatever is on its way through here may be private, and so may its name.
-            private.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                private.mkdir(mode=0o700)
+            _refuse_links(private)
             private.chmod(0o700)
             for name in (_STAGING, _RESCUED, _DISPLACED):
                 (private / name).mkdir(mode=0o700, exist_ok=True)
@@ -465,6 +467,21 @@ class DirectoryTree:
 def _raised(error: OSError) -> None:
     # A folder that cannot be read must not be taken for an empty one.
     raise error
+
+
+def _refuse_links(private: Path) -> None:
+    """Raise TreeError when the engine's own folder, or something in it, is a link.
+
+    A tree that came from elsewhere may bring the folder along; through a link in it files outside of the tree would be
+    moved and changed.
+    """
+    for each in [private, *(private.iterdir() if not private.is_symlink() else ())]:
+        if each.is_symlink():
+            raise TreeError(
+                "A link stands where the synchronisation keeps its own files.",
+                given=str(each),
+                hint="remove it; the engine makes the folder anew",
+            )
 
 
 def _mode_at(folder: int | None, name: str | Path) -> int | None:

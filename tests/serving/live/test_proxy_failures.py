@@ -107,7 +107,8 @@ class TestSentAgain:
         async def main() -> None:
             async with live.backends(3, models=("m", "adapter")) as servers:
                 servers[2].models = ("m",)
-                async with live.routing(*servers, probe_every_s=60.0, eject_after=3, eject_s=50.0) as router:
+                settings = {"probe_every_s": 60.0, "eject_after": 3, "eject_share": 1.0, "eject_s": 50.0}
+                async with live.routing(*servers, **settings) as router:
                     for server in servers[1:]:
                         server.behaviour = dies
                         for _ in range(3):

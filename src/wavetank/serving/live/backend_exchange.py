@@ -162,6 +162,11 @@ class BackendExchange:
         """Whether nothing but the end of the connection marks the end of the answer."""
         return self._until_close
 
+    @property
+    def ends_connection(self) -> bool:
+        """Whether the connection ends with this answer, by what its head announced or what happened since."""
+        return not self._keep
+
     def finished(self) -> bool:
         """Say whether the connection may carry another exchange, as far as this one knows.
 

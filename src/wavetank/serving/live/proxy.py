@@ -95,6 +95,8 @@ _FAILS = {
 }  # fmt: skip
 # A used connection that ends within this time, without a byte, was most likely closed by the backend while it was idle.
 STALE_WITHIN_S = 1.0
+# What a server says that ends an idle connection; the request that met it on its way was not read.
+_WAITED_TOO_LONG = 408
 # How often a request may be sent out, connections that died without a byte counted: work may be done twice, not more.
 _MOST_SENT = 2
 # An answer that is no event stream is held back until it is complete, up to this size: till then it can be retried.
@@ -529,7 +531,7 @@ class Proxy:
         try:
             exchange = self._send(connection, message, prompt)
             try:
-                status = await _answered(request, connection)
+                status = await _answered(request, connection, sent_s)
             except BackendError as error:
                 if not self._was_stale(request, connection, error, time.monotonic() - sent_s):
                     raise
@@ -537,7 +539,7 @@ class Proxy:
                 connection.close()
                 connection = await pool.fresh()
                 exchange = self._send(connection, message, prompt)
-                status = await _answered(request, connection)
+                status = await _answered(request, connection, sent_s)
             piece = await connection.read()
             first_s = time.monotonic()
             times_s = (sent_s - waited_s, first_s)
@@ -825,10 +827,14 @@ def _reset(transport: asyncio.Transport | None) -> None:
     transport.abort()
 
 
-async def _answered(request: _Request, connection: BackendConnection) -> int:
-    """Wait for the status of an answer; a connection that dies without a byte is counted."""
+async def _answered(request: _Request, connection: BackendConnection, sent_s: float) -> int:
+    """Wait for the status of an answer; a connection that dies without a byte, or had ended before, is counted."""
     try:
-        return await connection.answer()
+        status = await connection.answer()
+        early = connection.exchanges > 1 and time.monotonic() - sent_s <= STALE_WITHIN_S
+        if status == _WAITED_TOO_LONG and connection.exchange.ends_connection and early:
+            raise BackendError("died", "The backend had waited too long for a request.", untouched=True)
+        return status
     except BackendError as error:
         request.deaths += error.untouched
         raise

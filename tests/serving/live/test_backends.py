@@ -6,7 +6,7 @@ import pytest
 
 from wavetank.errors import BadValueError
 from wavetank.serving.live.backend_connection import ConnectionPool
-from wavetank.serving.live.backends import Backend, split_url
+from wavetank.serving.live.backends import Backend, Failure, room_to_eject, split_url
 from wavetank.serving.live.view import PrefixMemory, WorkerAccount
 
 
@@ -94,6 +94,40 @@ def test_an_answer_ends_the_row() -> None:
     for _ in range(10):
         assert not one.failed(0.0)
         one.succeeded()
+
+
+def test_error_answers_eject_after_a_row_of_their_own_and_anew_each_time() -> None:
+    one = backend(eject_after=2, eject_after_answers=4, eject_s=1.0)
+    for now in (0.0, 10.0):
+        assert [one.failed(now, Failure.ANSWERED) for _ in range(4)] == [False, False, False, True]
+    # A connection that breaks behind an ejection is another thing.
+    assert one.failed(20.0, Failure.BROKEN)
+    one.succeeded()
+    assert [one.failed(40.0, failure) for failure in (Failure.ANSWERED, Failure.BROKEN) * 2] == [False] * 3 + [True]
+
+
+def test_without_room_only_refused_connections_eject_and_all_count() -> None:
+    one = backend(eject_after=3, eject_after_answers=3)
+    assert not any(one.failed(0.0, failure, room=False) for failure in (Failure.BROKEN, Failure.ANSWERED) * 5)
+    assert one.routable(0.0)
+    assert one.failed(0.0, Failure.BROKEN)
+    other = backend(eject_after=2)
+    assert [other.failed(0.0, Failure.REFUSED, room=False) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "share", "most"),
+    [(1, 0, 1.0, 0), (1, 3, 1.0, 0), (2, 0, 0.25, 1), (4, 0, 0.25, 1), (8, 0, 0.25, 2), (8, 4, 0.5, 4), (8, 0, 0.0, 0),
+     (3, 0, 1.0, 3)],
+)  # fmt: skip
+def test_the_share_that_may_be_out_is_of_those_that_are_up(up: int, down: int, share: float, most: int) -> None:
+    all_of_them = [backend(eject_after=1, fall=1) for _ in range(up + down)]
+    for each in all_of_them[:down]:
+        each.probed(False)
+    ejected = 0
+    for each in all_of_them[down:]:
+        ejected += each.failed(0.0, room=room_to_eject(all_of_them, share, 0.0))
+    assert ejected == most
 
 
 def test_late_failures_of_an_ejection_do_not_lengthen_it() -> None:

@@ -74,6 +74,26 @@ class TestSentAgain:
 
         live.run(main())
 
+    @pytest.mark.parametrize(("close", "warm", "on_each"), [(True, True, 2), (False, True, 1), (True, False, 1)])
+    def test_the_408_of_an_idle_connection_that_ends_is_nobodys_answer(
+        self, live: Any, close: bool, warm: bool, on_each: int
+    ) -> None:
+        async def timed_out(backend: Any, asked: Any, writer: Any) -> None:
+            backend.behaviour = live.well_behaved
+            writer.write(live.head(408, "text/plain", 0, "Connection: close\r\n" if close else ""))
+
+        async def main() -> None:
+            async with live.backends(1) as [server]:
+                async with live.routing(server, keep_alive_s=4.0 if warm else 0.0) as router:
+                    if warm:
+                        await warmed_up(live, router, [server])
+                    server.behaviour = timed_out
+                    await asked_once(live, router, 200 if on_each == 2 else 408)
+                    assert len(server.asked) == on_each
+                    assert router.backends[0]._failures == 0
+
+        live.run(main())
+
     def test_a_503_is_passed_on_beside_a_death(self, live: Any) -> None:
         async def busy(backend: Any, asked: Any, writer: Any) -> None:
             writer.write(live.head(503, "application/json", 2) + b"{}")
@@ -107,7 +127,8 @@ class TestSentAgain:
         async def main() -> None:
             async with live.backends(3, models=("m", "adapter")) as servers:
                 servers[2].models = ("m",)
-                async with live.routing(*servers, probe_every_s=60.0, eject_after=3, eject_s=50.0) as router:
+                settings = {"probe_every_s": 60.0, "eject_after": 3, "eject_share": 1.0, "eject_s": 50.0}
+                async with live.routing(*servers, **settings) as router:
                     for server in servers[1:]:
                         server.behaviour = dies
                         for _ in range(3):

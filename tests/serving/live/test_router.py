@@ -65,7 +65,10 @@ class TestBackends:
             writer.write(live.head(500, "application/json", 2) + b"{}")
 
         async def main() -> None:
-            async with live.backends(2) as servers, live.routing(*servers, eject_after=3, eject_s=0.3) as router:
+            async with (
+                live.backends(2) as servers,
+                live.routing(*servers, eject_after_answers=3, eject_s=0.3) as router,
+            ):
                 servers[0].behaviour = storm
                 async with aiohttp.ClientSession(router.address) as client:
                     statuses = []

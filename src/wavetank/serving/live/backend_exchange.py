@@ -47,7 +47,7 @@ class BackendError(Exception):
     Attributes
     ----------
     reason : str
-        ``connect``, ``died``, ``protocol``, ``first_byte``, ``idle`` or ``too_long``.
+        ``connect``, ``died``, ``protocol``, ``body``, ``first_byte``, ``idle`` or ``too_long``.
     untouched : bool
         Whether the request was never sent, or its connection died before a byte of an answer came, though not before
         the backend can have worked on it.
@@ -136,6 +136,7 @@ class BackendExchange:
         self._pieces: list[bytes] = []
         self._keep = True
         self._end_taken = False
+        self._until_close = False
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.error: BackendError | None = None
@@ -159,7 +160,12 @@ class BackendExchange:
     @property
     def ends_with_connection(self) -> bool:
         """Whether nothing but the end of the connection marks the end of the answer."""
-        return not any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        return self._until_close
+
+    @property
+    def ends_connection(self) -> bool:
+        """Whether the connection ends with this answer, by what its head announced or what happened since."""
+        return not self._keep
 
     def finished(self) -> bool:
         """Say whether the connection may carry another exchange, as far as this one knows.
@@ -303,6 +309,7 @@ class BackendExchange:
             self._state = LENGTH if self._left else DONE
         else:
             self._state = UNTIL_CLOSE
+            self._until_close = True
 
     def _read_chunks(self, data: bytes) -> None:
         # llhttp passes over empty lines behind a message and does not say where the message ended.  Chunked coding

@@ -4,18 +4,27 @@ A backend is in the rotation while its probes succeed and it is not ejected.  Pr
 bring it in and ``fall`` failures to take it out; failed requests (passive) eject it for a time that doubles with every
 ejection in a row, with a jitter so that several routers do not return at once.
 
-Source: outlier ejection as in Envoy's; exponential back-off with jitter.
+What a failure says depends on its kind (:class:`Failure`).  No client can make a backend refuse connections, so these
+eject without a limit.  A connection that broke, and still more an error answer, may be the doing of a request that
+every backend fails at: they eject at most a share of the backends at once (:func:`room_to_eject`), error answers only
+after a longer row, and only broken connections eject again at the first failure behind an ejection.
+
+Source: outlier ejection as in Envoy's (rows of failures, answers apart from connections, ``max_ejection_percent``);
+exponential back-off with jitter.
 
 Differs from the source:
 
 1. The jitter comes from a seeded stream, so that a run can be repeated.
 2. A backend that probes saw die and come back is trusted at once: it is a new process.
+3. Refused connections do not count against the share.
 """
 
 from __future__ import annotations
 
+import enum
 import ipaddress
 import re
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -71,6 +80,14 @@ def _is_host(host: str) -> bool:
     return True
 
 
+class Failure(enum.Enum):
+    """How a request failed, by what it says about the backend."""
+
+    REFUSED = "no connection was made: no request's doing"
+    BROKEN = "the connection ended, or what came was no HTTP"
+    ANSWERED = "an answer came: 500, 502, 503, or a body that is not what its head says"
+
+
 class Backend:
     """One OpenAI-compatible server.
 
@@ -83,7 +100,9 @@ class Backend:
     rise, fall : int
         Probes in a row that bring it in, or take it out.
     eject_after : int
-        Failed requests in a row that eject it.
+        Refused or broken connections in a row that eject it.
+    eject_after_answers : int
+        Error answers in a row that eject it.
     eject_s, eject_most_s : float
         First and longest ejection, in s.
     seed : int
@@ -108,6 +127,7 @@ class Backend:
         rise: int = 2,
         fall: int = 3,
         eject_after: int = 5,
+        eject_after_answers: int = 5,
         eject_s: float = 1.0,
         eject_most_s: float = 30.0,
         seed: int = 0,
@@ -121,11 +141,12 @@ class Backend:
         self.up = False
         self._probed = False
         self._rise, self._fall = rise, fall
-        self._eject_after, self._eject_s, self._eject_most_s = eject_after, eject_s, eject_most_s
+        self._eject_after, self._eject_after_answers = eject_after, eject_after_answers
+        self._eject_s, self._eject_most_s = eject_s, eject_most_s
         self._jitter = stream(seed, "ejection", self.name)
         self._successes = 0
         self._misses = 0
-        self._failures = 0
+        self._failures = self._errors = 0
         self._ejections = 0
         self._ejected_until_s = -np.inf
         self.host_header = self.name.encode()
@@ -149,7 +170,7 @@ class Backend:
             self.up = alive
         elif not self.up and self._successes >= self._rise:
             self.up = True
-            self._failures = self._ejections = 0
+            self._failures = self._errors = self._ejections = 0
             self._ejected_until_s = -np.inf
             # Another process: it holds nothing that was sent to the one before.
             self.account.prefixes.clear()
@@ -157,22 +178,54 @@ class Backend:
             self.up = False
         return self.up != before
 
+    def serves(self, model: str | None) -> bool:
+        """Say whether it serves a model, as far as is known: before its list is, it may serve any."""
+        return not self.models or model in self.models
+
     def succeeded(self) -> None:
         """Take in a request that was answered."""
-        self._failures = 0
+        self._failures = self._errors = 0
         self._ejections = 0
 
-    def failed(self, now_s: float) -> bool:
+    def failed(self, now_s: float, failure: Failure = Failure.BROKEN, *, room: bool = True) -> bool:
         """Take in a request that failed; returns whether the backend is ejected for it.
 
-        After an ejection the first failure ejects again, for twice the time.
+        After an ejection the first failure of a connection ejects again, for twice the time.
+
+        Parameters
+        ----------
+        now_s : float
+        failure : Failure
+        room : bool
+            Whether one more backend may be ejected for what may be a request's doing; the failure counts either way.
         """
-        self._failures += 1
-        if now_s < self._ejected_until_s or (self._failures < self._eject_after and not self._ejections):
+        if failure is Failure.ANSWERED:
+            self._errors += 1
+            due = self._errors >= self._eject_after_answers
+        else:
+            self._failures += 1
+            due = self._failures >= self._eject_after or self._ejections > 0
+        if not due or now_s < self._ejected_until_s or not (room or failure is Failure.REFUSED):
             return False
         # Doublings beyond 30 are beyond every longest time.
         pause_s = min(self._eject_s * 2.0 ** min(self._ejections, 30), self._eject_most_s)
         self._ejected_until_s = now_s + pause_s * (1.0 + 0.25 * float(self._jitter.random()))
         self._ejections += 1
-        self._failures = 0
+        self._failures = self._errors = 0
         return True
+
+
+def room_to_eject(backends: Iterable[Backend], share: float, now_s: float) -> bool:
+    """Say whether one more backend may be ejected for what may be the doing of the requests.
+
+    Parameters
+    ----------
+    backends : iterable of Backend
+        All of them; those whose probes fail do not count.
+    share : float
+        Of the backends that may be out at once.  One may be where there are two or more, and a lone one never.
+    now_s : float
+    """
+    up = [backend for backend in backends if backend.up]
+    out = sum(not backend.routable(now_s) for backend in up)
+    return len(up) > 1 and share > 0.0 and out < max(int(share * len(up)), 1)

@@ -100,8 +100,16 @@ class RouterSettings:
     fall: int = setting(3, says="bad probes in a row that take a backend out", low=1, high=100)
     models_every_s: float = setting(30.0, unit="s", says="how often models are listed", low=0.1, high=86_400.0)
     eject_after: int = setting(
-        3, says="failures in a row (connection, protocol, 500, 502, 503; no time-out) that take a backend out a while",
+        3, says="connections in a row that were refused, broke or brought no HTTP and take a backend out a while",
         low=1, high=10_000,
+    )  # fmt: skip
+    eject_after_answers: int = setting(
+        5, says="error answers in a row (500, 502, 503; no time-out) that take a backend out a while",
+        low=1, high=10_000,
+    )  # fmt: skip
+    eject_share: float = setting(
+        0.25, says="of the backends that may be out at once for errors a request can provoke; at least one of several",
+        low=0.0, high=1.0,
     )  # fmt: skip
     eject_s: float = setting(1.0, unit="s", says="for how long, at first; doubles", low=0.001, high=3600.0)
     eject_most_s: float = setting(30.0, unit="s", says="for how long, at most", low=0.001, high=86_400.0)

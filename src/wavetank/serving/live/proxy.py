@@ -1,7 +1,9 @@
 """The HTTP side of the router: takes OpenAI requests, asks the dispatcher where they go, passes the answers through.
 
 Bodies are forwarded byte for byte.  A streamed answer goes on piece by piece as it comes, and a client that reads
-slowly slows its backend down.  A client that leaves takes its request at the backend with it at once.
+slowly slows its backend down.  A client that leaves takes its request at the backend with it at once; one that ends
+its side of the connection before it has its answer counts as having left, as with nginx and Envoy: TCP shows a client
+that wants to read on and one that is gone by the same sign, and a backend should compute for neither an hour in vain.
 
 A request is sent again only while no byte of an answer has come.  A refused connection and a 503 cost a backend
 nothing: the next one is asked.  A connection that died without a byte may have had its request worked on: the request
@@ -49,7 +51,7 @@ except ImportError:
 
 from wavetank.serving.live.backend_connection import BackendConnection
 from wavetank.serving.live.backend_exchange import BackendError, BackendExchange
-from wavetank.serving.live.backends import Backend
+from wavetank.serving.live.backends import Backend, Failure
 from wavetank.serving.live.configuration import RouterSettings
 from wavetank.serving.live.dispatcher import Dispatcher, NoBackendError, PoolFullError, PoolTimeoutError
 from wavetank.serving.live.metrics import CONTENT_TYPE, RouterMetrics
@@ -85,12 +87,16 @@ _NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"server", b"x-request-id"}
 
 # What a server answers that has not taken the request on: another one may.
 _NOT_TAKEN = 503
-# Answers that say something about the backend and not about the request.
+# Answers that may say something about the backend, or about the request.
 _BACKEND_IS_ILL = frozenset((500, 502, 503))
 # Failures that say something about the backend: a slow one may be as it should be, and a long answer is the request's.
-_FAILS = frozenset(("connect", "died", "protocol"))
+_FAILS = {
+    "connect": Failure.REFUSED, "died": Failure.BROKEN, "protocol": Failure.BROKEN, "body": Failure.ANSWERED,
+}  # fmt: skip
 # A used connection that ends within this time, without a byte, was most likely closed by the backend while it was idle.
 STALE_WITHIN_S = 1.0
+# What a server says that ends an idle connection; the request that met it on its way was not read.
+_WAITED_TOO_LONG = 408
 # How often a request may be sent out, connections that died without a byte counted: work may be done twice, not more.
 _MOST_SENT = 2
 # An answer that is no event stream is held back until it is complete, up to this size: till then it can be retried.
@@ -146,6 +152,8 @@ class Proxy:
         Called when a backend is ejected.
     ejected : callable
         Returns the backends that are out only for failed requests: asked where no other one is left.
+    room : callable
+        Says whether one more backend may be ejected for what a request can provoke.
     """
 
     def __init__(
@@ -160,6 +168,7 @@ class Proxy:
         block_key: bytes = b"",
         changed: Callable[[], None] = lambda: None,
         ejected: Callable[[], Sequence[Backend]] = tuple,
+        room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._settings = settings
         self._dispatcher = dispatcher
@@ -174,11 +183,16 @@ class Proxy:
         self._log_errors = settings.log != "none"
         self._budget = RetryBudget(settings.retry_share, settings.retry_floor, settings.retry_window_s)
         self._models: dict[str, bytes] = {}
+        self._models_away: frozenset[str] = frozenset()
         self._models_known = False
         self.models_page = b'{"object":"list","data":[]}'
         self._changed = changed
         self._ejected = ejected
+        self._room = room
         self.draining = False
+        self._ending = False
+        # Connections with an answer under way whose end is the connection's own, or an announced length.
+        self._unframed: set[asyncio.Transport | None] = set()
         self.in_flight = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -224,6 +238,12 @@ class Proxy:
             message, payload, protocol, writer, task, asyncio.get_running_loop(),
             client_max_size=self._settings.max_body_bytes,
         )  # fmt: skip
+
+    def cut_off(self) -> None:
+        """Give up the answers under way: the router ends.  Those whose orderly end could look complete are reset."""
+        self._ending = True
+        for transport in tuple(self._unframed):
+            _reset(transport)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -307,13 +327,15 @@ class Proxy:
             raise RequestError(401, "Incorrect API key provided.", code="invalid_api_key")
 
     def set_models(self, backends: Sequence[Backend]) -> None:
-        """Take over what the backends serve: the union of those that can be routed to."""
+        """Take over what the backends serve: the union of those that are up, ejected ones included."""
+        up = [backend for backend in backends if backend.up]
         merged: dict[str, bytes] = {}
-        for backend in backends:
+        for backend in up:
             for name, entry in backend.models.items():
                 merged.setdefault(name, entry)
         self._models = merged
-        self._models_known = bool(backends) and all(backend.models for backend in backends)
+        self._models_away = frozenset(name for backend in backends for name in backend.models)
+        self._models_known = bool(up) and all(backend.models for backend in up)
         self.models_page = b'{"object":"list","data":[' + b",".join(merged.values()) + b"]}"
 
     async def _completion(self, request: _Request, arrived_s: float) -> web.StreamResponse:
@@ -329,7 +351,8 @@ class Proxy:
             async with asyncio.timeout(self._settings.total_s):
                 return await self._serve(request, body, prompt, live)
         except asyncio.CancelledError:
-            self._left(request)
+            if not self._ending:
+                self._left(request)
             raise
         except ConnectionError:
             self._left(request)
@@ -370,7 +393,8 @@ class Proxy:
         if expect is not None:
             if expect.lower() != "100-continue":
                 raise RequestError(417, f"The expectation {expect[:100]!r} cannot be met.")
-            if request.transport is not None:
+            # A client of HTTP/1.0 would take the interim answer for the answer.
+            if request.transport is not None and request.version >= (1, 1):
                 request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             if request.content.is_eof():
@@ -392,6 +416,9 @@ class Proxy:
         if not prompt.model:
             raise RequestError(400, "You must provide a model parameter.", code="model_required")
         if self._models_known and prompt.model not in self._models:
+            if prompt.model in self._models_away:
+                # It exists, and comes back with its backend: a client may ask again.
+                raise NoBackendError
             raise _no_model(prompt.model)
         return prompt
 
@@ -415,7 +442,7 @@ class Proxy:
         if self._dispatcher.pools:
             waited_s = time.monotonic() - asked_s
             self._metrics.pool_waited(waited_s)
-        if self._models_known and prompt.model not in backend.models:
+        if not backend.serves(prompt.model):
             backend = self._elsewhere(live, backend, prompt.model)
         forwarded = _forwarded(request, len(body))
         self._budget.request(time.monotonic())
@@ -431,11 +458,9 @@ class Proxy:
             finally:
                 backend.account.done(live)
             reason = failure.reason if isinstance(failure, BackendError) else f"status-{failure.response.status}"
-            if isinstance(failure, _UnavailableError) or reason in _FAILS:
-                self._failed(backend, reason)
+            self._failed(backend, reason)
             refused += reason == "connect"
-            out = [*tried, *self._without(prompt.model)]
-            spare = [each for each in self._ejected() if not each.models or prompt.model in each.models]
+            out, spare = [*tried, *self._without(prompt.model)], self._spare(prompt.model)
             left = any(target not in out for target in (*self._dispatcher.targets, *spare))
             if not left or not self._may_try_again(request, failure, reason, len(tried) - refused):
                 return self._given_up(request, backend, failure)
@@ -460,18 +485,22 @@ class Proxy:
 
     def _without(self, model: str | None) -> list[Backend]:
         """Return the backends that are known not to serve a model."""
-        if not self._models_known:
-            return []
-        return [backend for backend in self._dispatcher.targets if model not in backend.models]
+        return [backend for backend in self._dispatcher.targets if not backend.serves(model)]
+
+    def _spare(self, model: str | None) -> list[Backend]:
+        """Return the backends that may serve a model and are out only for failed requests."""
+        return [backend for backend in self._ejected() if backend.serves(model)]
 
     def _elsewhere(self, live: LiveRequest, backend: Backend, model: str | None) -> Backend:
         """Send a request to a backend that serves its model: the policy was shown all of them."""
         backend.account.done(live)
         self._metrics.fell_back("model")
-        return self._dispatcher.reassign(live, self._without(model))
+        return self._dispatcher.reassign(live, self._without(model), self._spare(model))
 
     def _failed(self, backend: Backend, reason: str) -> None:
-        if backend.failed(time.monotonic()):
+        """Take in a failure, where it may say something about the backend."""
+        failure = Failure.ANSWERED if reason.startswith("status-") else _FAILS.get(reason)
+        if failure is not None and backend.failed(time.monotonic(), failure, room=self._room()):
             log.warning("backend %s is out for a time: %s", backend.name, reason)
             self._changed()
 
@@ -502,7 +531,7 @@ class Proxy:
         try:
             exchange = self._send(connection, message, prompt)
             try:
-                status = await _answered(request, connection)
+                status = await _answered(request, connection, sent_s)
             except BackendError as error:
                 if not self._was_stale(request, connection, error, time.monotonic() - sent_s):
                     raise
@@ -510,7 +539,7 @@ class Proxy:
                 connection.close()
                 connection = await pool.fresh()
                 exchange = self._send(connection, message, prompt)
-                status = await _answered(request, connection)
+                status = await _answered(request, connection, sent_s)
             piece = await connection.read()
             first_s = time.monotonic()
             times_s = (sent_s - waited_s, first_s)
@@ -541,7 +570,7 @@ class Proxy:
             told = headers.get("Content-Type", "").startswith("application/json")
             if status == 200 and told and "Content-Encoding" not in headers:
                 # Cut by a length that was too short, or never whole: better an error than passed on.
-                raise BackendError("protocol", "The backend's answer is not the JSON it says it is.")
+                raise BackendError("body", "The backend's answer is not the JSON it says it is.")
         self._judged(backend, status)
         name = backend.name
         self._metrics.answered(name, status)
@@ -612,6 +641,9 @@ class Proxy:
         size = 0
         broken: BackendError | None = None
         request.answer = response
+        transport = request.transport
+        if not response.chunked:
+            self._unframed.add(transport)
         try:
             await response.prepare(request)
             while piece:
@@ -632,12 +664,12 @@ class Proxy:
         except BackendError as error:
             broken = error
             self._metrics.broke_off(backend.name)
-            if error.reason in _FAILS:
-                self._failed(backend, error.reason)
+            self._failed(backend, error.reason)
             if self._log_errors:
                 log.info("%s %s broke off at %s: %s", request.method, request.raw_path, backend.name, error)
             await self._break_off(request, response, str(error))
         finally:
+            self._unframed.discard(transport)
             # As far as it can be seen: a first event names the role, a last one says that it is done.
             usage = read_stream_usage(b"".join(tail)) if tail else None
             if status == 200 and (usage is not None or events):
@@ -795,10 +827,14 @@ def _reset(transport: asyncio.Transport | None) -> None:
     transport.abort()
 
 
-async def _answered(request: _Request, connection: BackendConnection) -> int:
-    """Wait for the status of an answer; a connection that dies without a byte is counted."""
+async def _answered(request: _Request, connection: BackendConnection, sent_s: float) -> int:
+    """Wait for the status of an answer; a connection that dies without a byte, or had ended before, is counted."""
     try:
-        return await connection.answer()
+        status = await connection.answer()
+        early = connection.exchanges > 1 and time.monotonic() - sent_s <= STALE_WITHIN_S
+        if status == _WAITED_TOO_LONG and connection.exchange.ends_connection and early:
+            raise BackendError("died", "The backend had waited too long for a request.", untouched=True)
+        return status
     except BackendError as error:
         request.deaths += error.untouched
         raise

@@ -24,7 +24,7 @@ import msgspec
 from wavetank.errors import BadValueError, WavetankError, missing_extra
 from wavetank.serving.live.backend_connection import ConnectionPool
 from wavetank.serving.live.backend_exchange import BackendError
-from wavetank.serving.live.backends import Backend, split_url
+from wavetank.serving.live.backends import Backend, room_to_eject, split_url
 from wavetank.serving.live.configuration import BackendSettings, RouterConfiguration
 from wavetank.serving.live.dispatcher import Dispatcher
 from wavetank.serving.live.metrics import BackendRow, RouterMetrics
@@ -131,6 +131,7 @@ class Router:
             block_key=self._recording.key if self._recording else secrets.token_bytes(16),
             changed=self._update,
             ejected=self._ejected,
+            room=self._room,
         )
         self.backends = tuple(self._backend(each) for each in self._configuration.backends)
         self.metrics.watch(self._backend_rows, self._router_row)
@@ -162,6 +163,7 @@ class Router:
             rise=settings.rise,
             fall=settings.fall,
             eject_after=settings.eject_after,
+            eject_after_answers=settings.eject_after_answers,
             eject_s=settings.eject_s,
             eject_most_s=settings.eject_most_s,
             seed=settings.seed,
@@ -181,6 +183,9 @@ class Router:
         for task in (*self._tasks, *self._looks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._looks.values(), return_exceptions=True)
+        self.proxy.cut_off()
+        # Idle connections would be waited for.
+        self.proxy.server.pre_shutdown()
         # What is still in flight has had its time; to the server zero would mean to wait for ever.
         await self.proxy.server.shutdown(_AT_ONCE_S if self.proxy.in_flight else _SHUTDOWN_S)
         for backend in self.backends:
@@ -242,7 +247,11 @@ class Router:
             self._next_update = asyncio.get_running_loop().call_later(ends_s - now + 0.001, self._update)
         if targets != self.dispatcher.targets:
             self.dispatcher.set_targets(targets)
-        self.proxy.set_models(targets)
+        self.proxy.set_models(self.backends)
+
+    def _room(self) -> bool:
+        """Say whether one more backend may be ejected for what a request can provoke."""
+        return room_to_eject(self.backends, self.settings.eject_share, time.monotonic())
 
     def _ejected(self) -> list[Backend]:
         """Return the backends that are up, but out for failed requests."""

@@ -29,10 +29,13 @@ Conventions
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import gzip
 import math
+import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,8 +50,6 @@ LARGEST_BYTES = 2**30
 _LONGEST_LINE_BYTES = 2**24
 # What a test of Jepsen or Maelstrom leaves in its folder, the most exact first.
 STORED = ("history.edn", "history.edn.gz", "history.txt")
-# Measured: memory of a history in EDN with all its operations, beside its text.
-BYTES_A_CHARACTER = 28
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -237,7 +238,6 @@ def read_history(
     *,
     keyed: bool | None = None,
     names: Mapping[str, str] | None = None,
-    memory_bytes: int | None = None,
 ) -> History:
     """Read a history from a file, gzip-compressed or not, or from a folder of Jepsen's or Maelstrom's store.
 
@@ -251,8 +251,6 @@ def read_history(
         Whether values are ``[key value]``; None to find out.
     names : mapping, optional
         Name of a recorded function to the name of a known one, or to ``ignore``.
-    memory_bytes : int, optional
-        By how much the process may grow; a file that needs more is refused before it is parsed.
 
     Raises
     ------
@@ -260,19 +258,27 @@ def read_history(
         If the file is missing, too large, in none of these formats or damaged; with line and column.
     """
     path = file_of(Path(path))
+    with _without_collections():
+        return _read(path, keyed, names)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keep the search for cycles of garbage away: a history makes none, and each search walks all of it again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _read(path: Path, keyed: bool | None, names: Mapping[str, str] | None) -> History:
     text = _text_of(path)
     first = text.lstrip("\ufeff \t\r\n")
     if not first:
         raise BadFileError("The file is empty.", where=str(path))
-    needed = BYTES_A_CHARACTER * len(text)
-    if memory_bytes is not None and needed > memory_bytes:
-        raise BadFileError(
-            "The history needs more memory than the budget allows.",
-            given=f"{len(text):,} characters, about {needed / 2**20:,.0f} MiB when read",
-            allowed=f"{memory_bytes / 2**20:,.0f} MiB",
-            where=str(path),
-            hint=f"--memory {math.ceil(needed / 2**30)}GiB, or check a shorter part of the history",
-        )
     if first.startswith('{"'):
         return _parse_lines(text, str(path))
     from wavetank.protocols.consistency.recordings import parse_recording
@@ -294,7 +300,9 @@ def write_history(path: Path | str, history: History) -> None:
     Raises
     ------
     BadFileError
-        If the file cannot be written, or a value has no JSON form.
+        If the file cannot be written, or reading it would refuse it or give another history: for a value without a JSON
+        form, one that its operation cannot have, a number that is not finite, a map whose keys are no strings.  Nothing
+        is written then, and a file of that name stays as it was.
     """
     path = Path(path)
     header = _Header(
@@ -302,14 +310,79 @@ def write_history(path: Path | str, history: History) -> None:
         rule=history.rule, final=history.final,
     )  # fmt: skip
     encoder = msgspec.json.Encoder()
+    at = "the header"
     try:
-        lines = [encoder.encode(header), *(encoder.encode(operation) for operation in history.operations), b""]
-        content = b"\n".join(lines)
-        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+        lines = [encoder.encode(header)]
+        for number, operation in enumerate(history.operations):
+            at = f"operation {number}"
+            lines.append(encoder.encode(operation))
+        content = b"\n".join((*lines, b""))
+        if len(content) > LARGEST_BYTES:
+            raise BadFileError(
+                "The history is too large to be read again.", given=f"{len(content):,} bytes",
+                allowed=f"up to {LARGEST_BYTES:,} bytes", where=str(path),
+            )  # fmt: skip
+        again = _parse_lines(content.decode("utf-8"), str(path))
+        changed = _changed(history, again)
+    except RecursionError as error:
+        raise BadFileError("A value of the history is nested too deeply.", where=f"{path}, {at}") from error
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise BadFileError("A value of the history has no JSON form.", given=str(error), where=str(path)) from error
+        raise BadFileError(
+            "A value of the history has no JSON form.", given=str(error), where=f"{path}, {at}"
+        ) from error
+    except BadValueError as error:
+        raise BadFileError(
+            f"The history could not be read again: {error.problem}", given=error.given, allowed=error.allowed,
+            nearest=error.nearest, where=error.where,
+        ) from error  # fmt: skip
+    if changed is not None:
+        place, given = changed
+        raise BadFileError(
+            "The history would be read as another one.", given=given,
+            allowed="what JSON has: text, finite numbers, true, false, nothing, lists, and maps whose keys are text",
+            where=f"{path}, {place}",
+        )  # fmt: skip
+    try:
+        _put(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     except OSError as error:
         raise BadFileError("The history cannot be written.", given=str(error), where=str(path)) from error
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file so that a disk that is full takes nothing away that was there before."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _changed(history: History, again: History) -> tuple[str, str] | None:
+    """Return where a history differs from what was read of it, and what stands there; None if they are the same."""
+    for name in ("store", "initial", "clock", "messages", "rule", "final"):
+        if not _same(getattr(history, name), getattr(again, name)):
+            return "the header", f"{name} {getattr(history, name)!r}"[:160]
+    for number, (one, other) in enumerate(zip(history.operations, again.operations, strict=True)):
+        for name in Operation.__struct_fields__:
+            if not _same(getattr(one, name), getattr(other, name)):
+                return f"operation {number}", f"{name} {getattr(one, name)!r}"[:160]
+    return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether a value came back; a tuple comes back as the list that it is to all readers."""
+    if isinstance(one, list | tuple):
+        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        )
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _text_of(path: Path) -> str:

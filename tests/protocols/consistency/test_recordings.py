@@ -214,6 +214,8 @@ def test_what_was_seen_says_what_was_there_at_first(events, initial, outcome):
         (":f :remove, :value 4", "#{}"),
         (":f :append, :value 4", "[]"),
         (":f :inc, :value 4", "0"),
+        (":f :read, :value nil", "#{}"),
+        (":f :read, :value nil", "[]"),
     ],
 )
 def test_reads_of_a_store_to_which_nothing_was_done_are_right(tried, wanted):

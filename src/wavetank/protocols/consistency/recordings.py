@@ -425,11 +425,12 @@ def _store(events: Sequence[_Event], operations: Sequence[Operation]) -> str:
     """Return the object where reads alone are left, for all else failed: what was tried tells what was read."""
     if any(operation.action != "read" for operation in operations):
         return ""
-    tried = {event.action for event in events}
-    if "append" in tried and any(isinstance(operation.result, list) for operation in operations):
+    tried = {event.action for event in events} - {"read", "write"}
+    if any(isinstance(event.value, Set) for event in events if event.action == "read"):
+        tried.add("add")
+    elif any(isinstance(operation.result, list) for operation in operations) and tried <= {"append"}:
         return "list"
-    return next((name for name in ("set", "counter", "kv") if tried & set(OBJECTS[name].actions) - {"read", "write"}
-                 and tried <= set(OBJECTS[name].actions)), "")  # fmt: skip
+    return next((name for name in ("set", "counter", "kv") if tried and tried <= set(OBJECTS[name].actions)), "")
 
 
 def _initial(events: Sequence[_Event]) -> tuple[Any, str]:

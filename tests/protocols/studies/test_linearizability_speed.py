@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wavetank.errors import DataUnavailableError, WavetankError
+from wavetank.errors import BadValueError, DataUnavailableError, WavetankError
 from wavetank.protocols.consistency.check import HistoryCheck
 from wavetank.protocols.consistency.wing_gong_lowe import WingGongLowe
 from wavetank.protocols.studies.linearizability_speed import LinearizabilitySpeed
@@ -50,6 +50,11 @@ def test_generated_cases_need_no_data_set(monkeypatch, tmp_path):
     assert "etcd-logs, c10-ok, c10-bad, c50-ok, c50-bad" in study.notes()[0] and "data fetch" in study.notes()[0]
     with pytest.raises(DataUnavailableError):
         LinearizabilitySpeed(cases_chosen=("c10-ok", "etcd-logs")).check()
+
+
+def test_no_case_at_all_is_refused():
+    with pytest.raises(BadValueError, match="No histories"):
+        LinearizabilitySpeed(cases_chosen=()).check()
 
 
 def test_a_case_of_which_a_file_is_missing_is_left_out(monkeypatch, tmp_path):

@@ -77,6 +77,11 @@ class HistoryCheck:
     names: tuple[str, ...] = setting((), says="recorded functions by known names, THEIRS:OURS, or THEIRS:ignore")
     k: int = setting(2, says="how many last writes k-linearizable lets a read see", low=1, high=16)
 
+    def __post_init__(self) -> None:
+        """Refuse a check that would ask nothing: it would end as if all held."""
+        if not self.models:
+            raise BadValueError("No model was chosen.", allowed="auto, all, or names of models", where="models")
+
     def check(self, path: Path, budget: Budget) -> CheckReport:
         """Read a history and judge it.
 
@@ -98,7 +103,8 @@ class HistoryCheck:
             names = self._names()
             size = _size_of(path)
             if size > budget.memory_bytes:
-                return self._unread(path, f"memory: {_mib(budget.memory_bytes)} are fewer than the file's {_mib(size)}")
+                has = f"{budget.memory_bytes:,} bytes are fewer than the file's {size:,}"
+                return self._unread(path, f"memory: {has}")
             began = time.monotonic()
             with watch:
                 history = read_history(path, keyed=None if self.keyed == "auto" else self.keyed == "true", names=names)
@@ -231,10 +237,6 @@ def _size_of(path: Path) -> int:
         return file_of(path).stat().st_size
     except OSError as error:
         raise BadFileError("The file cannot be read.", given=str(error), where=str(path)) from error
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:,.0f} MiB"
 
 
 def _of_models(judged: dict[str, Judgement]) -> dict[str, Judgement]:

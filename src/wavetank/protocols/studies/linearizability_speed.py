@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wavetank.errors import DataUnavailableError, GaveUpError, WavetankError
+from wavetank.errors import BadValueError, DataUnavailableError, GaveUpError, WavetankError
 from wavetank.protocols.checking import Budget
 from wavetank.protocols.consistency.generate import kv_history
 from wavetank.protocols.history import History, read_history
@@ -56,6 +56,8 @@ class LinearizabilitySpeed(TimingStudy):
 
     def check(self) -> None:
         """Refuse settings of which no history is on this machine."""
+        if not self.cases_chosen:
+            raise BadValueError("No histories were chosen.", allowed=CASES, where="cases_chosen")
         if not self.case_names(0):
             datasets.find(DATA, _file_of(self.cases_chosen[0]))
 

@@ -117,14 +117,10 @@ def forms_of(text: str, where: str, *, spread: bool = False) -> Iterator[Any]:
         if has_ended and not stack and kind != "discard" and not discards:
             fail("Something follows the form that holds all others.", start, given=text[start : start + 20])
         value: Any
-        if kind == "keyword":
-            value = Word(token["keyword"])
-        elif kind == "number":
+        if kind == "number":
             value = _number(token["number"])
             if value is None:
                 fail("A number is too long.", start)
-        elif kind == "special":
-            value = float(token["special"].lower())
         elif kind == "string":
             value = token["string"]
             if "\\" in value:
@@ -163,12 +159,8 @@ def forms_of(text: str, where: str, *, spread: bool = False) -> Iterator[Any]:
         elif kind == "discard":
             discards += 1
             continue
-        elif kind == "symbol":
-            word = token["symbol"]
-            value = _CONSTANTS[word] if word in _CONSTANTS else Word(word)
         else:
-            name = token["character"]
-            value = _NAMED.get(name) or (chr(int(name[1:], 16)) if len(name) == 5 else name)
+            value = _atom(token)
         if discards:
             discards -= 1
         elif len(stack) == is_spread:
@@ -179,6 +171,18 @@ def forms_of(text: str, where: str, *, spread: bool = False) -> Iterator[Any]:
     if stack:
         opening, began, _, _ = stack[-1]
         fail("A bracket is never closed.", began, given=opening, allowed=_CLOSES[opening])
+
+
+def _atom(token: re.Match[str]) -> str | float | bool | None:
+    """Return what a keyword, symbol, character or special number stands for."""
+    kind, text = token.lastgroup, token[token.lastgroup or 0]
+    if kind == "keyword":
+        return Word(text)
+    if kind == "special":
+        return float(text.lower())
+    if kind == "symbol":
+        return _CONSTANTS[text] if text in _CONSTANTS else Word(text)
+    return _NAMED.get(text) or (chr(int(text[1:], 16)) if len(text) == 5 else text)
 
 
 def _number(text: str) -> int | float | None:

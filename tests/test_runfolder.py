@@ -209,3 +209,11 @@ def test_provenance_tells_what_where_and_with_what() -> None:
     assert about["data"] == {"trace.csv": "abc"}
     assert {"wavetank", "python", "numpy", "numba", "duckdb"} <= set(about["versions"])
     assert set(about["machine"]) == {"processor", "cores", "memory_bytes", "system"}
+
+
+@pytest.mark.parametrize("text", ["a=" + "[" * 100_000, "a=" + "{a=" * 50_000, "[a" + ".a" * 50_000 + "]"])
+def test_a_study_file_nested_too_deeply_is_refused(tmp_path, text):
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    with pytest.raises(BadFileError):
+        load_plan(path)

@@ -116,6 +116,10 @@ class DataUnavailableError(WavetankError):
     """A data set that is neither on this machine nor to be had from its public address."""
 
 
+class GaveUpError(WavetankError):
+    """A contender that ended without an answer: it has no time, and the others still have theirs."""
+
+
 class RunFolderError(WavetankError):
     """A run folder that cannot be written, read or resumed."""
 

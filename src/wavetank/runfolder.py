@@ -157,6 +157,8 @@ def load_plan(path: Path) -> Plan:
         raise BadFileError(f"The study file cannot be read: {error.strerror or error}.", where=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadFileError(f"The study file is not valid TOML: {error}", where=str(path)) from error
+    except RecursionError as error:
+        raise BadFileError("The study file is nested too deeply.", where=str(path)) from error
     if table.get("format", FORMAT) != FORMAT:
         raise BadFileError(
             "The study file has a format this version does not read.",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.errors import BadValueError, WavetankError
+from wavetank.errors import BadValueError, GaveUpError, WavetankError
 from wavetank.records import KINDS, Record
 from wavetank.settings import check_parameters, setting
 
@@ -265,7 +265,11 @@ class TimingStudy(Study):
         raise WavetankError(f"The study {self.name!r} does not say what to time.")
 
     def verify(self, case: Case, system: str, result: object) -> None:
-        """Raise when the warm-up's result is wrong: a fast wrong answer is not a contender."""
+        """Raise when the warm-up's result is wrong: a fast wrong answer is not a contender.
+
+        A :class:`~wavetank.errors.GaveUpError` leaves the contender out of this case alone, and its row says so if the
+        study has the metric ``gave_up``.
+        """
 
     def derive(self, times: dict[str, dict[str, float]], copies: dict[str, float]) -> Mapping[str, Measurements]:
         """Return the figures that need all contenders or all cases of one round.
@@ -322,6 +326,19 @@ class TimingStudy(Study):
                 concluded += self.stamp(name, number, found)
         return concluded
 
+    def _gave_up(
+        self, trial: Trial, case: Case, built: Mapping[str, Any], calls: Mapping[str, Callable[[], object]]
+    ) -> list[Record]:
+        """Return for each contender, in the first round, whether it ended without an answer."""
+        if all(metric.name != "gave_up" for metric in self.metrics):
+            return []
+        records: list[Record] = []
+        for name in built:
+            found = Measurements()
+            found.put("gave_up", name not in calls, **{self.cases_by: case.name})
+            records += self.stamp(name, trial.seed * self.rounds, found)
+        return records
+
     def _rounds(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         records: list[Record] = []
         times: list[dict[str, dict[str, float]]] = [{name: {} for name in built} for _ in range(self.rounds)]
@@ -330,8 +347,12 @@ class TimingStudy(Study):
             # First, or these take the memory that the warm-up leaves behind, and round 0 has to look for fresh pages.
             copy, product = _Copy(case.bytes_moved), _Product(case.flops)
             calls = {name: self.contender(system, case) for name, system in built.items()}
-            for name, call in calls.items():
-                self.verify(case, name, call())
+            for name, call in list(calls.items()):
+                try:
+                    self.verify(case, name, call())
+                except GaveUpError:
+                    del calls[name]
+            records += self._gave_up(trial, case, built, calls)
             copy.seconds()
             product.flops_per_s()
             for number in range(self.rounds):

@@ -215,3 +215,14 @@ def test_the_exit_codes_are_the_documented_ones() -> None:
     documented = {line.split()[0] for line in (cli.__doc__ or "").splitlines() if line[:1].isdigit()}
     values = {value for name, value in vars(exits).items() if name.isupper()}
     assert documented == {"0", *map(str, values)}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("arguments", [["nope"], ["check", "absent.edn"], ["list", "--find", "raft"]])
+def test_an_exit_code_survives_standard_error_that_cannot_be_written(arguments):
+    command = [sys.executable, "-m", "wavetank", *arguments]
+    wanted = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        found = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, check=False, timeout=60)
+    assert found.returncode == wanted.returncode != 1
+    assert found.stdout == wanted.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from wavetank.errors import BadFileError, BadValueError
+from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.protocols.consistency.engine import judge, judge_all
 from wavetank.protocols.consistency.values import misfit
 from wavetank.protocols.history import History, Operation, read_history, write_history
@@ -223,3 +224,59 @@ def test_operations_are_written_one_by_one_and_a_failure_leaves_the_file_as_it_w
         write_history(path, History(operations=()), coming(object()))
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+_BAD = {
+    "a swap of no pair": {"action": "cas", "value": 3},
+    "no number": {"value": float("nan")},
+    "infinite": {"result": float("inf"), "action": "read"},
+    "a set": {"value": {1, 2}},
+    "bytes": {"value": b"x"},
+    "a map of numbers": {"value": [{1: 2}]},
+    "half a character": {"value": "\ud800"},
+    "deep": {"value": functools.reduce(lambda inner, _: [inner], range(100_000), 1)},
+    "a number for a process": {"process": 3},
+    "no key": {"key": None},
+    "a torn transaction": {"action": "transaction", "value": [["read", "x"]]},
+    "a count of text": {"action": "increment", "value": "x"},
+    "a long line": {"value": "x" * 2**24},
+    "times that are no floats": {"invoked": 2**60, "returned": 2**60 + 1},
+}
+
+
+@pytest.mark.parametrize("odd", _BAD.values(), ids=_BAD)
+def test_what_could_not_be_read_again_is_not_written(path, odd):
+    facts = {"process": "a", "action": "write", "invoked": 0.0, "returned": 1.0} | odd
+    path.write_text("what was there")
+    with pytest.raises(WavetankError):
+        write_history(path, History(operations=(Operation(**facts),)))
+    assert path.read_text() == "what was there"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("facts", [{"store": "nope"}, {"initial": {1}}, {"initial": float("nan")}, {"clock": "days"}])
+def test_a_header_that_could_not_be_read_again_is_not_written(path, facts):
+    operation = Operation(process="a", action="write", value=1, invoked=0.0, returned=1.0)
+    with pytest.raises(WavetankError):
+        write_history(path, History(operations=(operation,), **facts))
+    assert not path.exists()
+
+
+def test_a_history_larger_than_what_is_read_is_not_written(path, monkeypatch):
+    monkeypatch.setattr("wavetank.protocols.history.LARGEST_BYTES", 100)
+    with pytest.raises(BadFileError, match="too large"):
+        write_history(path, _touching(("a", "write", "x" * 100, 0.0, 1.0)))
+    assert not path.exists()
+
+
+def test_a_full_disk_leaves_the_earlier_file(path, monkeypatch):
+    path.write_text("what was there")
+
+    def full(file, lines, *, packed):
+        file.write_bytes(b"".join(lines)[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("wavetank.protocols.history._write_lines", full)
+    with pytest.raises(BadFileError, match="No space left"):
+        write_history(path, _touching(("a", "write", 1, 0.0, 1.0)))
+    assert path.read_text() == "what was there" and list(path.parent.iterdir()) == [path]

@@ -791,6 +791,11 @@ class TestRefusals:
         with pytest.raises(BadValueError, match="row 1: 3,000,000,000 prompt"):
             simulate(trace((0.0, 3_000_000_000, 1)), cluster(kv_capacity_tokens=10**12), RoundRobin())
 
+    @pytest.mark.parametrize("probes", [-1, 10**12])
+    def test_probes_that_cannot_be_are_refused(self, probes):
+        with pytest.raises(BadValueError, match="so often"):
+            simulate(trace((0.0, 10, 1)), cluster(), RoundRobin(), probes=probes)
+
     @pytest.mark.parametrize("group_size", [1, 2])
     @pytest.mark.parametrize("router", [RoundRobin(), BalanceRoute()])
     def test_service_beyond_the_longest_time_is_refused_and_not_reported_as_done(self, router, group_size):

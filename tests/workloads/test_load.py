@@ -402,3 +402,12 @@ class TestRecordings:
         with pytest.raises(BadFileError, match="another version") as caught:
             read_trace(write("r.jsonl", self.ROWS.replace('recording":1', 'recording":2')))
         assert (caught.value.allowed, caught.value.where.rpartition(", ")[2]) == ("1", "line 1")
+
+
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_line_nested_too_deeply_is_refused(tmp_path, lines):
+    path = tmp_path / "deep.jsonl"
+    good = '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1}\n'
+    path.write_text(good * lines + '{"arrival_s": ' + "[" * 100_000 + "\n")
+    with pytest.raises(BadFileError):
+        read_trace(path)

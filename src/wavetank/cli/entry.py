@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ import click
 
 from wavetank import __version__
 from wavetank.cli.exits import DEFECT, INTERRUPTED, NO_READER, USAGE
-from wavetank.cli.terminal import say_defect, say_error, say_interrupted, say_warning
+from wavetank.cli.terminal import forget, say_defect, say_error, say_interrupted, say_warning
 from wavetank.errors import BadValueError, UnknownNameError, WavetankError, nearest_of
 
 # verb -> (what help says, where it lives); help must not import the verbs.
@@ -126,11 +124,11 @@ def run(arguments: Sequence[str]) -> int:
         say_interrupted()
         return INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        forget(sys.stdout)
         return NO_READER
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            _forget_stdout()
+            forget(sys.stdout)
             say_error(WavetankError("What was to be written does not fit: the disk is full.", hint="make room"))
             return USAGE
         say_defect(error, trace=trace)
@@ -184,15 +182,9 @@ def _flushed() -> bool:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        forget(sys.stdout)
         return False
     return True
-
-
-def _forget_stdout() -> None:
-    # The interpreter flushes stdout once more at its end; that must not complain again.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> NoReturn:

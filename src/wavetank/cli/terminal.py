@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,8 +32,23 @@ def style(text: str, *, err: bool = False, **how: Any) -> str:
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Write one or more lines."""
-    click.echo(text, err=err)
+    """Write one or more lines; what cannot be written to standard error is lost, and ends nothing."""
+    if not err:
+        click.echo(text)
+        return
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        # A full disk or a reader that is gone: without this an error's own exit code would be lost as well.
+        forget(sys.stderr)
+
+
+def forget(stream: IO[str] | None) -> None:
+    """Let a stream write nowhere: the interpreter flushes it once more at its end, and must not complain again."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
+        os.close(nowhere)
 
 
 def say_wrapped(text: str, *, first: str = "", rest: str | None = None, err: bool = False) -> None:

@@ -194,6 +194,8 @@ def _load(path: Path, kind: type[_Entry]) -> dict[str, _Entry]:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadFileError(f"The {what} file is not TOML: {error}.", where=str(path)) from error
+    except RecursionError as error:
+        raise BadFileError(f"The {what} file is nested too deeply.", where=str(path)) from error
     return {name: _entry(kind, name, table, f"{path}, [{name}]") for name, table in tables.items()}
 
 

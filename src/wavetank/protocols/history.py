@@ -30,11 +30,13 @@ Conventions
 from __future__ import annotations
 
 import contextlib
+import gc
 import gzip
+import itertools
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -49,8 +51,6 @@ LARGEST_BYTES = 2**30
 _LONGEST_LINE_BYTES = 2**24
 # What a test of Jepsen or Maelstrom leaves in its folder, the most exact first.
 STORED = ("history.edn", "history.edn.gz", "history.txt")
-# Measured: memory of a history in EDN with all its operations, beside its text.
-BYTES_A_CHARACTER = 28
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -164,24 +164,38 @@ def _short(operation: Operation) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def _problem(operations: Iterable[Operation]) -> tuple[int, str] | None:
-    """Return the first operation that cannot be, and why."""
-    busy_until: dict[str, float] = {}
-    before = -math.inf
-    for number, operation in enumerate(operations):
+class _Order:
+    """Looks at operations in turn: whether each can come behind those before it."""
+
+    def __init__(self) -> None:
+        self._busy_until: dict[str, float] = {}
+        self._before = -math.inf
+
+    def problem_of(self, operation: Operation) -> str | None:
+        """Return why the next operation cannot be."""
         invoked, returned = operation.invoked, operation.returned
         if not math.isfinite(invoked) or (returned is not None and not math.isfinite(returned)):
-            return number, "A time of an operation is not a finite number."
+            return "A time of an operation is not a finite number."
         if returned is not None and returned < invoked:
-            return number, "An operation returned before it was invoked."
-        if invoked < before:
-            return number, "Operations are not in the order of their invocation."
-        if invoked < busy_until.get(operation.process, -math.inf):
-            return number, f"The process {operation.process!r} began this operation while another was under way."
-        before = invoked
+            return "An operation returned before it was invoked."
+        if invoked < self._before:
+            return "Operations are not in the order of their invocation."
+        if invoked < self._busy_until.get(operation.process, -math.inf):
+            return f"The process {operation.process!r} began this operation while another was under way."
+        self._before = invoked
         # One that never came back holds nobody up: a client may have given up on it.
         if returned is not None:
-            busy_until[operation.process] = returned
+            self._busy_until[operation.process] = returned
+        return None
+
+
+def _problem(operations: Iterable[Operation]) -> tuple[int, str] | None:
+    """Return the first operation that cannot be, and why."""
+    order = _Order()
+    for number, operation in enumerate(operations):
+        says = order.problem_of(operation)
+        if says is not None:
+            return number, says
     return None
 
 
@@ -239,7 +253,6 @@ def read_history(
     *,
     keyed: bool | None = None,
     names: Mapping[str, str] | None = None,
-    memory_bytes: int | None = None,
 ) -> History:
     """Read a history from a file, gzip-compressed or not, or from a folder of Jepsen's or Maelstrom's store.
 
@@ -253,8 +266,6 @@ def read_history(
         Whether values are ``[key value]``; None to find out.
     names : mapping, optional
         Name of a recorded function to the name of a known one, or to ``ignore``.
-    memory_bytes : int, optional
-        By how much the process may grow; a file that needs more is refused before it is parsed.
 
     Raises
     ------
@@ -262,19 +273,27 @@ def read_history(
         If the file is missing, too large, in none of these formats or damaged; with line and column.
     """
     path = file_of(Path(path))
+    with _without_collections():
+        return _read(path, keyed, names)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keep the search for cycles of garbage away: a history makes none, and each search walks all of it again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _read(path: Path, keyed: bool | None, names: Mapping[str, str] | None) -> History:
     text = _text_of(path)
     first = text.lstrip("\ufeff \t\r\n")
     if not first:
         raise BadFileError("The file is empty.", where=str(path))
-    needed = BYTES_A_CHARACTER * len(text)
-    if memory_bytes is not None and needed > memory_bytes:
-        raise BadFileError(
-            "The history needs more memory than the budget allows.",
-            given=f"{len(text):,} characters, about {needed / 2**20:,.0f} MiB when read",
-            allowed=f"{memory_bytes / 2**20:,.0f} MiB",
-            where=str(path),
-            hint=f"--memory {math.ceil(needed / 2**30)}GiB, or check a shorter part of the history",
-        )
     if first.startswith('{"'):
         return _parse_lines(text, str(path))
     from wavetank.protocols.consistency.recordings import parse_recording
@@ -304,43 +323,96 @@ def write_history(path: Path | str, history: History, operations: Iterable[Opera
     Raises
     ------
     BadFileError
-        If the file cannot be written, or a value has no JSON form.
+        If the file cannot be written, or reading it would refuse it or give another history: for a value without a JSON
+        form, one that its operation cannot have, a number that is not finite, a map whose keys are no strings.  Nothing
+        is written then, and a file of that name stays as it was.
     """
     path = Path(path)
     header = _Header(
         FORMAT, VERSION, store=history.store, initial=history.initial, clock=history.clock, messages=history.messages,
         rule=history.rule, final=history.final,
     )  # fmt: skip
-    rows = history.operations if operations is None else operations
+    if operations is None:
+        from wavetank.protocols.consistency.values import misfit
+
+        odd = misfit(history)
+        if odd is not None:
+            raise BadFileError(odd.says, given=odd.given, allowed=odd.allowed, where=f"{path}, operation {odd.number}")
+    lines = _lines_of(path, header, history.operations if operations is None else operations)
     packed = path.suffix == ".gz"
     try:
         if path.exists() and not path.is_file():
             # A pipe, or /dev/stdout: nothing can take its place.
-            _write_lines(path, header, rows, packed=packed)
+            _write_lines(path, lines, packed=packed)
             return
         real = path.resolve()
         beside = real.with_name(f".{real.name}.{os.getpid()}.new")
         try:
-            _write_lines(beside, header, rows, packed=packed)
+            _write_lines(beside, lines, packed=packed)
             beside.replace(real)
         finally:
             beside.unlink(missing_ok=True)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise BadFileError("A value of the history has no JSON form.", given=str(error), where=str(path)) from error
     except OSError as error:
         raise BadFileError("The history cannot be written.", given=str(error), where=str(path)) from error
 
 
-def _write_lines(path: Path, header: _Header, operations: Iterable[Operation], *, packed: bool) -> None:
-    encoder = msgspec.json.Encoder()
+def _write_lines(path: Path, lines: Iterable[bytes], *, packed: bool) -> None:
     with contextlib.ExitStack() as stack:
         file: IO[bytes] | gzip.GzipFile = stack.enter_context(path.open("wb"))
         if packed:
             # Without name and time, so that equal histories are equal files.
             file = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
-        file.write(encoder.encode(header) + b"\n")
-        for operation in operations:
-            file.write(encoder.encode(operation) + b"\n")
+        for line in lines:
+            file.write(line + b"\n")
+
+
+def _lines_of(path: Path, header: _Header, operations: Iterable[Operation]) -> Iterator[bytes]:
+    """Yield the lines of a history, each read again first: what is written can be read, and is the same."""
+    size = 0
+    problem_of = _Order().problem_of
+    pairs: Iterable[tuple[str, Any, type[_Header] | type[Operation]]] = itertools.chain(
+        [("the header", header, _Header)],
+        ((f"operation {number}", operation, Operation) for number, operation in enumerate(operations)),
+    )
+    encoder, decoders = msgspec.json.Encoder(), {kind: msgspec.json.Decoder(kind) for kind in (_Header, Operation)}
+    for place, one, kind in pairs:
+        where = f"{path}, {place}"
+        try:
+            line = encoder.encode(one)
+            again = _decoded(line.decode("utf-8"), 1, decoders[kind], where)
+        except RecursionError as error:
+            raise BadFileError("A value of the history is nested too deeply.", where=where) from error
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise BadFileError("A value of the history has no JSON form.", given=str(error), where=where) from error
+        for name in kind.__struct_fields__:
+            given = getattr(one, name)
+            if not _same(given, getattr(again, name)):
+                raise BadFileError(
+                    "The history would be read as another one.", given=f"{name} {given!r}"[:160],
+                    allowed="what JSON has: text, finite numbers, true, false, nothing, lists, and maps with text as "
+                    "keys", where=where,
+                )  # fmt: skip
+        says = problem_of(one) if kind is Operation else None
+        if says is not None:
+            raise BadFileError(says, given=_short(one), where=where)
+        size += len(line) + 1
+        if size > LARGEST_BYTES:
+            raise BadFileError(
+                "The history is too large to be read again.", given=f"{size:,} bytes and more",
+                allowed=f"up to {LARGEST_BYTES:,} bytes", where=str(path),
+            )  # fmt: skip
+        yield line
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether a value came back; a tuple comes back as the list that it is to all readers."""
+    if isinstance(one, list | tuple):
+        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        )
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _text_of(path: Path) -> str:

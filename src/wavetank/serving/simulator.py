@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PS_PER_S = 1_000_000_000_000
 # 53 days, so that no sum of step times leaves 64 bits.
 LONGEST_TRACE_S = 4.6e6
+MOST_PROBES = 1_000_000
 # The year 5,138 in Unix time.
 NO_DATE_S = 1e11
 # A longer context than any engine serves; the core counts a request's tokens in 32 bits and their pairs in 64.
@@ -219,7 +220,7 @@ def simulate(
     expected_output_tokens : float64 array (requests,), optional
         What a length predictor says; NaN (nobody predicts) by default.
     probes : int
-        At how many evenly spaced times within the trace to look at the workers' loads.
+        At how many evenly spaced times within the trace to look at the workers' loads, up to 1,000,000.
 
     Returns
     -------
@@ -268,6 +269,9 @@ def simulate(
             finish_s=run.finish_s + zero_s, probe_s=run.probe_s + zero_s,
         )  # fmt: skip
     check_steps(requests, parts)
+    if not 0 <= probes <= MOST_PROBES:
+        says = "The workers cannot be looked at so often."
+        raise BadValueError(says, given=probes, allowed=f"0 to {MOST_PROBES:,}", where="probes")
     if any(part.max_waiting for part in parts) and (len(parts) > 1 or isinstance(router, PoolRouter)):
         raise BadValueError(
             "Workers refuse requests only where these are sent to them at arrival.",

@@ -218,7 +218,7 @@ def _recording_head(path: Path) -> dict[str, Any] | None:
     try:
         with _open(path) as stream:
             first = json.loads(stream.readline(_HEAD_BYTES))
-    except (OSError, EOFError, ValueError, zlib.error):
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error):
         return None
     if not isinstance(first, dict) or RECORDING_KEY not in first:
         return None
@@ -531,7 +531,7 @@ def _bad_json_line(path: Path) -> int | None:
             for number, line in enumerate(stream, start=1):
                 try:
                     json.loads(line.strip() or b"null")
-                except ValueError:
+                except (ValueError, RecursionError):
                     return number
     except (OSError, EOFError, zlib.error):
         pass

@@ -76,3 +76,8 @@ def test_operations_that_fit_no_store_are_the_files_fault(tmp_path):
     with pytest.raises(BadFileError, match="No store") as caught:
         HistoryCheck().check(path, BUDGET)
     assert caught.value.where == str(path)
+
+
+def test_a_check_that_asks_nothing_is_refused():
+    with pytest.raises(BadValueError, match="No model"):
+        HistoryCheck(models=())

@@ -206,3 +206,33 @@ def test_what_was_seen_says_what_was_there_at_first(events, initial, outcome):
     said = dict(history.notes).get("initial value", "")
     lists = "append" in str(events)
     assert said.startswith("" if lists else {None: "nil", 0: "0", "": "the empty string"}[initial])
+
+
+@pytest.mark.parametrize(
+    ("tried", "wanted"),
+    [
+        (":f :remove, :value 4", "#{}"),
+        (":f :append, :value 4", "[]"),
+        (":f :inc, :value 4", "0"),
+        (":f :read, :value nil", "#{}"),
+        (":f :read, :value nil", "[]"),
+    ],
+)
+def test_reads_of_a_store_to_which_nothing_was_done_are_right(tried, wanted):
+    text = (
+        f"{{:process 0, :type :invoke, {tried}}}\n{{:process 0, :type :fail, {tried}}}\n"
+        "{:process 1, :type :invoke, :f :read, :value nil}\n"
+        f"{{:process 1, :type :ok, :f :read, :value {wanted}}}\n"
+    )
+    history = parse_recording(text, "x")
+    for name in ("linearizable", "sequential", "causal"):
+        assert judge(history, name).outcome == "holds"
+
+
+def test_a_vector_of_events_is_read_one_by_one_and_ends_the_file():
+    first = "{:process 0 :type :invoke :f :write :value 1}\n{:process 0 :type :ok :f :write :value 1}\n"
+    assert len(parse_recording(f"[{first}]", "x")) == len(parse_recording(first, "x")) == 1
+    assert len(parse_recording("[]", "x")) == 0
+    with pytest.raises(BadFileError, match="holds all others") as caught:
+        parse_recording(f"[{first}]\n{first}", "x")
+    assert "line 4, column 1" in caught.value.where

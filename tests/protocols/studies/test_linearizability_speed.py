@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wavetank.errors import DataUnavailableError, WavetankError
+from wavetank.errors import BadValueError, DataUnavailableError, WavetankError
 from wavetank.protocols.consistency.check import HistoryCheck
 from wavetank.protocols.consistency.wing_gong_lowe import WingGongLowe
 from wavetank.protocols.studies.linearizability_speed import LinearizabilitySpeed
@@ -24,7 +24,7 @@ def test_contenders_are_timed_on_the_same_histories():
     for trial in study.trials(tuple(built), [0]):
         records = study.run(trial, built)
         assert {record.system for record in records if record.metric == "time_s"} == set(built)
-        assert all(record.value > 0 for record in records)
+        assert all(record.value > 0 for record in records if record.metric == "time_s")
 
 
 def test_a_wrong_verdict_is_no_contender():
@@ -44,8 +44,39 @@ def test_generated_cases_need_no_data_set(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     small().check()
     assert small().data() == {}
+    study = LinearizabilitySpeed()
+    study.check()
+    assert study.case_names(0) == GENERATED and study.data() == {}
+    assert "etcd-logs, c10-ok, c10-bad, c50-ok, c50-bad" in study.notes()[0] and "data fetch" in study.notes()[0]
     with pytest.raises(DataUnavailableError):
-        LinearizabilitySpeed().check()
+        LinearizabilitySpeed(cases_chosen=("c10-ok", "etcd-logs")).check()
+
+
+def test_no_case_at_all_is_refused():
+    with pytest.raises(BadValueError, match="No histories"):
+        LinearizabilitySpeed(cases_chosen=()).check()
+
+
+def test_a_case_of_which_a_file_is_missing_is_left_out(monkeypatch, tmp_path):
+    monkeypatch.setenv("WAVETANK_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "consistency-histories" / "jepsen-etcd"
+    folder.mkdir(parents=True)
+    (folder / "expected.csv").write_text("file,linearizable\netcd_000.log,true\netcd_001.log,true\n")
+    (folder / "etcd_000.log").write_text("INFO  jepsen.util - 0 :invoke :write 1\n")
+    study = LinearizabilitySpeed(cases_chosen=("etcd-logs", "generated-ok"))
+    assert study.case_names(0) == ("generated-ok",)
+    (folder / "etcd_001.log").write_text("INFO  jepsen.util - 0 :invoke :write 1\n")
+    assert study.case_names(0) == ("etcd-logs", "generated-ok") and study.data()
+
+
+def test_a_contender_that_gives_up_has_a_row_that_says_so():
+    study = small()
+    built = {"light-cone": HistoryCheck(), "wing-gong-lowe": WingGongLowe(steps_at_most=10)}
+    records = study.run(Trial(systems=tuple(built), seed=0, case="generated-ok"), built)
+    gave_up = {record.system: record.value for record in records if record.metric == "gave_up"}
+    assert gave_up == {"light-cone": 0, "wing-gong-lowe": 1}
+    assert {record.system for record in records if record.metric == "time_s"} == {"light-cone"}
 
 
 RECORDED = ("etcd-logs", "c10-ok", "c10-bad", "c50-ok", "c50-bad")

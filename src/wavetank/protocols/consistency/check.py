@@ -14,6 +14,8 @@ Differs from the source:
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +28,8 @@ from wavetank.protocols.consistency.objects import OBJECTS, object_of
 from wavetank.protocols.consistency.rules import RULES, judge_rule
 from wavetank.protocols.consistency.timeline import timeline_page
 from wavetank.protocols.consistency.visibility import Clocks
-from wavetank.protocols.history import History, read_history
+from wavetank.protocols.consistency.watch import BudgetSpentError, Watch
+from wavetank.protocols.history import History, file_of, read_history
 from wavetank.settings import setting
 
 _SHOWN = 40
@@ -74,6 +77,11 @@ class HistoryCheck:
     names: tuple[str, ...] = setting((), says="recorded functions by known names, THEIRS:OURS, or THEIRS:ignore")
     k: int = setting(2, says="how many last writes k-linearizable lets a read see", low=1, high=16)
 
+    def __post_init__(self) -> None:
+        """Refuse a check that would ask nothing: it would end as if all held."""
+        if not self.models:
+            raise BadValueError("No model was chosen.", allowed="auto, all, or names of models", where="models")
+
     def check(self, path: Path, budget: Budget) -> CheckReport:
         """Read a history and judge it.
 
@@ -88,14 +96,27 @@ class HistoryCheck:
         BadFileError
             If the file cannot be read, or its operations fit no store; with line and column where there is one.
         """
+        watch = Watch(budget.seconds, budget.memory_bytes)
+        history: History | None = None
+        judged: dict[str, Judgement] = {}
         try:
-            history = read_history(
-                path,
-                keyed=None if self.keyed == "auto" else self.keyed == "true",
-                names=self._names(),
-                memory_bytes=budget.memory_bytes,
-            )
-            judged = self.judge(history, budget)
+            names = self._names()
+            size = _size_of(path)
+            if size > budget.memory_bytes:
+                has = f"{budget.memory_bytes:,} bytes are fewer than the file's {size:,}"
+                return self._unread(path, f"memory: {has}")
+            began = time.monotonic()
+            with watch:
+                history = read_history(path, keyed=None if self.keyed == "auto" else self.keyed == "true", names=names)
+                left_s = max(0.0, budget.seconds - (time.monotonic() - began))
+                self._judge(history, dataclasses.replace(budget, seconds=left_s), judged)
+            store = _store(history, self.store)
+        except BudgetSpentError:
+            # It may have arrived while the watch was ending.
+            watch.close()
+            if history is None:
+                return self._unread(path, f"{watch.spent} before the file was read")
+            judged = {name: judged.get(name) or _undecided(name, watch.spent) for name in self._asked(history)}
             store = _store(history, self.store)
         except BadValueError as error:
             raise BadFileError(
@@ -152,19 +173,48 @@ class HistoryCheck:
         UnknownNameError, BadValueError
             For a model that does not exist, or operations that fit no store.
         """
-        budget = budget or Budget()
-        chosen = [each for name in self.models for each in (_fitting(history) if name == "auto" else [name])]
-        names = list(MODELS) if "all" in chosen else list(dict.fromkeys(chosen))
+        judged: dict[str, Judgement] = {}
+        self._judge(history, budget or Budget(), judged)
+        return judged
+
+    def _judge(self, history: History, budget: Budget, judged: dict[str, Judgement]) -> None:
+        """Judge, and put each judgement where it stays if the rest is cut off."""
+        names = self._asked(history)
         limits = Limits(seconds=budget.seconds, memory_bytes=budget.memory_bytes)
         clocks = Clocks(delta_s=self.delta_s, settled_s=self.settled_s)
-        found = {name: judge_rule(history, name) for name in names if name in RULES}
+        for name in names:
+            if name in RULES:
+                judged[name] = judge_rule(history, name)
         models = [name for name in names if name not in RULES]
         if len(models) == 1:
-            name = model(models[0]).name
-            found[name] = judge(history, name, store=self.store, clocks=clocks, k=self.k, limits=limits)
+            judged[models[0]] = judge(history, models[0], store=self.store, clocks=clocks, k=self.k, limits=limits)
         elif models:
-            found |= judge_all(history, models, store=self.store, clocks=clocks, k=self.k, limits=limits)
-        return {name: found[name] for name in names}
+            judge_all(history, models, store=self.store, clocks=clocks, k=self.k, limits=limits, found=judged)
+        decided = {name: judged[name] for name in names}
+        judged.clear()
+        judged.update(decided)
+
+    def _asked(self, history: History) -> list[str]:
+        """Return the names of the models and rules to judge by."""
+        chosen = [each for name in self.models for each in (_fitting(history) if name == "auto" else [name])]
+        return list(MODELS) if "all" in chosen else [
+            name if name in RULES else model(name).name for name in dict.fromkeys(chosen)
+        ]  # fmt: skip
+
+    def _unread(self, path: Path, spent: str) -> CheckReport:
+        """Report that the budget was too small for the file itself."""
+        return CheckReport(
+            subject=path.name,
+            kind="history",
+            verdicts=[
+                Verdict(
+                    name="what fits the operations" if name == "auto" else "all models" if name == "all" else name,
+                    outcome="undecided",
+                    says=f"{spent}; --seconds and --memory set the budget",
+                )
+                for name in self.models
+            ],
+        )
 
     def _names(self) -> dict[str, str]:
         found = {}
@@ -175,6 +225,18 @@ class HistoryCheck:
                                     hint="--set names=fetch:read,store:write")  # fmt: skip
             found[theirs] = ours
         return found
+
+
+def _undecided(name: str, spent: str) -> Judgement:
+    says = f"{spent}; --seconds and --memory set the budget"
+    return Judgement(model=name, outcome="undecided", says=says, by="none")
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return file_of(path).stat().st_size
+    except OSError as error:
+        raise BadFileError("The file cannot be read.", given=str(error), where=str(path)) from error
 
 
 def _of_models(judged: dict[str, Judgement]) -> dict[str, Judgement]:

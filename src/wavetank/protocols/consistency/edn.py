@@ -15,6 +15,7 @@ Differs from the source:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from wavetank.errors import BadFileError
@@ -67,17 +68,24 @@ def place(text: str, at: int) -> str:
 
 
 def read_forms(text: str, where: str) -> list[Any]:
-    """Read all forms of a text.
+    """Return all forms of a text, as :func:`forms_of` reads them."""
+    return list(forms_of(text, where))
+
+
+def forms_of(text: str, where: str, *, spread: bool = False) -> Iterator[Any]:
+    """Read the forms of a text one after another, so that what was read need not be held.
 
     Parameters
     ----------
     text : str
     where : str
         The file, for messages.
+    spread : bool
+        If the first form is a vector or list, yield its elements in its place.
 
-    Returns
-    -------
-    list
+    Yields
+    ------
+    object
         Maps as :class:`Map`; sets as :class:`Set`; vectors and lists as tuples; keywords and symbols as
         :class:`Word`; strings, int, float, bool and None as themselves.
 
@@ -90,10 +98,12 @@ def read_forms(text: str, where: str) -> list[Any]:
     def fail(problem: str, at: int, **facts: Any) -> NoReturn:
         raise BadFileError(problem, where=f"{where}, {place(text, at)}", **facts)
 
-    # One frame a form under way: its opening, where it began, its elements, and how many of them to discard.
-    top: list[Any] = []
+    # One frame per form under way: its opening, where it began, its elements, and how many of them to discard.
     stack: list[tuple[str, int, list[Any], int]] = []
-    here, discards = top, 0
+    here: list[Any] = []
+    discards = 0
+    # Whether elements of the form that is open now are yielded: of the first one of all, if that is asked for.
+    is_spread, is_first, has_ended = False, True, False
     at, match = 0, _TOKEN.match
     end = len(text)
     while at < end:
@@ -104,15 +114,13 @@ def read_forms(text: str, where: str) -> list[Any]:
         kind = token.lastgroup
         if kind == "space" or kind == "tag":
             continue
+        if has_ended and not stack and kind != "discard" and not discards:
+            fail("Something follows the form that holds all others.", start, given=text[start : start + 20])
         value: Any
-        if kind == "keyword":
-            value = Word(token["keyword"])
-        elif kind == "number":
+        if kind == "number":
             value = _number(token["number"])
             if value is None:
                 fail("A number is too long.", start)
-        elif kind == "special":
-            value = float(token["special"].lower())
         elif kind == "string":
             value = token["string"]
             if "\\" in value:
@@ -122,6 +130,8 @@ def read_forms(text: str, where: str) -> list[Any]:
         elif kind == "open":
             if len(stack) == DEEPEST:
                 fail("Forms are nested too deeply.", start, allowed=f"up to {DEEPEST} levels")
+            if spread and is_first and not stack and not discards and token["open"] in ("(", "["):
+                is_spread = True
             stack.append((token["open"], start, here, discards))
             here, discards = [], 0
             continue
@@ -134,6 +144,10 @@ def read_forms(text: str, where: str) -> list[Any]:
             opening, began, outer, discards = stack.pop()
             value = here
             here = outer
+            if is_spread and not stack:
+                # All of it was yielded.
+                is_spread, is_first, has_ended = False, False, True
+                continue
             if opening == "{":
                 if len(value) % 2:
                     fail("A map has a key without a value.", began)
@@ -145,20 +159,30 @@ def read_forms(text: str, where: str) -> list[Any]:
         elif kind == "discard":
             discards += 1
             continue
-        elif kind == "symbol":
-            word = token["symbol"]
-            value = _CONSTANTS[word] if word in _CONSTANTS else Word(word)
         else:
-            name = token["character"]
-            value = _NAMED.get(name) or (chr(int(name[1:], 16)) if len(name) == 5 else name)
+            value = _atom(token)
         if discards:
             discards -= 1
+        elif len(stack) == is_spread:
+            is_first = False
+            yield value
         else:
             here.append(value)
     if stack:
         opening, began, _, _ = stack[-1]
         fail("A bracket is never closed.", began, given=opening, allowed=_CLOSES[opening])
-    return top
+
+
+def _atom(token: re.Match[str]) -> str | float | bool | None:
+    """Return what a keyword, symbol, character or special number stands for."""
+    kind, text = token.lastgroup, token[token.lastgroup or 0]
+    if kind == "keyword":
+        return Word(text)
+    if kind == "special":
+        return float(text.lower())
+    if kind == "symbol":
+        return _CONSTANTS[text] if text in _CONSTANTS else Word(text)
+    return _NAMED.get(text) or (chr(int(text[1:], 16)) if len(text) == 5 else text)
 
 
 def _number(text: str) -> int | float | None:

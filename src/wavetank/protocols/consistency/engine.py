@@ -321,10 +321,12 @@ def judge_all(
     limits: Limits | None = None,
     prefix: bool = False,
     clock: Callable[[], float] = time.monotonic,
+    found: dict[str, Judgement] | None = None,
 ) -> dict[str, Judgement]:
     """Decide several models, each from the others' verdicts where the partial order allows.
 
-    Parameters and errors are those of :func:`judge`; the limits are for all of them together.
+    Parameters and errors are those of :func:`judge`; the limits are for all of them together.  ``found`` is filled with
+    what is decided so far, for a caller who may interrupt.
 
     Returns
     -------
@@ -335,7 +337,7 @@ def judge_all(
     follows = implied(names)
     limits = limits or Limits()
     until = clock() + limits.seconds
-    found: dict[str, Judgement] = {}
+    found = {} if found is None else found
     kind = object_of(history, store)
     refuse_misfits(history, kind.name)
     decided: dict[str, Judgement] = {}

@@ -24,11 +24,13 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from wavetank.errors import BadFileError, nearest_of
-from wavetank.protocols.consistency.edn import Map, Set, Word, place, read_forms
+from wavetank.protocols.consistency.edn import Map, Set, Word, forms_of, place, read_forms
+from wavetank.protocols.consistency.objects import OBJECTS
 from wavetank.protocols.consistency.rules import RULES
 from wavetank.protocols.consistency.values import misfit
 from wavetank.protocols.history import History, Operation
@@ -65,7 +67,9 @@ class _Event:
     __slots__ = ("action", "at", "final", "key", "process", "time_ns", "type", "value")
 
     def __init__(self, process: str, kind: str, action: str, key: str, value: Any, time_ns: int | None, at: int):
-        self.process, self.type, self.action, self.key = process, kind, action, key
+        # Few strings stand in millions of events.
+        self.process, self.key = sys.intern(process), sys.intern(key)
+        self.type, self.action = sys.intern(kind), action
         self.value, self.time_ns, self.at, self.final = value, time_ns, at, False
 
 
@@ -150,7 +154,7 @@ def _take_keys(events: Sequence[_Event], text: str, where: str) -> int:
                 "The value is no pair of key and value.", given=repr(event.value)[:80], allowed="[key value]",
                 where=f"{where}, {place(text, event.at)}", hint="--set keyed=false",
             )  # fmt: skip
-        event.key, event.value = _name(event.value[0]), event.value[1]
+        event.key, event.value = sys.intern(_name(event.value[0])), event.value[1]
         keys.add(event.key)
     # An ending without a value ends what its process had begun.
     under_way: dict[str, str] = {}
@@ -221,11 +225,8 @@ def _etcd_value(text: str) -> Any:
 
 
 def _edn_events(text: str, where: str, names: Mapping[str, str]) -> Iterator[_Event]:
-    forms = read_forms(text, where)
-    if len(forms) == 1 and isinstance(forms[0], tuple):
-        forms = list(forms[0])
     last = 0
-    for form in forms:
+    for form in forms_of(text, where, spread=True):
         if not isinstance(form, Map):
             raise BadFileError(
                 "The file holds something that is no event.",
@@ -373,7 +374,8 @@ def _paired(
         notes = [*notes, ("workload", f"{rule}: {says}; --set models=NAME asks a consistency model instead")]
     history = History(
         operations=tuple(operations), initial=None if rule else initial, clock=clock,  # type: ignore[arg-type]
-        rule="pn-counter" if rule == "counter" and final else rule, final=tuple(final), notes=tuple(notes),
+        store=_store(events, operations), rule="pn-counter" if rule == "counter" and final else rule,
+        final=tuple(final), notes=tuple(notes),
     )  # fmt: skip
     problem = misfit(history)
     if problem is not None:
@@ -417,6 +419,18 @@ def _rule(events: Sequence[_Event]) -> str:
             event.action = "increment" if event.action == "add" else event.action
         return "counter"
     return "" if "remove" in actions or any(event.key for event in events) else "set-full"
+
+
+def _store(events: Sequence[_Event], operations: Sequence[Operation]) -> str:
+    """Return the object where reads alone are left, for all else failed: what was tried tells what was read."""
+    if any(operation.action != "read" for operation in operations):
+        return ""
+    tried = {event.action for event in events} - {"read", "write"}
+    if any(isinstance(event.value, Set) for event in events if event.action == "read"):
+        tried.add("add")
+    elif any(isinstance(operation.result, list) for operation in operations) and tried <= {"append"}:
+        return "list"
+    return next((name for name in ("set", "counter", "kv") if tried and tried <= set(OBJECTS[name].actions)), "")
 
 
 def _initial(events: Sequence[_Event]) -> tuple[Any, str]:

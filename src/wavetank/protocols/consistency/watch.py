@@ -1,0 +1,97 @@
+"""A watch beside a check: it ends what outlives its time or outgrows its memory, wherever it is.
+
+Searches look at their budgets themselves and end with a sentence of their own.  All that comes before a search (reading
+a file, telling who saw whose write, building a graph) is linear, but over millions of operations it takes minutes and
+gigabytes as well.  A second thread looks at the clock and at the size of the process and raises an error in the thread
+that checks, which CPython delivers between two steps of Python code; compiled code is left to end by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_LOOKS_S = 0.05
+# Searches notice the end of their time themselves, and say more about it.
+_GRACE, _LEAST_GRACE_S = 0.05, 0.5
+# An error may arrive where it is caught and lost: it is sent again.
+_AGAIN_S = 0.5
+
+
+class BudgetSpentError(BaseException):
+    """A check has used up its time or its memory; no ``except Exception`` on its way keeps it."""
+
+
+class Watch:
+    """Raises :class:`BudgetSpentError` in the thread that entered it when a budget is used up.
+
+    Parameters
+    ----------
+    seconds : float
+        Wall time; a little more is left to searches that end by themselves.
+    memory_bytes : int
+        By how much the process may grow.
+    """
+
+    def __init__(self, seconds: float, memory_bytes: int) -> None:
+        self.seconds, self.memory_bytes = seconds, memory_bytes
+        self.spent = ""
+        """Which budget is used up, ``time`` or ``memory``, and in words how large it was; empty before that."""
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        self._thread = threading.Thread(
+            target=self._look, args=(threading.get_ident(), time.monotonic(), _resident_bytes()), daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop watching."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching; an error that was sent and has not arrived is taken back.  May be called again."""
+        while True:
+            try:
+                with self._lock:
+                    self._done.set()
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
+                break
+            except BudgetSpentError:
+                continue
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self, checked: int, began: float, size_bytes: int) -> None:
+        latest_s = self.seconds + max(_LEAST_GRACE_S, _GRACE * self.seconds)
+        while not self._done.wait(_AGAIN_S if self.spent else _LOOKS_S):
+            if not self.spent and time.monotonic() - began > latest_s:
+                self.spent = f"time: {self.seconds:g} s were used up"
+            elif not self.spent and _resident_bytes() - size_bytes > self.memory_bytes:
+                self.spent = f"memory: {self.memory_bytes / 2**20:,.0f} MiB were used up"
+            with self._lock:
+                if self.spent and not self._done.is_set():
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(checked), ctypes.py_object(BudgetSpentError)
+                    )
+
+
+def _resident_bytes() -> float:
+    """Return what the process takes now; minus infinity where the system does not say it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return -math.inf
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavetank.serving.live import backend_connection, backend_exchange
+from wavetank.serving.live import backend_exchange
 from wavetank.serving.live.backend_connection import BackendConnection, ConnectionPool
 from wavetank.serving.live.backend_exchange import BackendError
 
@@ -267,9 +267,7 @@ def test_the_clock_runs_to_the_first_byte_then_between_pieces() -> None:
     assert with_connection(is_not_read, idle_s=0.02) == b"hello world"
 
 
-def test_a_pool_uses_connections_again_and_forgets_those_that_end(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_connection, "REST_S", 0.0)
-
+def test_a_pool_uses_connections_again_and_forgets_those_that_end(live: Any) -> None:
     async def main() -> None:
         async with live.backends(1) as [server]:
             pool = ConnectionPool("127.0.0.1", server.port, tls=False, connect_s=1.0, keep_alive_s=0.1)
@@ -329,11 +327,7 @@ async def beside_a_socket(check: Callable[[ConnectionPool, BackendConnection, so
 
 
 @pytest.mark.parametrize("what", ["bytes", "end"])
-def test_a_connection_with_something_in_its_socket_is_not_lent(
-    live: Any, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    monkeypatch.setattr(backend_connection, "REST_S", 0.0)
-
+def test_a_connection_with_something_in_its_socket_is_not_lent(live: Any, what: str) -> None:
     async def check(pool: ConnectionPool, connection: BackendConnection, other: socket.socket) -> None:
         connection.send(b"request", first_byte_s=5.0, idle_s=5.0, max_bytes=1000)
         other.sendall(LENGTH)
@@ -348,32 +342,6 @@ def test_a_connection_with_something_in_its_socket_is_not_lent(
             other.shutdown(socket.SHUT_WR)
         assert select.select([connection._transport.get_extra_info("socket").fileno()], [], [], 5.0)[0]  # type: ignore[union-attr]
         assert connection.reusable()
-        assert pool.idle() is None
-
-    live.run(beside_a_socket(check))
-
-
-@pytest.mark.parametrize("ended", ["rested", "stale", "lost"])
-def test_a_connection_rests_before_it_is_lent_again(live: Any, monkeypatch: pytest.MonkeyPatch, ended: str) -> None:
-    async def check(pool: ConnectionPool, connection: BackendConnection, other: socket.socket) -> None:
-        connection.send(b"request", first_byte_s=5.0, idle_s=5.0, max_bytes=1000)
-        other.sendall(LENGTH)
-        assert await whole(connection) == b"hello world"
-        monkeypatch.setattr(backend_connection, "REST_S", 3600.0)
-        pool.give_back(connection)
-        assert pool.idle() is None
-        assert pool.open == 1
-        if ended == "rested":
-            monkeypatch.setattr(backend_connection, "REST_S", 0.0)
-            assert pool.idle() is connection
-            connection.close()
-        elif ended == "stale":
-            connection.idle_since_s -= 3600.0
-            pool.close_stale()
-        else:
-            # What comes now is nobody's answer.
-            other.sendall(LENGTH)
-        await live.until(lambda: pool.open == 0)
         assert pool.idle() is None
 
     live.run(beside_a_socket(check))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from wavetank.serving.live import backend_connection
 from wavetank.serving.live.backend_connection import PAUSE_ABOVE_BYTES, BackendConnection, ConnectionPool
 from wavetank.serving.live.backend_exchange import BackendError
 
@@ -79,11 +78,7 @@ def moments() -> Iterator[tuple[int, int, bool, bytes]]:
                     yield cut, reads, waits, late
 
 
-def test_after_a_client_left_at_any_byte_the_next_exchange_reads_its_own_bytes_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(backend_connection, "REST_S", 0.0)
-
+def test_after_a_client_left_at_any_byte_the_next_exchange_reads_its_own_bytes_only() -> None:
     async def one(cut: int, reads: int, waits: bool, late: bytes) -> None:
         pool = ConnectionPool("127.0.0.1", 1, tls=False, connect_s=1.0, keep_alive_s=60.0)
         connection, wire = BackendConnection(lambda _: None), Wire()

@@ -7,9 +7,7 @@ answer's status, headers and bytes, back-pressure, and certainty about where an 
 
 A connection is lent again only where its exchange is complete and was read to the end, the request was sent whole,
 reading is not paused, and nothing waits in the socket.  Everything else closes it: a new connection costs a fraction of
-a millisecond, another client's bytes cannot be taken back.  Before it is lent again a connection rests for a moment: a
-backend that answers twice would put its second answer, and from there on every later one, before another client, and
-nothing in HTTP/1.1 would show it.
+a millisecond, another client's bytes cannot be taken back.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import asyncio
 import select
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +23,6 @@ from wavetank.serving.live.backend_exchange import BackendError, BackendExchange
 
 # Bytes that wait for the client before the backend is asked to pause.
 PAUSE_ABOVE_BYTES = 262_144
-# An answer that nobody asked for comes right behind the one before: so long a connection rests until it is lent again.
-REST_S = 0.005
 # A host that vanished without a word is given up after about half a minute, and what was sent to it after a minute:
 # the long silence of a backend that computes is not that of one that is gone.
 _ALIVE = (
@@ -272,7 +267,7 @@ class BackendConnection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """The connections to one backend: idle ones are used again once they rested, the one used last first.
+    """The connections to one backend: idle ones are used again, the one used last first.
 
     Parameters
     ----------
@@ -290,8 +285,6 @@ class ConnectionPool:
         self._host, self._port = host, port
         self._tls = ssl.create_default_context() if tls else None
         self._connect_s, self._keep_alive_s = connect_s, keep_alive_s
-        # In the order they were given back, both; what has rested goes from one to the other.
-        self._resting: deque[BackendConnection] = deque()
         self._idle: list[BackendConnection] = []
         self._all: set[BackendConnection] = set()
         self._closed = False
@@ -302,13 +295,10 @@ class ConnectionPool:
         return len(self._all)
 
     def idle(self) -> BackendConnection | None:
-        """Return an idle connection that was used shortly before, and not just now, if there is one."""
-        now = self._now()
-        while self._resting and now - self._resting[0].idle_since_s >= REST_S:
-            self._idle.append(self._resting.popleft())
+        """Return an idle connection that was used shortly before, if there is one."""
         while self._idle:
             connection = self._idle.pop()
-            fresh = now - connection.idle_since_s < self._keep_alive_s
+            fresh = self._now() - connection.idle_since_s < self._keep_alive_s
             if fresh and connection.reusable() and connection.quiet():
                 return connection
             connection.close()
@@ -345,34 +335,30 @@ class ConnectionPool:
         """Take a connection back: keep it for the next request, or close it when its answer was given up."""
         if connection.reusable() and not self._closed:
             connection.idle_since_s = self._now()
-            self._resting.append(connection)
+            self._idle.append(connection)
         else:
             connection.close()
 
     def close_stale(self) -> None:
         """Close the connections that were idle for too long."""
         oldest = self._now() - self._keep_alive_s
-        for connection in (*self._resting, *self._idle):
-            if connection.idle_since_s < oldest:
-                self._drop(connection)
+        stale = [connection for connection in self._idle if connection.idle_since_s < oldest]
+        if stale:
+            self._idle = [connection for connection in self._idle if connection.idle_since_s >= oldest]
+            for connection in stale:
                 connection.close()
 
     def close(self) -> None:
         """Close all connections, answers in progress included."""
         self._closed = True
-        self._resting.clear()
         self._idle.clear()
         for connection in tuple(self._all):
             connection.close()
 
     def _forget(self, connection: BackendConnection) -> None:
         self._all.discard(connection)
-        self._drop(connection)
-
-    def _drop(self, connection: BackendConnection) -> None:
-        for waiting in (self._resting, self._idle):
-            if connection in waiting:
-                waiting.remove(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
 
     @staticmethod
     def _now() -> float:

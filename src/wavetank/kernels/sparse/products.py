@@ -339,7 +339,8 @@ class SpMVPlan:
         Parameters
         ----------
         x : array_like, shape (columns,)
-            Of the plan's type or one that it holds exactly; never modified.  For a plan on a GPU also a torch tensor
+            Of the plan's type or one that it holds exactly; never modified.  Gradients do not flow: a tensor that
+            requires its own is refused unless under ``torch.no_grad()``, and so is a matrix.  For a plan on a GPU also a torch tensor
             there: the result is one then, and any other ``x`` is moved there and the result back.
         out : ndarray, shape (rows,), optional
             Where to write, contiguous and of the plan's type; a new array by default.
@@ -467,7 +468,8 @@ def spmv(matrix: Any, x: Any, *, threads: int | None = None) -> Any:
     matrix : scipy sparse matrix or array, torch sparse tensor, tuple, or SpMVPlan
         As for :class:`SpMVPlan`.
     x : array_like or torch tensor, shape (columns,)
-        Where it is a tensor on a GPU, or the matrix is, the product is computed there.
+        Where it is a tensor on a GPU, or the matrix is, the product is computed there.  A tensor that requires its
+        gradient is refused as by :meth:`SpMVPlan.multiply`.
     threads : int, optional
         As for :class:`SpMVPlan`; a plan has its own.
 

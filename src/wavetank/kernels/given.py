@@ -34,8 +34,8 @@ def array_of(value: Any, where: str) -> NDArray[Any]:
     Raises
     ------
     BadValueError
-        For tensors that are not dense, not in main memory or of a type that numpy lacks, tensors whose gradient would be
-        lost, sparse matrices, masked values and sequences of unequal lengths.
+        For tensors that are not dense, not in main memory or of a type that numpy lacks, tensors whose gradient would
+        be lost, sparse matrices, masked values and sequences of unequal lengths.
 
     Examples
     --------
@@ -83,12 +83,11 @@ def target_of(value: Any, where: str) -> NDArray[Any]:
         As of :func:`array_of`; for a tensor whose memory holds its entries negated or conjugated, since it would have
         to be copied; and where gradients are recorded for one that requires them.
     """
-    if is_tensor(value):
-        if value.is_neg() or value.is_conj():
-            raise BadValueError(
-                "A tensor that is only marked as negated or conjugated cannot be written into.", where=where,
-                allowed="a tensor whose memory holds its entries", hint=".resolve_neg().resolve_conj() makes one",
-            )  # fmt: skip
+    if is_tensor(value) and (value.is_neg() or value.is_conj()):
+        raise BadValueError(
+            "A tensor that is only marked as negated or conjugated cannot be written into.", where=where,
+            allowed="a tensor whose memory holds its entries", hint=".resolve_neg().resolve_conj() makes one",
+        )  # fmt: skip
     return array_of(value, where)
 
 

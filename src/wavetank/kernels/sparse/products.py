@@ -340,8 +340,8 @@ class SpMVPlan:
         ----------
         x : array_like, shape (columns,)
             Of the plan's type or one that it holds exactly; never modified.  Gradients do not flow: a tensor that
-            requires its own is refused unless under ``torch.no_grad()``, and so is a matrix.  For a plan on a GPU also a torch tensor
-            there: the result is one then, and any other ``x`` is moved there and the result back.
+            requires its own is refused unless under ``torch.no_grad()``, and so is a matrix.  For a plan on a GPU also
+            a torch tensor there: the result is one then, and any other ``x`` is moved there and the result back.
         out : ndarray, shape (rows,), optional
             Where to write, contiguous and of the plan's type; a new array by default.
 

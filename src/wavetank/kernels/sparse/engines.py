@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import sys
 import time
 import warnings
@@ -287,7 +286,7 @@ def _timed(calls: dict[str, Callable[[], None]], repeats: int) -> dict[str, list
             continue
         quick = {name: _undisturbed(took[name]) for name in names}
         best = min(quick, key=quick.__getitem__)
-        names = [name for name in names if quick[name] <= _HOPELESS * quick[best]]
+        names = [name for name in names if min(took[name]) <= _HOPELESS * quick[best]]
         others = [quick[name] for name in names if name != best]
         if quick[best] <= _PLAIN_LEAD * min(others, default=math.inf) and _clearly_fastest(took) == best:
             break
@@ -300,20 +299,11 @@ def _undisturbed(seconds: list[float]) -> float:
 
 
 def _clearly_fastest(took: dict[str, list[float]]) -> str:
-    """Return which call takes least, scipy's where none is clearly ahead of it.
+    """Return which call takes least where nothing disturbs it, scipy's where none is clearly ahead of it.
 
-    What else uses the machine makes a call longer, hardly ever shorter, so the rounds that were short are what counts;
-    the middle of the ratios within a round must agree, so that a few rounds do not decide alone.
+    What else uses the machine makes a call longer, hardly ever shorter, so of several rounds the short ones count.
     """
-    stays = "scipy" if "scipy" in took else "own"
-    chosen, chosen_s = stays, _undisturbed(took[stays])
-    for name, seconds in took.items():
-        if len(seconds) == len(took[stays]):
-            ratio = statistics.median(mine / its for mine, its in zip(seconds, took[stays], strict=True))
-        else:
-            # One of the two is out early, far behind.
-            ratio = statistics.median(seconds) / statistics.median(took[stays])
-        quick = _undisturbed(seconds)
-        if quick <= _CLEARLY * _undisturbed(took[stays]) and ratio <= _CLEARLY and quick < chosen_s:
-            chosen, chosen_s = name, quick
-    return chosen
+    quick = {name: _undisturbed(seconds) for name, seconds in took.items()}
+    stays = "scipy" if "scipy" in quick else "own"
+    best = min(quick, key=quick.__getitem__)
+    return best if quick[best] <= _CLEARLY * quick[stays] else stays

@@ -14,6 +14,8 @@ import pytest
 from wavetank.kernels import cuda, machine
 from wavetank.kernels.products import libraries, profile
 from wavetank.kernels.products.profile import ProductProfile
+from wavetank.kernels.solvers import rates
+from wavetank.kernels.solvers.pair import default_devices
 from wavetank.machine import profiles
 
 Call = Callable[..., Any]
@@ -44,23 +46,41 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(profile, "measure", products)
     monkeypatch.setattr(machine, "measure", limits)
+    monkeypatch.setattr(rates, "_known", {})
+    monkeypatch.setattr(
+        rates, "measure",
+        lambda told: rates.RatesProfile(
+            rates={64: rates.Rates(1e-4, 2e-4, 1e-6, 1e-6)}, conditions=rates.conditions_of(default_devices())
+        ),
+    )  # fmt: skip
     return tmp_path / "cache" / "wavetank" / "profiles"
 
 
 def test_what_is_measured_is_kept_shown_used_and_deleted(call: Call, store: Path) -> None:
     told = call("profile", "--threads", "1")
     assert told.code == 0
-    assert told.out.count(": kept") == 3
+    assert told.out.count(": kept") == 4
     assert profile.kept("float32", 1) is not None
     shown = call("profile", "--show")
     assert shown.code == 0
-    assert shown.out.startswith(f"3 profiles in {store}")
-    for words in ("products-float32", "products-float64", "machine", "rounds differed by up to 1.0%", "threads 1"):
+    assert rates.kept(default_devices()) is not None
+    assert shown.out.startswith(f"4 profiles in {store}")
+    for words in (
+        "products-float32",
+        "products-float64",
+        "machine",
+        "rounds differed by up to 1.0%",
+        "threads 1",
+        "accelerator 2.62 GFLOP/s",
+    ):
         assert words in shown.out
     assert "what ships for" in shown.out
     rows = json.loads(call("profile", "--show", "--json").out)
-    assert [each["kind"] for each in rows["profiles"]] == ["machine", "products-float32", "products-float64"]
+    assert [each["kind"] for each in rows["profiles"]] == [
+        "machine", "products-float32", "products-float64", "solvers",
+    ]  # fmt: skip
     assert call("profile", "--delete", "--only", "products").out == f"2 profiles deleted from {store}\n"
+    assert call("profile", "--delete", "--only", "solvers").out == f"1 profile deleted from {store}\n"
     assert call("profile", "--delete").out == f"1 profile deleted from {store}\n"
     assert call("profile", "--show").out.startswith("0 profiles")
 

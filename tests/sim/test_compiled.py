@@ -261,6 +261,35 @@ def test_a_constant_from_the_environment_is_part_of_the_key(package: Path) -> No
     assert shown(package, "pack.surroundings.outer", SIZE="5") == (54, 1)
 
 
+FROM_ENVIRONMENT = {
+    "an attribute of a module": "import pack.chosen as c\n\n@compiled\ndef call(x):\n    return x + c.STEP\n",
+    "a member of an enumeration": (
+        "from pack.chosen import Step\n\n@compiled\ndef call(x):\n    return x + Step.LONG\n"
+    ),
+    "one function or another": (
+        "from pack.chosen import STEP\nif STEP == 1:\n    @compiled\n    def grow(x):\n        return x + 1\n"
+        "else:\n    @compiled\n    def grow(x):\n        return x + 2\n\n@compiled\ndef call(x):\n    return grow(x)\n"
+    ),
+    "a function of a module": (
+        "import pack.chosen as c\n\n@compiled\ndef call(x):\n    return c.behind(x)\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", FROM_ENVIRONMENT)
+def test_what_a_module_takes_from_the_environment_is_part_of_the_key(package: Path, how: str) -> None:
+    (package / "pack/chosen.py").write_text(
+        "import os\nfrom enum import IntEnum\nfrom wavetank.sim.compiled import compiled\n"
+        "STEP = int(os.environ['PACK_STEP'])\nStep = IntEnum('Step', {'LONG': STEP})\n\n"
+        "@compiled\ndef behind(x):\n    return x + STEP\n"
+    )
+    head = "from wavetank.sim.compiled import compiled\n"
+    (package / "pack/env.py").write_text(head + FROM_ENVIRONMENT[how])
+    assert shown(package, "pack.env.call", PACK_STEP="1") == (11, 0)
+    assert shown(package, "pack.env.call", PACK_STEP="2") == (12, 0)
+    assert shown(package, "pack.env.call", PACK_STEP="1") == (11, 1)
+
+
 def test_options_are_part_of_the_key(package: Path) -> None:
     (package / "pack" / "models.py").write_text(
         "from wavetank.sim.compiled import compiled\n"

@@ -18,7 +18,7 @@ from wavetank.machine import profiles
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS = ("machine", "products", "gpu-products")
+KINDS = ("machine", "products", "solvers", "gpu-products")
 DTYPES = ("float32", "float64")
 # Tensor cores take these, and the others are torch's as well.
 _GPU_DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -34,7 +34,7 @@ _GPU_DTYPES = ("float16", "bfloat16", "float32", "float64")
 def command(
     show: bool, delete: bool, only: str | None, threads: tuple[int, ...], dtype: tuple[str, ...], as_json: bool
 ) -> int:
-    """Measure this machine: its limits, what products cost by which library, and its GPU if there is one.
+    """Measure this machine: its limits, what products cost by which library, its solvers' devices, and its GPU if any.
 
     Takes some minutes and wants the machine for itself: a profile that was disturbed is refused, and what was kept
     before stays.  Without a profile, products go by what ships for the family of processors.
@@ -77,6 +77,8 @@ def _measure(only: str | None, threads: tuple[int, ...], dtypes: tuple[str, ...]
         for count in _counts(threads):
             for kind in dtypes or DTYPES:
                 steps.append((f"products, {kind}, {count} thread(s)", _products_step(kind, count)))
+    if only in (None, "solvers"):
+        steps.append(("devices of solvers", _solvers))
     if only == "gpu-products" or (only is None and found_gpu()):
         steps += [(f"products on the GPU, {kind}", _gpu_step(kind)) for kind in _GPU_DTYPES]
     refused = 0
@@ -135,6 +137,13 @@ def _machine() -> tuple[Path | None, str]:
 
     found = machine.measure(quick=False)
     return machine.keep(found), found.note()
+
+
+def _solvers() -> tuple[Path | None, str]:
+    from wavetank.kernels.solvers import rates
+
+    found = rates.measure(told=_progress if is_terminal(sys.stderr) else _quiet)
+    return rates.keep(found), found.note()
 
 
 def _products_step(dtype: str, threads: int) -> Callable[[], tuple[Path | None, str]]:
@@ -206,11 +215,15 @@ def _told(found: profiles.Profile) -> str:
     """Return the figures of a profile in a line or two; why it is not used where it is none."""
     from wavetank.kernels import machine
     from wavetank.kernels.products import gpu_profile, profile
+    from wavetank.kernels.solvers import rates as solvers
 
     told = None
     if found.kind == "machine" and found.version == machine.PROFILE_VERSION:
         limits = machine.profile_of(found)
         told = None if limits is None else limits.note()
+    elif found.kind == "solvers" and found.version == solvers.PROFILE_VERSION:
+        devices = solvers.profile_of(found)
+        told = None if devices is None else devices.note()
     elif found.kind == "gpu-products" and found.version == gpu_profile.PROFILE_VERSION:
         rates = gpu_profile.profile_of(found)
         told = None if rates is None else _rates(rates.rates, rates.device)

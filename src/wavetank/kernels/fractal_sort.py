@@ -371,7 +371,8 @@ class FractalSort:
         ----------
         keys : array_like or torch tensor, shape (n,)
             Booleans, integers or floats of native byte order, at most 8 bytes each, none of them masked; a tensor is
-            on the CPU, and its gradient is not followed.  Never modified, unless it is also given as ``out``.
+            on the CPU, and one that requires its gradient is refused unless under ``torch.no_grad()``.  Never modified,
+            unless it is also given as ``out``.
         out : ndarray or torch tensor, shape (n,), optional
             Where to write, of the kind and type of ``keys``; new memory by default.  A tensor must not require
             its gradient.

@@ -26,16 +26,16 @@ def array_of(value: Any, where: str) -> NDArray[Any]:
     Parameters
     ----------
     value : array_like or CPU tensor
-        A tensor may be one of those that record gradients; the array knows nothing of them, so that a kernel through
-        which gradients do not flow by other means loses them.
+        The array knows nothing of gradients, so a tensor that would record them is refused; a kernel through which
+        they flow passes on what it has detached.
     where : str
         Name of the argument, for errors.
 
     Raises
     ------
     BadValueError
-        For tensors that are not dense, not in main memory or of a type that numpy lacks, sparse matrices, masked
-        values and sequences of unequal lengths.
+        For tensors that are not dense, not in main memory or of a type that numpy lacks, tensors whose gradient would
+        be lost, sparse matrices, masked values and sequences of unequal lengths.
 
     Examples
     --------
@@ -43,6 +43,7 @@ def array_of(value: Any, where: str) -> NDArray[Any]:
     (2, 2)
     """
     if is_tensor(value):
+        refuse_gradients(value, where)
         return _array_of_tensor(value, where)
     # Whoever has a masked array has imported its module; to import it here would cost every program its first call.
     masked = sys.modules.get("numpy.ma")
@@ -82,23 +83,37 @@ def target_of(value: Any, where: str) -> NDArray[Any]:
         As of :func:`array_of`; for a tensor whose memory holds its entries negated or conjugated, since it would have
         to be copied; and where gradients are recorded for one that requires them.
     """
-    if is_tensor(value):
-        if value.is_neg() or value.is_conj():
-            raise BadValueError(
-                "A tensor that is only marked as negated or conjugated cannot be written into.", where=where,
-                allowed="a tensor whose memory holds its entries", hint=".resolve_neg().resolve_conj() makes one",
-            )  # fmt: skip
-        refuse_gradients(value, where)
+    if is_tensor(value) and (value.is_neg() or value.is_conj()):
+        raise BadValueError(
+            "A tensor that is only marked as negated or conjugated cannot be written into.", where=where,
+            allowed="a tensor whose memory holds its entries", hint=".resolve_neg().resolve_conj() makes one",
+        )  # fmt: skip
     return array_of(value, where)
 
 
 def refuse_gradients(value: Any, where: str) -> None:
-    """Refuse a tensor that requires its gradient, where gradients are recorded: they would be lost silently."""
-    if is_tensor(value) and value.requires_grad and sys.modules["torch"].is_grad_enabled():
+    """Refuse a tensor whose gradient would be lost silently: one that requires it where gradients are recorded, or that
+    carries the tangent of forward differentiation."""
+    if not is_tensor(value):
+        return
+    if value.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise BadValueError(
             "No gradient flows through this tensor here.", given="a tensor that requires its gradient", where=where,
             allowed="a tensor that does not", hint=".detach(), or torch.no_grad(), says that none is wanted",
         )  # fmt: skip
+    if has_tangent(value):
+        raise BadValueError(
+            "No gradient flows through this tensor here.", given="a tensor with a tangent (forward differentiation)",
+            where=where, allowed="a tensor without one", hint="torch.autograd.forward_ad.unpack_dual(tensor).primal",
+        )  # fmt: skip
+
+
+def has_tangent(tensor: Any) -> bool:
+    """Return whether a tensor carries a tangent of forward differentiation."""
+    forward = getattr(sys.modules["torch"].autograd, "forward_ad", None)
+    if forward is None or getattr(forward, "_current_level", -1) < 0:
+        return False
+    return forward.unpack_dual(tensor).tangent is not None
 
 
 def overlaps_itself(array: NDArray[Any]) -> bool:

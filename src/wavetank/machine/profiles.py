@@ -163,6 +163,19 @@ def kept(kind: str = "", within: Path | None = None) -> tuple[list[Profile], lis
     return good, bad
 
 
+def is_any_kept(kind: str, within: Path | None = None) -> bool:
+    """Return whether the store has any file of a kind, whatever it holds; quicker than to read one.
+
+    Parameters
+    ----------
+    kind : str
+        Beginning of the kinds.
+    within : Path, optional
+        Instead of :func:`folder`.
+    """
+    return bool(_files(kind, within))
+
+
 def delete(kind: str = "", within: Path | None = None) -> list[Path]:
     """Remove the profiles whose kind begins with ``kind``, unusable files included, and return their paths.
 

@@ -595,7 +595,10 @@ def start_helpers(work: Callable[[], object], helpers: int) -> None:
     _crew.ask(work, helpers)
 
 
-def together(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], threads: int) -> list[Any]:
+def together(
+    function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], threads: int,
+    halt: Callable[[], object] | None = None,
+) -> list[Any]:  # fmt: skip
     """Return the results of ``function(*call)`` in the order of ``calls``, several of which are made at once.
 
     The caller makes calls itself and is helped by up to ``threads - 1`` workers that the process shares, so calls may
@@ -609,6 +612,8 @@ def together(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], thr
     calls : iterable of tuple
     threads : int
         That work at once, the caller included.
+    halt : callable, optional
+        Made after an error in the caller, before calls are waited for: what it sets lets long ones end early.
     """
     listed = list(calls)
     helpers = min(threads, len(listed)) - 1
@@ -621,6 +626,8 @@ def together(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], thr
         batch.work()
         batch.wait()
     except BaseException as error:
+        if halt is not None:
+            halt()
         batch.wait()
         # Of several errors that of the first call, unless the program is to end.
         first = batch.errors[min(batch.errors)] if batch.errors and isinstance(error, Exception) else error

@@ -22,6 +22,7 @@ The folder is ``compiled`` in ``$NUMBA_CACHE_DIR``, if that is set, else in the 
 from __future__ import annotations
 
 import contextlib
+import enum
 import hashlib
 import os
 import pickle
@@ -408,8 +409,11 @@ class _Cache:
             return None
 
     def _index(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
-        constants = [_constants_of(each) for each in (self._function, *_called_by(self._function))]
-        within = f"{self._options} {constants} {_within(self._function)}"
+        called = _called_by(self._function)
+        constants = [_constants_of(each) for each in (self._function, *called)]
+        # Which of several functions of a module has a name may be decided when the module is run.
+        bodies = [_within(each) for each in called if each is not self._function]
+        within = f"{self._options} {constants} {bodies} {_within(self._function)}"
         return (signature, codegen.magic_tuple(), hashlib.sha256(within.encode()).hexdigest())
 
     def _file_of(self, key: tuple[Any, ...]) -> Path:
@@ -455,16 +459,26 @@ def _is_plain(value: Any) -> bool:
 
 
 def _constants_of(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """Return the plain global values that a function names: they are part of what is compiled, and may come from
-    elsewhere than a source, such as the environment."""
-    values = function.__globals__
+    """Return the plain values that a function names, its globals and attributes of modules: they are part of what is
+    compiled, and may come from elsewhere than a source, such as the environment."""
     found: list[tuple[str, Any]] = []
-    for name in _names_of(function.__code__):
-        value = values.get(name)
+    for name, value in _named_by(function):
         if isinstance(value, numpy.ndarray):
             found.append((name, (value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest())))
+        elif isinstance(value, type) and issubclass(value, enum.Enum):
+            found.append((name, repr(list(value.__members__.items()))))
         elif _is_plain(value):
             found.append((name, repr(value)))
+    return found
+
+
+def _named_by(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """Return name and value of the globals that a function names, and of attributes of those that are modules."""
+    names, values = _names_of(function.__code__), function.__globals__
+    found = [(name, values[name]) for name in names if name in values]
+    for module, value in tuple(found):
+        if isinstance(value, python_types.ModuleType):
+            found.extend((f"{module}.{name}", vars(value)[name]) for name in names if name in vars(value))
     return found
 
 
@@ -473,10 +487,9 @@ def _called_by(function: Callable[..., Any]) -> list[Callable[..., Any]]:
     found: list[Callable[..., Any]] = []
     open_functions = [function]
     while open_functions:
-        each = open_functions.pop()
-        for name in _names_of(each.__code__):
-            called = getattr(each.__globals__.get(name), "py_func", None)
-            if called is not None and called not in found:
+        for _, value in _named_by(open_functions.pop()):
+            called = getattr(value, "py_func", None)
+            if isinstance(called, python_types.FunctionType) and called not in found:
                 found.append(called)
                 open_functions.append(called)
     return found

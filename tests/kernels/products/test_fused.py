@@ -1,10 +1,14 @@
 """How a fused product is cut into strips and shares, and what it packs."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
 from wavetank.kernels.products import fused
 from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN, WINOGRAD
+from wavetank.machine import threads as threads_module
 
 
 @pytest.fixture
@@ -54,3 +58,66 @@ def test_the_workspace_is_bounded_however_long_the_inner_side():
         room += 4 * (tile.lanes * tile.tile_columns + fused.PANEL_GAP_BYTES // item)
         need = fused.workspace_bytes(tile.tile_rows, tile.lanes, 4 * tile.tile_columns, dtype, CLASSICAL, 1)
         assert 0 <= need - room * item <= 4 * 64
+
+
+@pytest.mark.parametrize("scheme", [CLASSICAL, STRASSEN, WINOGRAD.power(2)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_how_a_product_is_cut_into_calls_changes_no_bit(scheme, threads, monkeypatch):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((701, 90)), rng.standard_normal((90, 333))
+    found = []
+    for flops, rows, packed_in_a_call in ((1 << 33, 2048, 1 << 25), (1 << 16, 1, 1 << 9)):
+        monkeypatch.setattr(fused, "_FLOPS_OF_A_CALL", flops)
+        monkeypatch.setattr(fused, "_LEAST_ROWS", max(rows, fused.blocking_of(a.dtype).rows))
+        monkeypatch.setattr(fused, "_PACKED_IN_A_CALL", packed_in_a_call)
+        for packed in (None, fused.PackedRight(b, scheme, threads)):
+            out = np.full((701, 333), np.nan)
+            fused.fused_product(a, None if packed else b, out, scheme, threads, packed)
+            found.append(out)
+    for other in found[1:]:
+        assert np.array_equal(found[0], other)
+
+
+@pytest.mark.parametrize("products", [1, 7, 343])
+@pytest.mark.parametrize("row_flops", [2 * 16, 2 * 10**6, 2 * 10**9])
+def test_no_call_of_a_product_takes_long(products, row_flops):
+    blocking = fused.blocking_of(np.float64)
+    calls = list(fused._calls((28, 50_000), row_flops, products, blocking))
+    longest = max((high - low) * row_flops * (others - some) for low, high, some, others in calls)
+    assert longest <= max(fused._FLOPS_OF_A_CALL, fused._LEAST_ROWS * row_flops)
+    done = np.zeros(products, int)
+    for low, high, some, others in calls:
+        done[some:others] += high - low
+    # Every product of a row follows the one before.
+    assert (done == 50_000 - 28).all()
+    assert calls == sorted(calls)
+
+
+def test_an_interrupt_of_the_caller_halts_the_helpers(monkeypatch):
+    made, caller = [], threading.current_thread()
+    helping = threading.Event()
+
+    def multiply(*of):
+        made.append(threading.current_thread())
+        if threading.current_thread() is caller:
+            helping.wait(20)
+            raise KeyboardInterrupt
+        helping.set()
+        while not interrupted.is_set():
+            time.sleep(0.001)
+
+    interrupted = threading.Event()
+    wait_of_batch = threads_module._Batch.wait
+
+    def wait(batch):
+        interrupted.set()
+        wait_of_batch(batch)
+
+    monkeypatch.setattr(fused, "multiply_fused", multiply)
+    monkeypatch.setattr(fused, "_FLOPS_OF_A_CALL", 1 << 10)
+    monkeypatch.setattr(threads_module._Batch, "wait", wait)
+    a = np.ones((4000, 64))
+    with pytest.raises(KeyboardInterrupt):
+        fused.fused_product(a, np.ones((64, 4000)), np.empty((4000, 4000)), STRASSEN, 2)
+    # The caller's one call, and the one that the helper was at: its other calls were not begun.
+    assert len(made) == 2

@@ -121,3 +121,23 @@ def test_gradients_of_empty_batches_are_those_of_torch(left, right):
     assert not a.grad.any()
     assert b.grad.shape == b.shape
     assert not b.grad.any()
+
+
+def test_transforms_of_torch_func_differentiate_products():
+    torch = pytest.importorskip("torch")
+    a, b = (torch.from_numpy(each).double() for each in operands(3, 4, 5))
+    weights = torch.rand(3, 5, dtype=torch.float64)
+
+    def loss(product):
+        return lambda x, y: (weights * product(x, y) ** 2).sum()
+
+    def twice(product, at):
+        once = torch.func.grad(loss(product), at)
+        return torch.func.grad(lambda x, y: once(x, y).sum(), at)(a, b)
+
+    for at in (0, 1):
+        found, expected = (torch.func.grad(loss(each), at)(a, b) for each in (matmul, torch.matmul))
+        assert torch.allclose(found, expected, rtol=1e-12)
+        assert torch.allclose(twice(matmul, at), twice(torch.matmul, at), rtol=1e-12)
+    with pytest.raises(BadValueError):
+        torch.func.jvp(matmul, (a, b), (a, b))

@@ -2,18 +2,132 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from wavetank.errors import BadValueError
 from wavetank.kernels.solvers import rates
 from wavetank.kernels.solvers.balance import PowerSplit, RuntimeSplit
 from wavetank.kernels.solvers.cpu_device import CpuWorker
 from wavetank.kernels.solvers.link import Link, LinkModel
-from wavetank.kernels.solvers.pair import opened
-from wavetank.kernels.solvers.rates import Rates, chosen_border, rates_of
+from wavetank.kernels.solvers.pair import Pair, opened
+from wavetank.kernels.solvers.rates import Rates, RatesProfile, chosen_border, rates_of
+from wavetank.machine import profiles
 
 LAW = RuntimeSplit()
+SPECS = (CpuWorker(repeats=3), CpuWorker())
+FAST = Rates(host_s=3e-4, accelerator_s=1e-4, copy_s=1e-6, call_s=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let the store be empty, and nothing be known."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(profiles, "_said", set())
+    monkeypatch.setattr(rates, "_known", {})
+    return tmp_path / "wavetank" / "profiles"
+
+
+def planted(**changed: Any) -> RatesProfile:
+    return RatesProfile(**{"rates": {32: FAST}, "conditions": rates.conditions_of(SPECS), **changed})  # type: ignore[arg-type]
+
+
+class UnmeasuredPair(Pair):
+    """A pair that must not be measured."""
+
+    def __init__(self) -> None:
+        self.specs = SPECS
+
+    def at_once(self, *_: Any) -> Any:
+        raise AssertionError("measured")
+
+
+def test_rates_that_were_kept_are_used_and_nothing_is_measured(store: Path) -> None:
+    assert rates.keep(planted()) is not None
+    assert rates_of(UnmeasuredPair(), 32) == FAST
+    # Another pair, and another size of blocks, are none of those.
+    with pytest.raises(AssertionError, match="measured"):
+        rates_of(UnmeasuredPair(), 64)
+    assert rates.kept((CpuWorker(), CpuWorker())) is None
+    assert [each.kind for each in profiles.kept()[0]] == ["solvers"]
+
+
+def test_what_a_solve_measures_is_not_kept(store: Path) -> None:
+    with opened(SPECS) as pair:
+        assert min(rates_of(pair, 32)) > 0
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("disturbed", [{"spread": 0.31}, {"others_cores": 1000.0}])
+def test_a_busy_machine_s_rates_are_refused_and_what_was_kept_stays(disturbed: Any, store: Path) -> None:
+    rates.keep(planted())
+    with pytest.raises(BadValueError, match="busy"):
+        rates.keep(planted(rates={32: FAST._replace(host_s=1.0)}, **disturbed))
+    assert rates_of(UnmeasuredPair(), 32) == FAST
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {}, {"rates": {}, "spread": 0.0, "others_cores": 0.0},
+        {"rates": {"32": [1.0, 1.0, 1.0]}, "spread": 0.0, "others_cores": 0.0},
+        {"rates": {"32": [0.0, 1.0, 1.0, 1.0]}, "spread": 0.0, "others_cores": 0.0},
+        {"rates": {"-1": [1.0, 1.0, 1.0, 1.0]}, "spread": 0.0, "others_cores": 0.0},
+        {"rates": {"32": [1.0, 1.0, 1.0, 1.0]}, "spread": 9.0, "others_cores": 0.0},
+        {"rates": {"32": "1234"}, "spread": None, "others_cores": 0.0}, {"rates": [1], "spread": 0, "others_cores": 0},
+    ],
+)  # fmt: skip
+def test_a_profile_that_no_measurement_gives_counts_as_none(content: Any, store: Path) -> None:
+    conditions = rates.conditions_of(SPECS)
+    profiles.keep(profiles.Profile("solvers", rates.PROFILE_VERSION, conditions, content))
+    assert rates.kept(SPECS) is None
+    with opened(SPECS) as pair:
+        assert min(rates_of(pair, 32)) > 0
+
+
+def test_a_damaged_file_costs_a_measurement_and_a_warning(store: Path) -> None:
+    path = rates.keep(planted())
+    assert path is not None
+    path.write_text(path.read_text()[:100])
+    with opened(SPECS) as pair, pytest.warns(RuntimeWarning, match="damaged"):
+        assert min(rates_of(pair, 32)) > 0
+
+
+def test_a_pair_is_measured_for_the_store(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
+    monkeypatch.setattr(rates, "BLOCKS", (16, 32))
+    monkeypatch.setattr(rates, "_ROUNDS", 3)
+    said: list[str] = []
+    found = rates.measure(SPECS, told=said.append)
+    assert said == ["blocks of 16 rows", "blocks of 32 rows"]
+    assert set(found.rates) == {16, 32}
+    assert all(min(each) > 0 for each in found.rates.values())
+    assert found.conditions["host"] == "1 thread(s), each block 3 time(s)"
+    rates.keep(RatesProfile(rates=found.rates, conditions=found.conditions))
+    assert rates_of(UnmeasuredPair(), 32) == found.rates[32]
+
+
+def test_solves_at_once_measure_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most = [0], [0]
+
+    def measured(pair: Any, block: int) -> Rates:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.02)
+        inside[0] -= 1
+        return FAST
+
+    monkeypatch.setattr(rates, "_measured", measured)
+    crew = [threading.Thread(target=rates_of, args=(UnmeasuredPair(), block)) for block in (8, 8, 16, 16)]
+    for each in crew:
+        each.start()
+    for each in crew:
+        each.join()
+    assert most == [1]
+    assert len(rates._known) == 2
 
 
 class KnownPair:

@@ -69,9 +69,91 @@ def test_own_engines_give_the_same_bits_for_any_number_of_threads(engine: str, m
         np.testing.assert_array_equal(found[0], other)
 
 
+class Clock:
+    """A clock that only planted work moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(engines, "_now", lambda: self.now)
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+
+
+# Seconds of a product where nothing disturbs it; ``own`` is none of them.
+PLAIN = {"own": 8e-3, "rows": 6e-3, "scipy": 10e-3, "torch": 7e-3, "mkl": 4e-3}
+DISTURBED: dict[str, Any] = {
+    "nothing": lambda name, call: 1.0,
+    "every other product": lambda name, call: 4.0 if call % 2 else 1.0,
+    "three of seven of the fastest": lambda name, call: 9.0 if name == "mkl" and call in (1, 3, 5) else 1.0,
+    "the fastest at first": lambda name, call: 9.0 if name == "mkl" and call < 2 else 1.0,
+    "each but two of the fastest's last": lambda name, call: 1.9 if name == "mkl" and call < 5 else 1.0,
+    "a lucky product of another": lambda name, call: 0.3 if name == "torch" and call == 2 else 1.0,
+}
+
+
+@pytest.mark.parametrize("how", DISTURBED)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_fastest_engine_is_found_on_a_busy_machine(how: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, dice = Clock(monkeypatch), np.random.default_rng(seed)
+    calls = dict.fromkeys(PLAIN, 0)
+
+    def product(name: str) -> None:
+        clock.work(PLAIN[name] * DISTURBED[how](name, calls[name]) * dice.uniform(1.0, 1.02))
+        calls[name] += 1
+
+    names = dice.permutation(list(PLAIN))
+    took = engines._timed({name: lambda name=name: product(name) for name in names}, 1)  # type: ignore[misc]
+    assert engines._clearly_fastest(took) == "mkl"
+    assert max(calls.values()) <= engines.ROUNDS
+
+
+def test_random_disturbances_of_four_products_in_ten_hardly_ever_hide_the_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = 0
+    for seed in range(300):
+        clock, dice = Clock(monkeypatch), np.random.default_rng(seed)
+
+        def product(name: str, clock: Clock = clock, dice: Any = dice) -> None:
+            clock.work(PLAIN[name] * dice.uniform(1.0, 1.02) * (4.0 if dice.random() < 0.4 else 1.0))
+
+        took = engines._timed({name: lambda name=name, at=product: at(name) for name in PLAIN}, 1)  # type: ignore[misc]
+        wrong += engines._clearly_fastest(took) != "mkl"
+    # With a deadline of 30 products it was every fourth.
+    assert wrong <= 0.08 * 300
+
+
+@pytest.mark.parametrize("disturbed", ["", *PLAIN])
+def test_scipy_stays_where_nobody_is_clearly_faster(disturbed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, dice = Clock(monkeypatch), np.random.default_rng(0)
+
+    def product(name: str) -> None:
+        share = 0.96 if name == "rows" else 1.0
+        clock.work(share * dice.uniform(1.0, 1.03) * (4.0 if name == disturbed and dice.random() < 0.4 else 1.0))
+
+    took = engines._timed({name: lambda name=name: product(name) for name in PLAIN}, 1)  # type: ignore[misc]
+    assert engines._clearly_fastest(took) == "scipy"
+
+
+def test_what_is_far_behind_is_timed_four_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    seconds = {"own": 1.0, "scipy": 50.0, "rows": 0.98, "mkl": 2.5}
+    took = engines._timed({name: lambda s=s: clock.work(s) for name, s in seconds.items()}, 1)  # type: ignore[misc]
+    assert {name: len(each) for name, each in took.items()} == {"own": 7, "scipy": 4, "rows": 7, "mkl": 4}
+    assert engines._clearly_fastest(took) == "rows"
+    # One that is plainly ahead of the others ends it.
+    clock = Clock(monkeypatch)
+    seconds = {"own": 1.0, "scipy": 1.5, "rows": 0.6}
+    took = engines._timed({name: lambda s=s: clock.work(s) for name, s in seconds.items()}, 1)  # type: ignore[misc]
+    assert {len(each) for each in took.values()} == {4}
+    assert engines._clearly_fastest(took) == "rows"
+
+
 def test_a_plan_takes_the_engine_that_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = matrices.rmat(10)
     x = np.ones(matrix.shape[1])
+    clock = Clock(monkeypatch)
 
     class Quick:
         words = "quick"
@@ -80,11 +162,12 @@ def test_a_plan_takes_the_engine_that_is_fastest(monkeypatch: pytest.MonkeyPatch
             self.rows = csr_array((given.values, given.columns, given.starts), shape=given.shape)
 
         def multiply(self, x: Any, y: Any, threads: int) -> None:
+            clock.work(1e-4)
             y[:] = self.rows @ x
 
     class Slow(Quick):
         def multiply(self, x: Any, y: Any, threads: int) -> None:
-            time.sleep(0.002)
+            clock.work(2e-3)
             y[:] = self.rows @ x
 
     class Wrong(Quick):
@@ -99,7 +182,7 @@ def test_a_plan_takes_the_engine_that_is_fastest(monkeypatch: pytest.MonkeyPatch
     own = SpMVPlan._multiply_own
 
     def slow_own(self: Any, x: Any, y: Any) -> None:
-        time.sleep(0.002)
+        clock.work(2e-3)
         own(self, x, y)
 
     monkeypatch.setattr(SpMVPlan, "_multiply_own", slow_own)
@@ -116,21 +199,33 @@ def test_a_plan_takes_the_engine_that_is_fastest(monkeypatch: pytest.MonkeyPatch
         np.testing.assert_allclose(plan @ x, matrix @ x, rtol=1e-12)
 
 
-def test_a_trial_is_bounded_by_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = [0]
+def test_a_trial_is_bounded_by_products_and_a_slow_machine_does_not_cut_it_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
     given = compressed_rows(matrices.rmat(10))
+    calls = dict.fromkeys(("own", "rows", "scipy"), 0)
     rows = engines.Rows(given, 1)
 
-    def own(x: Any, y: Any) -> None:
-        calls[0] += 1
-        time.sleep(0.003)
-        rows.multiply(x, y, 1)
+    def counted(name: str, seconds: float) -> Any:
+        class Counted:
+            words = name
 
-    start = time.perf_counter()
-    engines.chosen(given, own, 1)
-    assert calls[0] <= 2 + engines._ROUNDS
-    # Twice the bound: a busy machine is given room.
-    assert time.perf_counter() - start < 60 + 2 * engines.TRIAL_PRODUCTS * 0.003
+            def multiply(self, x: Any, y: Any, threads: int) -> None:
+                calls[name] += 1
+                # The first product of each is a thousand times as long.
+                clock.work(seconds * (1000.0 if calls[name] == 1 else 1.0))
+                rows.multiply(x, y, threads)
+
+        return Counted()
+
+    monkeypatch.setattr(engines, "_candidates", lambda given, threads: ["rows", "scipy"])
+    made = {"rows": counted("rows", 1e-3), "scipy": counted("scipy", 1.2e-3)}
+    monkeypatch.setattr(engines, "engine_of", lambda name, given, threads: made[name])
+    own = counted("own", 1.1e-3)
+    name, engine = engines.chosen(given, lambda x, y: own.multiply(x, y, 1), 1)
+    assert (name, engine) == ("rows", made["rows"])
+    assert calls == dict.fromkeys(calls, 2 + engines.ROUNDS)
 
 
 def test_no_product_makes_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,16 +15,17 @@ written once a product and not once a chunk.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
-from wavetank.kernels.crew import crew_of
 from wavetank.kernels.products.microkernel import LINE_BYTES, multiply_tile, tile_of
 from wavetank.kernels.products.packing import pack_panels, pack_rows, spread_tiles, terms_of
 from wavetank.kernels.products.schemes import Scheme
+from wavetank.machine.threads import together
 from wavetank.sim.compiled import compiled
 
 # Between packed panels: without it all panels of a row would compete for the same few places of the caches.
@@ -44,6 +45,8 @@ class Share(NamedTuple):
     last_panel: int
     panels: int
     """Column panels of a whole block: where a prepared right operand has its next chunk."""
+    first_product: int
+    last_product: int
 
 
 class Buffers(NamedTuple):
@@ -109,7 +112,7 @@ def multiply_fused(one, left, right, result, share, buffers, blocking):  # type:
     first_kept = share.first_panel if prepared else 0
     panels_kept = share.panels if prepared else panels
     first_column = share.first_panel * tile_columns
-    for product in range(left.start.size - 1):
+    for product in range(share.first_product, share.last_product):
         right_at = buffers.right + product * buffers.right_product
         if not prepared:
             for column in range(0, inner, blocking.depth):
@@ -167,6 +170,12 @@ _BLOCK = {4: (224, 512), 8: (112, 512)}
 
 # Measured: a plain product is best with narrower strips, a scheme's with fewer packings of the left operand.
 _STRIP_BYTES = {False: 4096, True: 8192}
+# Operations of one call: an interrupt waits for its end.
+_FLOPS_OF_A_CALL = 1 << 33
+# For fewer rows the packing of the right panels would be felt.
+_LEAST_ROWS = 2048
+# Elements that one call packs at most, for the same reason.
+_PACKED_IN_A_CALL = 1 << 25
 # Packed right panels beyond this size would come from memory and not from the last cache.
 _RIGHT_BYTES = 1 << 24
 
@@ -270,7 +279,9 @@ class PackedRight:
         self.product_bytes = _right_bytes(self.layout.deep, self.layout.panels, blocking)
         self.room = _lines(scheme.rank * self.product_bytes)
         right = terms_of(b, scheme.v, (scheme.k, scheme.n), (self.layout.deep, self.layout.wide))
-        panels, parts = self.layout.panels, min(threads, self.layout.panels)
+        panels = self.layout.panels
+        parts = max(threads, scheme.rank * self.layout.deep * self.layout.wide // _PACKED_IN_A_CALL)
+        parts = min(parts, panels)
         calls = [
             (
                 b.dtype.type(1), right, self.layout.deep, panels * part // parts, panels * (part + 1) // parts, panels,
@@ -278,8 +289,7 @@ class PackedRight:
             )
             for part in range(parts)
         ]  # fmt: skip
-        with crew_of(parts) as crew:
-            crew(_pack_right, calls)
+        together(_pack_right, calls, threads)
 
 
 def fused_product(
@@ -314,6 +324,8 @@ def fused_product(
     sizes = _scratch_sizes(layout, blocking, packed is not None)
     room = _lines(layout.threads * sum(sizes))
 
+    halted: list[bool] = []
+
     def share(part: int) -> None:
         start = room.ctypes.data + part * sum(sizes)
         buffers = Buffers(
@@ -330,13 +342,32 @@ def fused_product(
             rows = tiles[0] * blocking.tile_rows, min(tiles[1] * blocking.tile_rows, layout.high)
         for first in range(columns[0], columns[1], layout.strip):
             last = min(first + layout.strip, columns[1])
-            multiply_fused(
-                a.dtype.type(1), left, right, result,
-                Share(rows[0], rows[1], layout.deep, first, last, layout.panels), buffers, blocking,
-            )  # fmt: skip
+            flops = 2 * layout.deep * (last - first) * blocking.tile_columns
+            for low, high, some, others in _calls(rows, flops, scheme.rank, blocking):
+                if halted:
+                    return
+                multiply_fused(
+                    a.dtype.type(1), left, right, result,
+                    Share(low, high, layout.deep, first, last, layout.panels, some, others), buffers, blocking,
+                )  # fmt: skip
 
-    with crew_of(layout.threads) as crew:
-        crew(share, [(part,) for part in range(layout.threads)])
+    together(share, [(part,) for part in range(layout.threads)], layout.threads, halt=lambda: halted.append(True))
+
+
+def _calls(
+    rows: tuple[int, int], row_flops: int, products: int, blocking: Blocking
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the rows and the products of each call on one strip: all at once where it is short enough.
+
+    Products come one after the other anyway, so to cut between them costs nothing; rows only where one product alone
+    takes too long.
+    """
+    height = max(_FLOPS_OF_A_CALL // row_flops, _LEAST_ROWS) // blocking.rows * blocking.rows
+    for low in range(rows[0], rows[1], height):
+        high = min(low + height, rows[1])
+        step = max(1, _FLOPS_OF_A_CALL // (row_flops * (high - low)))
+        for some in range(0, products, step):
+            yield low, high, some, min(some + step, products)
 
 
 def _cut(count: int, parts: int, part: int) -> tuple[int, int]:

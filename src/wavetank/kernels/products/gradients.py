@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.given import is_tensor
+from wavetank.kernels.given import has_tangent, is_tensor
 
 Multiply = Callable[[Any, Any], Any]
 
@@ -43,7 +43,7 @@ def are_wanted(a: Any, b: Any, out: Any = None) -> bool:
     if torch is None:
         return False
     for value, name in ((a, "a"), (b, "b")):
-        if is_tensor(value) and _has_tangent(torch, value):
+        if is_tensor(value) and has_tangent(value):
             raise BadValueError(
                 "Forward differentiation is not supported.", where=name, allowed="tensors without a tangent",
                 hint="torch.matmul differentiates forward; matmul differentiates backward",
@@ -51,13 +51,6 @@ def are_wanted(a: Any, b: Any, out: Any = None) -> bool:
     return bool(torch.is_grad_enabled()) and any(
         getattr(value, "requires_grad", False) is True for value in (a, b, out)
     )
-
-
-def _has_tangent(torch: Any, value: Any) -> bool:
-    forward = getattr(torch.autograd, "forward_ad", None)
-    if forward is None or getattr(forward, "_current_level", -1) < 0:
-        return False
-    return forward.unpack_dual(value).tangent is not None
 
 
 def check_constant(b: Any) -> None:
@@ -158,9 +151,15 @@ def product(left: Any, right: Any, multiply: Multiply, first: Multiply | None = 
     first : callable, optional
         The same for these operands.
     """
-    if not are_wanted(left, right):
+    if not are_wanted(left, right) and not _is_transforming():
         return (first or multiply)(left.detach(), right.detach())
     return _function().apply(left, right, multiply, first or multiply)
+
+
+def _is_transforming() -> bool:
+    """Return whether a transform of torch.func is under way: it must see what becomes of its tensors."""
+    active = getattr(sys.modules["torch"]._C, "_are_functorch_transforms_active", None)
+    return active is not None and bool(active())
 
 
 @functools.cache
@@ -169,10 +168,14 @@ def _function() -> Any:
 
     class _Product(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, left: Any, right: Any, multiply: Multiply, first: Multiply) -> Any:
-            ctx.save_for_backward(left, right)
-            ctx.multiply = multiply
+        def forward(left: Any, right: Any, multiply: Multiply, first: Multiply) -> Any:
             return first(left.detach(), right.detach())
+
+        # Apart from forward, as torch.func wants it.
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            left, right, ctx.multiply, _ = inputs
+            ctx.save_for_backward(left, right)
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> tuple[Any, Any, None, None]:

@@ -309,7 +309,7 @@ _ANY: dict[str, bool] = {}
 def is_any_kept(dtype: str) -> bool:
     """Return whether any profile of a type is in the store, whatever it holds for; looked up once a process."""
     if dtype not in _ANY:
-        _ANY[dtype] = next(profiles.folder().glob(f"{_kind(dtype)}-*"), None) is not None
+        _ANY[dtype] = profiles.is_any_kept(_kind(dtype))
     return _ANY[dtype]
 
 

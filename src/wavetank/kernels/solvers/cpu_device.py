@@ -310,6 +310,10 @@ class CpuWorker:
         """Return the memory for the matrix."""
         return self.memory_bytes
 
+    def words(self) -> str:
+        """Return what decides how fast the device is, beside the processor."""
+        return f"{self.threads} thread(s), each block {self.repeats} time(s)"
+
     @contextmanager
     def open(self) -> Iterator[Device]:
         """Yield the device."""

@@ -2,8 +2,9 @@
 
 Below some size the hand-offs cost more than the slower device contributes.  A product of two blocks is timed on each
 device, a block is copied across the link, an empty call is given to the second thread: with these four figures the
-cost model tells what sharing takes, and what each device takes alone.  Devices do not change, so a pair is measured
-once in a process.
+cost model tells what sharing takes, and what each device takes alone.  They come from the store of profiles
+(:mod:`wavetank.machine.profiles`), where ``wavetank profile`` keeps what a calm machine gave; where none is kept a pair
+is measured once in a process, some milliseconds for a size of blocks, and what that gives serves this process alone.
 
 Source: the model is ours; that a scheduler remembers what a task took on a kind of worker is the idea of C. Augonnet,
 S. Thibault, R. Namyst, "Automatic calibration of performance models on heterogeneous multicore architectures", HPPC
@@ -11,17 +12,39 @@ S. Thibault, R. Namyst, "Automatic calibration of performance models on heteroge
 
 Differs from the source:
 
-1. Block products are timed when they are first asked for, not while tasks run.
+1. Block products are timed before there is work to share, not while tasks run.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from wavetank.errors import BadValueError
+from wavetank.kernels.machine import QUIET_SHARE, cpu_model, others_s
+from wavetank.kernels.products.libraries import steering
 from wavetank.kernels.solvers.balance import Load, PowerSplit, SplitLaw
 from wavetank.kernels.solvers.link import LinkModel
 from wavetank.kernels.solvers.model import Balanced, CostModel
-from wavetank.kernels.solvers.pair import DeviceSpec, Pair
+from wavetank.kernels.solvers.pair import DeviceSpec, Pair, default_devices, opened
+from wavetank.machine import profiles
+from wavetank.machine.threads import usable_cores
+
+PROFILE_VERSION = 1
+BLOCKS = (64, 128, 256)
+"""Rows of a block that are measured for the store: those that solvers choose."""
+LARGEST_SPREAD = 0.3
+"""Above this spread of the products' times a profile says more of what else ran than of the devices."""
+_KIND = "solvers"
+_ROUNDS = 7
 
 # Below as many block rows there is nothing to share: the accelerator keeps three to the end.
 _LEAST_BLOCKS = 5
@@ -43,18 +66,185 @@ class Rates(NamedTuple):
     """For a call that is given to the accelerator's thread, from the asking to the end, without its work."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RatesProfile:
+    """The rates of a pair of devices, as measured.
+
+    Parameters
+    ----------
+    rates : mapping of int to Rates
+        By rows of a block.
+    spread : float
+        By what share the times of products differed between rounds at worst, the outermost rounds left aside.
+    others_cores : float
+        Cores that other processes used meanwhile, on average.
+    conditions : mapping of str to str
+        What the figures hold for, as of :func:`conditions_of`.
+    """
+
+    rates: Mapping[int, Rates]
+    spread: float = 0.0
+    others_cores: float = 0.0
+    conditions: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def disturbed(self) -> str:
+        """Why the machine was too busy for figures that are worth keeping; empty where it was calm."""
+        if self.spread > LARGEST_SPREAD:
+            return f"rounds differed by {self.spread:.0%}, where {LARGEST_SPREAD:.0%} are allowed"
+        if self.others_cores > QUIET_SHARE * usable_cores():
+            return f"other processes used {self.others_cores:.1f} of {usable_cores()} cores"
+        return ""
+
+    def note(self) -> str:
+        """Return one line for a report: how fast each device is at products of the largest blocks."""
+        block = max(self.rates)
+        flops, found = 2e-9 * block**3, self.rates[block]
+        return (
+            f"blocks of {block} rows: host {flops / found.host_s:.3g} GFLOP/s, accelerator "
+            f"{flops / found.accelerator_s:.3g} GFLOP/s; rounds differed by up to {self.spread:.1%}"
+        )
+
+
+def conditions_of(specs: tuple[DeviceSpec, DeviceSpec]) -> dict[str, str]:
+    """Return what rates hold for: processor, cores, both devices, scipy's BLAS, and variables that steer it."""
+    import scipy
+
+    found = {"cpu": cpu_model(), "cores": str(usable_cores()), "scipy": scipy.__version__}
+    return found | {"host": specs[0].words(), "accelerator": specs[1].words()} | steering()
+
+
+def measure(
+    specs: tuple[DeviceSpec, DeviceSpec] | None = None, told: Callable[[str], object] = lambda _: None
+) -> RatesProfile:
+    """Measure a pair of devices, about a second.
+
+    Parameters
+    ----------
+    specs : (host, accelerator), optional
+        By default those that :func:`~wavetank.kernels.solvers.solve_spd` takes.
+    told : callable, optional
+        Called with what is being measured.
+    """
+    specs = default_devices() if specs is None else specs
+    began, others = time.perf_counter(), others_s()
+    rates: dict[int, Rates] = {}
+    spread = 0.0
+    with opened(specs) as pair:
+        for block in BLOCKS:
+            told(f"blocks of {block} rows")
+            rounds = np.array([_measured(pair, block) for _ in range(_ROUNDS)])
+            middle = np.median(rounds, axis=0)
+            # Copies and calls are short and vary; what decides are the products.
+            products = np.sort(rounds[:, :2], axis=0)[1:-1]
+            spread = max(spread, float((np.ptp(products, axis=0) / middle[:2]).max()))
+            rates[block] = Rates(*middle.tolist())
+    now = others_s()
+    used = 0.0 if others is None or now is None else max(now - others, 0.0) / (time.perf_counter() - began)
+    return RatesProfile(rates=rates, spread=spread, others_cores=used, conditions=conditions_of(specs))
+
+
+def kept(specs: tuple[DeviceSpec, DeviceSpec], folder: Path | None = None) -> RatesProfile | None:
+    """Return the profile that was kept for a pair under the present conditions; None where there is none.
+
+    A file that is no good counts as none.
+
+    Parameters
+    ----------
+    specs : (host, accelerator)
+    folder : Path, optional
+        Of the store; see :mod:`wavetank.machine.profiles`.
+    """
+    found = profiles.read(_KIND, PROFILE_VERSION, conditions_of(specs), folder)
+    return None if found is None else profile_of(found)
+
+
+def keep(profile: RatesProfile, folder: Path | None = None) -> Path | None:
+    """Keep a profile for later processes, and use it in this one.
+
+    Returns
+    -------
+    Path or None
+        None, after a warning, where no file can be written.
+
+    Raises
+    ------
+    BadValueError
+        If the machine was busy while it was measured: what is kept already stays.
+    """
+    if profile.disturbed:
+        raise BadValueError(
+            f"The machine was busy while the solvers' devices were measured: {profile.disturbed}.",
+            hint="stop what else runs and measure again; what was kept before stays",
+        )
+    content = {
+        "rates": {str(block): list(rates) for block, rates in profile.rates.items()},
+        "spread": profile.spread, "others_cores": profile.others_cores,
+    }  # fmt: skip
+    path = profiles.keep(profiles.Profile(_KIND, PROFILE_VERSION, dict(profile.conditions), content), folder)
+    forget()
+    return path
+
+
+def profile_of(found: profiles.Profile) -> RatesProfile | None:
+    """Return what a kept profile says; None where it says what no measurement can give."""
+    try:
+        rates = {int(block): Rates(*map(float, each)) for block, each in found.content["rates"].items()}
+        profile = RatesProfile(
+            rates=rates, spread=float(found.content["spread"]), others_cores=float(found.content["others_cores"]),
+            conditions=dict(found.conditions),
+        )  # fmt: skip
+        figures = [figure for each in rates.values() for figure in each]
+        sound = bool(rates) and min(rates) > 0 and all(0.0 < figure < math.inf for figure in figures)
+        return profile if sound and profile.spread >= 0.0 and not profile.disturbed else None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+
+
 _known: dict[tuple[DeviceSpec, DeviceSpec, int], Rates] = {}
+# One at a time measures: two would disturb each other, and what they find is used until the process ends.
+_measuring = threading.Lock()
+
+
+def _forked() -> None:
+    # Whoever held it is not there.
+    global _measuring
+    _measuring = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def forget() -> None:
+    """Look at the store again when the next rates are wanted."""
+    _known.clear()
 
 
 def rates_of(pair: Pair, block: int) -> Rates:
-    """Return the rates of a pair for blocks of ``block`` rows; measured when they are first asked for."""
+    """Return the rates of a pair for blocks of ``block`` rows: those that are kept, else measured here and now."""
     key = (*pair.specs, block)
-    if key not in _known:
-        (host_s, _), (accelerator_s, _) = pair.at_once(
-            lambda: pair.host.block_product_s(block), lambda: pair.accelerator.block_product_s(block)
-        )
-        _known[key] = Rates(host_s, accelerator_s, pair.copy_s(block), pair.call_s())
-    return _known[key]
+    found = _known.get(key)
+    if found is None:
+        with _measuring:
+            found = _known.get(key) or _kept_rates(pair, block) or _measured(pair, block)
+            _known[key] = found
+    return found
+
+
+def _kept_rates(pair: Pair, block: int) -> Rates | None:
+    # To look is cheap where nobody ever measured.
+    if not profiles.is_any_kept(_KIND):
+        return None
+    profile = kept(pair.specs)
+    return None if profile is None else profile.rates.get(block)
+
+
+def _measured(pair: Pair, block: int) -> Rates:
+    (host_s, _), (accelerator_s, _) = pair.at_once(
+        lambda: pair.host.block_product_s(block), lambda: pair.accelerator.block_product_s(block)
+    )
+    return Rates(host_s, accelerator_s, pair.copy_s(block), pair.call_s())
 
 
 def _balanced(rates: Rates, blocks: int) -> int:

@@ -330,7 +330,8 @@ def solve_spd(
     Parameters
     ----------
     a : array or CPU tensor, shape (N, N), or BlockTriangle
-        Symmetric and positive definite, computed with in float64; never modified.
+        Symmetric and positive definite, computed with in float64; never modified.  Gradients do not flow: a tensor that
+        requires its own is refused unless under ``torch.no_grad()``; so is ``b``.
     b : array or CPU tensor, shape (N,) or (N, k)
     method : str
         ``"cholesky"`` or ``"conjugate-gradient"``.

@@ -196,6 +196,12 @@ class TorchDevice:
         """Return 90 % of a GPU's free memory, as the source has it."""
         return _USABLE_SHARE * free_bytes(self._found()[1])
 
+    def words(self) -> str:
+        """Return what decides how fast the device is: its name, and the versions of torch and CUDA."""
+        torch, device = self._found()
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+        return f"{name}, torch {torch.__version__}, cuda {torch.version.cuda or 'none'}"
+
     @contextmanager
     def open(self) -> Iterator[Device]:
         """Yield the device."""

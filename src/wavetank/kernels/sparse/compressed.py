@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
+from wavetank.kernels.given import array_of, is_tensor, refuse_gradients
 from wavetank.sim.compiled import compiled
 
 VALUE_TYPES = (np.dtype(np.float64), np.dtype(np.float32))
@@ -68,7 +69,8 @@ def compressed_rows(matrix: Any) -> CompressedRows:
     Raises
     ------
     BadValueError
-        If it is something else, an index is out of range, or arrays do not fit together.
+        If it is something else, an index is out of range, or arrays do not fit together; if it is a tensor that
+        requires its gradient where gradients are recorded, since none flows.
     """
     if isinstance(matrix, CompressedRows):
         return matrix
@@ -80,7 +82,7 @@ def compressed_rows(matrix: Any) -> CompressedRows:
                 allowed="(starts, columns, values, shape)",
             )
         return _checked(*matrix)
-    if type(matrix).__module__.partition(".")[0] == "torch":
+    if is_tensor(matrix):
         return _of_torch(matrix)
     import scipy.sparse as sp
 
@@ -114,6 +116,7 @@ def _of_torch(tensor: Any) -> CompressedRows:
             allowed="a two-dimensional sparse tensor",
             hint="tensor.to_sparse_csr() makes one of a dense tensor",
         )
+    refuse_gradients(tensor, "sparse matrix")
     try:
         rows = tensor.detach().to("cpu")
         rows = rows if rows.layout == torch.sparse_csr else rows.to_sparse_csr()
@@ -151,7 +154,7 @@ def _checked(starts: Any, columns: Any, values: Any, shape: Any) -> CompressedRo
         raise _refuse(
             "The shape is out of range.", given=f"({rows}, {width})", allowed=f"up to {_MOST_COLUMNS - 1} columns"
         )
-    starts, columns, values = _integers(starts, "starts"), _integers(columns, "columns"), np.asarray(values)
+    starts, columns, values = _integers(starts, "starts"), _integers(columns, "columns"), array_of(values, "values")
     if values.dtype.kind in "iub":
         values = values.astype(np.float64)
     if values.dtype not in VALUE_TYPES:
@@ -182,7 +185,7 @@ def _checked(starts: Any, columns: Any, values: Any, shape: Any) -> CompressedRo
 
 
 def _integers(array: Any, name: str) -> NDArray[Any]:
-    found = np.asarray(array)
+    found = array_of(array, name)
     if found.dtype.kind not in "iu" or found.ndim != 1:
         raise _refuse(f"{name} must be a vector of integers.", given=f"{found.dtype}, shape {found.shape}")
     if found.dtype not in (np.int32, np.int64):

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, missing_extra
 from wavetank.kernels.cuda import require_free, require_torch
+from wavetank.kernels.given import is_tensor, refuse_gradients
 from wavetank.kernels.sparse.compressed import CompressedRows, compressed_rows
 
 # Of a tile, and threads that share it: 256 steps a warp.
@@ -45,7 +46,7 @@ def _libraries(needed_for: str) -> tuple[Any, Any]:
 
 def device_of(something: Any) -> Any:
     """Return the device of a torch tensor that is not in this machine's memory, None of anything else."""
-    if type(something).__module__.partition(".")[0] != "torch" or not hasattr(something, "device"):
+    if not is_tensor(something):
         return None
     return something.device if something.device.type != "cpu" else None
 
@@ -230,7 +231,8 @@ class TiledMatrix:
         Parameters
         ----------
         x : torch.Tensor, shape (columns,)
-            On the plan's device and of its type; never modified.
+            On the plan's device and of its type; never modified.  Gradients do not flow: one that requires its own is
+            refused unless under ``torch.no_grad()``.
         out : torch.Tensor, shape (rows,), optional
             Where to write, contiguous, on the plan's device and of its type; a new tensor by default.
 
@@ -240,6 +242,7 @@ class TiledMatrix:
             If ``x`` or ``out`` does not fit.
         """
         torch = self._torch
+        refuse_gradients(x, "tiles, x")
         vector = self._checked("The vector does not fit the matrix.", x, self.shape[1], "x").detach().contiguous()
         if out is None:
             y = torch.empty(self.shape[0], dtype=self._kind, device=self.device)

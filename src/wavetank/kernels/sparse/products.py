@@ -98,10 +98,11 @@ class SpMVPlan:
         How x is read.
     engine : {"auto", "own", "rows", "scipy", "torch", "mkl"}
         Who multiplies: this layout (``"own"``), compressed rows on threads (``"rows"``), or a library.  By default the
-        one that is fastest in a trial while the plan is made: of those here, torch if the program has imported it, MKL
-        if the package ``mkl`` is installed.  The trial takes about the time of 30 products, and of loading MKL where
-        that comes first.  Where one of the choices above is made, it is ``"own"``.  With ``"own"`` and ``"rows"`` the
-        result is the same in every run and for any number of threads; two libraries round differently.
+        one that is fastest in a trial while the plan is made, scipy where none takes at least 5 % less time than it: of
+        those here, torch if the program has imported it, MKL if the package ``mkl`` is installed.  The trial takes at
+        most nine products by each, about 30 in all, and loading MKL where that comes first.  Where one of the choices
+        above is made, it is ``"own"``.  With ``"own"`` and ``"rows"`` the result is the same in every run and for any
+        number of threads; two libraries round differently.
         After a fork the child multiplies by ``"rows"`` where the plan has taken torch, whose threads do not outlive it.
     device : torch.device or str, optional
         ``"cuda"`` for a plan on a GPU, of which only ``values`` can be chosen; by default that of a torch matrix, and
@@ -339,8 +340,9 @@ class SpMVPlan:
         Parameters
         ----------
         x : array_like, shape (columns,)
-            Of the plan's type or one that it holds exactly; never modified.  For a plan on a GPU also a torch tensor
-            there: the result is one then, and any other ``x`` is moved there and the result back.
+            Of the plan's type or one that it holds exactly; never modified.  Gradients do not flow: a tensor that
+            requires its own is refused unless under ``torch.no_grad()``, and so is a matrix.  For a plan on a GPU also
+            a torch tensor there: the result is one then, and any other ``x`` is moved there and the result back.
         out : ndarray, shape (rows,), optional
             Where to write, contiguous and of the plan's type; a new array by default.
 
@@ -467,7 +469,8 @@ def spmv(matrix: Any, x: Any, *, threads: int | None = None) -> Any:
     matrix : scipy sparse matrix or array, torch sparse tensor, tuple, or SpMVPlan
         As for :class:`SpMVPlan`.
     x : array_like or torch tensor, shape (columns,)
-        Where it is a tensor on a GPU, or the matrix is, the product is computed there.
+        Where it is a tensor on a GPU, or the matrix is, the product is computed there.  A tensor that requires its
+        gradient is refused as by :meth:`SpMVPlan.multiply`.
     threads : int, optional
         As for :class:`SpMVPlan`; a plan has its own.
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from wavetank.errors import BadValueError, missing_extra
 from wavetank.kernels.cuda import require_cuda, require_free, require_torch
+from wavetank.kernels.given import refuse_gradients
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
 
 # Of a rectangle: a row of a warp's loads is a whole line of the cache, and rows share what they load.
@@ -32,7 +33,7 @@ def sweep_on_gpu(grid: Any, pattern: Stencil, steps: int = 1, *, boundary: str =
     ----------
     grid : torch tensor, shape (height, width), float32 or float64
         On a CUDA device, or anywhere where Triton interprets its kernels (``TRITON_INTERPRET=1``).  Not modified; need
-        not be contiguous.
+        not be contiguous.  One that requires its gradient is refused unless under ``torch.no_grad()``.
     pattern : Stencil
     steps : int
         0 or more.
@@ -53,6 +54,7 @@ def sweep_on_gpu(grid: Any, pattern: Stencil, steps: int = 1, *, boundary: str =
     """
     steps = check_steps(steps)
     torch = require_torch(_NEEDED_FOR)
+    refuse_gradients(grid, "grid")
     dtype = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}.get(grid.dtype, grid.dtype)
     check_grid(SimpleNamespace(ndim=grid.ndim, dtype=dtype, shape=tuple(grid.shape)), pattern, boundary)  # type: ignore[arg-type]
     copies = min(steps, 2) + (not grid.is_contiguous())

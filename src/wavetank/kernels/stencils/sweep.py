@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.crew import crew_of
-from wavetank.kernels.given import array_of, is_tensor, overlaps_itself, refuse_gradients
+from wavetank.kernels.given import array_of, is_tensor, overlaps_itself
 from wavetank.kernels.machine import require_memory
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.row_blocks import Form, blocks, form_of
@@ -131,7 +131,6 @@ class StencilSweep:
         if is_tensor(grid):
             import torch
 
-            refuse_gradients(grid, "grid")
             if grid.device.type == "cuda":
                 return _on_gpu(grid, pattern, steps, boundary, out)
             return torch.from_numpy(self.sweep(array_of(grid, "grid"), pattern, steps, boundary=boundary, out=out))

@@ -6,6 +6,10 @@ BIN    := $(VENV)/bin
 
 PEERS  ?= .venv-peers
 
+# Processes that share the tests: one a core, four at most, since each holds up to 3 GB.
+WORKERS ?= auto
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+
 .PHONY: compare test test-all lint docs budgets mutants peers clean
 
 $(VENV)/core.stamp: pyproject.toml constraints.txt
@@ -22,10 +26,10 @@ compare: $(VENV)/core.stamp  ## run the main job on generated traffic: one table
 	$(BIN)/wavetank compare llm-routing
 
 test: $(VENV)/test.stamp lint  ## everything that must be true before a change lands
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: $(VENV)/test.stamp lint  ## the long runs too
-	$(BIN)/python -m pytest -m 'slow or not slow'
+	$(PYTEST) -m 'slow or not slow'
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check src tests examples docs

@@ -27,8 +27,8 @@ _STYLE = (
 )
 
 
-def write_pages(folder: Path) -> list[Path]:
-    """Write every page and return where they are."""
+def write_pages(folder: Path, *, charts: bool = True) -> list[Path]:
+    """Write every page, with or without its charts, and return where they are."""
     _evidence.cache_clear()
     _drawing.cache_clear()
     (folder / "systems").mkdir(parents=True, exist_ok=True)
@@ -38,9 +38,9 @@ def write_pages(folder: Path) -> list[Path]:
         ledger.setdefault(finding.claim.system, []).append(finding)
     pages = {}
     for entry in catalog.built_in():
-        pages[folder / "systems" / f"{entry.name}.md"] = _system_page(entry, ledger.get(entry.name, []))
+        pages[folder / "systems" / f"{entry.name}.md"] = _system_page(entry, ledger.get(entry.name, []), charts)
     for study in catalog.built_in().studies.values():
-        pages[folder / "studies" / f"{study.name}.md"] = _study_page(study)
+        pages[folder / "studies" / f"{study.name}.md"] = _study_page(study, charts)
     pages[folder / "systems" / "index.md"] = _system_index()
     pages[folder / "studies" / "index.md"] = _study_index()
     pages[folder / "ledger.md"] = _ledger_page(ledger)
@@ -105,7 +105,7 @@ def _findings(found: list[claims.Finding]) -> str:
     return _table(["claim", "figure", "asked", "ours (95 %)", "verdict", "records"], rows)
 
 
-def _system_page(entry: catalog.SystemEntry, found: list[claims.Finding]) -> str:
+def _system_page(entry: catalog.SystemEntry, found: list[claims.Finding], charts: bool) -> str:
     kind = entry.load()
     parts = [f"# {entry.name}", entry.does, f"**Source.** {_source(entry.source)}"]
     parts.append("**What is real.** " + "; ".join(f"{word}: {RUNS[word]}" for word in entry.runs) + ".")
@@ -123,7 +123,7 @@ def _system_page(entry: catalog.SystemEntry, found: list[claims.Finding]) -> str
         parts += ["## Claims", _findings(found)]
     for name in entry.studies:
         parts.append(f"## In the study [{name}](../studies/{name}.md)")
-        parts.append(_chart_of(name) or "Nothing has been measured yet.")
+        parts.append(_chart_of(name, charts) or "Nothing has been measured yet.")
     lines = inspect.getdoc(sys.modules[kind.__module__]) or ""
     parts += ["## Notes of its module", f"```text\n{lines}\n```", f"Code: `{kind.__module__}`"]
     return "\n\n".join(parts) + "\n"
@@ -136,9 +136,16 @@ def _evidence(study: str) -> list[comparison.Comparison]:
     return [comparison.load(folder) for folder in folders]
 
 
-def _chart_of(study: str) -> str:
+def _chart_of(study: str, charts: bool) -> str:
     runs = _evidence(study)
-    return _drawing(study, 0) if runs and runs[0].study.charts else ""
+    if not runs or not runs[0].study.charts:
+        return ""
+    return _drawing(study, 0) if charts else _title(study, 0)
+
+
+def _title(study: str, number: int) -> str:
+    chart = _evidence(study)[0].study.charts[number]
+    return f"**{_text(chart.title)}.** {_text(chart.says)}"
 
 
 @functools.cache
@@ -157,7 +164,7 @@ def _drawing(study: str, number: int) -> str:
     )
 
 
-def _study_page(entry: catalog.StudyEntry) -> str:
+def _study_page(entry: catalog.StudyEntry, charts: bool) -> str:
     kind: Any = entry.load()
     parts = [f"# {entry.name}", inspect.getdoc(kind) or "", f"```text\nwavetank compare {entry.name}\n```"]
     parts += ["## Settings", _parameters(kind), "## Systems"]
@@ -180,7 +187,7 @@ def _study_page(entry: catalog.StudyEntry) -> str:
         parts.append("\n".join(f"- {_text(note)}" for note in run.notes))
         parts.append(main_table(run).as_markdown())
         if number == 0:
-            parts += [_drawing(entry.name, i) for i in range(len(run.study.charts))]
+            parts += [(_drawing if charts else _title)(entry.name, i) for i in range(len(run.study.charts))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any
 
 import pytest
@@ -34,7 +35,12 @@ def test_this_process_runs_trials_in_their_order() -> None:
 
 @pytest.mark.parametrize("place", ["local", "local:1", "local:2", "dask://local", "ray://local"])
 def test_every_place_gives_the_records_of_this_process(place: str) -> None:
+    def limits() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")}
+
+    before = limits()
     assert records(run(place)) == records(run("here"))
+    assert limits() == before
 
 
 def test_no_trial_needs_no_place() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 import os
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,16 @@ def test_every_plan_survives_its_file(tmp_path: Path) -> None:
         assert load_plan(path) == plan
 
     check()
+
+
+def test_what_no_file_can_take_the_place_of_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        write_atomic(pipe, "text")
+        assert read.result(10) == "text"
+    assert pipe.is_fifo()
 
 
 def test_no_value_is_written_as_a_word_that_reads_as_no_value(tmp_path: Path) -> None:

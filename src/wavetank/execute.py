@@ -176,6 +176,18 @@ def _deaf_children() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Take back what starting a cluster sets in this process: Dask limits its workers' threads by its own variables."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
 def _cluster(scheme: str, address: str) -> Iterator[None]:
     import joblib
 
@@ -189,7 +201,7 @@ def _cluster(scheme: str, address: str) -> Iterator[None]:
             "silence_logs": logging.ERROR,
         }
         try:
-            with _deaf_children():
+            with _deaf_children(), _environment_kept():
                 client = (
                     distributed.Client(**local)
                     if address == "local"

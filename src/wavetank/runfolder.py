@@ -95,6 +95,10 @@ def latest(root: Path, study: str) -> Path:
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old one or the new one, never a part."""
+    if path.exists() and not path.is_file():
+        # A pipe or a device, such as /dev/stdout: nothing can take its place.
+        path.write_text(text, encoding="utf-8")
+        return
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:

@@ -126,7 +126,9 @@ def test_a_forked_child_solves_on_both_devices() -> None:
 
 
 @pytest.mark.parametrize("method", ["cholesky", "conjugate-gradient"])
-@pytest.mark.parametrize("split", [0.5, 0.0, 1.0])
+@pytest.mark.parametrize(
+    "split", [0.5, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(1.0, marks=pytest.mark.slow)]
+)
 def test_ctrl_c_ends_a_solve(method: str, split: float) -> None:
     code = f"""
         import time

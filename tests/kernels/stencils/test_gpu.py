@@ -26,7 +26,7 @@ from wavetank.kernels.stencils.reference import reference_sweep
 rng = np.random.default_rng(0)
 odd = Stencil(((-3, 1), (0, 0), (2, -1)), (0.25, 0.5, -0.5))
 errors = {}
-for name in ("identity", "star-1", "star-4", "box-4", "odd"):
+for name in ("identity", "star-4", "box-2", "odd"):
     pattern = odd if name == "odd" else Stencil.named(name)
     for shape in ((9, 9), (11, 140)):
         for dtype in (np.float32, np.float64):

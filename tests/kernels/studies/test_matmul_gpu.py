@@ -29,7 +29,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.slow)])
 def test_a_run_has_times_ratios_and_errors_of_every_contender(tmp_path, dtype):
     pytest.importorskip("triton", reason="Triton is not installed")
     run = subprocess.run(

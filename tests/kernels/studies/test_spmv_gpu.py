@@ -30,6 +30,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_run_has_times_and_shares_of_every_contender(tmp_path):
     pytest.importorskip("triton", reason="Triton is not installed")
     run = subprocess.run(

@@ -15,7 +15,6 @@ Differs from the source:
 from __future__ import annotations
 
 import dataclasses
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,11 +104,9 @@ class HistoryCheck:
             if size > budget.memory_bytes:
                 has = f"{budget.memory_bytes:,} bytes are fewer than the file's {size:,}"
                 return self._unread(path, f"memory: {has}")
-            began = time.monotonic()
             with watch:
                 history = read_history(path, keyed=None if self.keyed == "auto" else self.keyed == "true", names=names)
-                left_s = max(0.0, budget.seconds - (time.monotonic() - began))
-                self._judge(history, dataclasses.replace(budget, seconds=left_s), judged)
+                self._judge(history, dataclasses.replace(budget, seconds=watch.left_s()), judged)
             store = _store(history, self.store)
         except BudgetSpentError:
             # It may have arrived while the watch was ending.

@@ -46,11 +46,13 @@ class Watch:
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._began = 0.0
 
     def __enter__(self) -> Self:
         """Begin to watch."""
+        self._began = time.monotonic()
         self._thread = threading.Thread(
-            target=self._look, args=(threading.get_ident(), time.monotonic(), _resident_bytes()), daemon=True
+            target=self._look, args=(threading.get_ident(), self._began, _resident_bytes()), daemon=True
         )
         self._thread.start()
         return self
@@ -60,6 +62,10 @@ class Watch:
     ) -> None:
         """Stop watching."""
         self.close()
+
+    def left_s(self) -> float:
+        """Return how much of the time is left, at least 0."""
+        return max(0.0, self.seconds - (time.monotonic() - self._began))
 
     def close(self) -> None:
         """Stop watching; an error that was sent and has not arrived is taken back.  May be called again."""

@@ -47,8 +47,6 @@ _STEERING = (
     "MKL_ENABLE_INSTRUCTIONS", "BLIS_ARCH_TYPE",
 )  # fmt: skip
 _KIND = "machine"
-# Share of the cores that other processes may use without counting as a disturbance.
-QUIET_SHARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,7 @@ class MachineProfile:
     @property
     def disturbed(self) -> bool:
         """Whether something else used the machine while it was measured, so that its limits may be higher."""
-        return self.spread > QUIET_SPREAD or self.others_cores > QUIET_SHARE * self.cores
+        return self.spread > QUIET_SPREAD or self.others_cores > profiles.QUIET_SHARE * self.cores
 
     def note(self) -> str:
         """Return one line for a report: the limits, and how steady they were when measured."""

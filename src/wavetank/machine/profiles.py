@@ -36,6 +36,8 @@ FORMAT = 1
 """Version of the file around a profile; the content has a version of its own."""
 LARGEST_BYTES = 1 << 22
 """A larger file is no profile."""
+QUIET_SHARE = 0.2
+"""Of the cores: what other processes may use while something is measured."""
 _SUFFIX = ".profile.json"
 _HEAD = ("format", "kind", "version", "measured", "conditions", "content")
 
@@ -140,6 +142,27 @@ def keep(profile: Profile, within: Path | None = None) -> Path | None:
             with contextlib.suppress(OSError):
                 Path(part).unlink()
     return path
+
+
+def disturbance(spread: float, largest_spread: float, others_cores: float, cores: int) -> str:
+    """Return why a machine was too busy for figures that are worth keeping; empty where it was calm.
+
+    Parameters
+    ----------
+    spread : float
+        By what share repetitions of one measurement differed.
+    largest_spread : float
+        Up to which share they may.
+    others_cores : float
+        Cores that other processes used meanwhile, on average.
+    cores : int
+        That this process may use.
+    """
+    if spread > largest_spread:
+        return f"rounds differed by {spread:.0%}, where {largest_spread:.0%} are allowed"
+    if others_cores > QUIET_SHARE * cores:
+        return f"other processes used {others_cores:.1f} of {cores} cores"
+    return ""
 
 
 def kept(kind: str = "", within: Path | None = None) -> tuple[list[Profile], list[tuple[Path, str]]]:

@@ -440,3 +440,16 @@ def test_a_plan_of_torch_s_multiplies_in_a_forked_child() -> None:
         assert np.allclose(plan.multiply(x), matrix @ x)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["scipy's inner product", "scipy's operator"])
+def test_scipy_s_product_replaces_what_stood_there(monkeypatch: pytest.MonkeyPatch, private: bool) -> None:
+    matrix = random_array((70, 50), density=0.1, rng=np.random.default_rng(4)).tocsr()
+    if not private:
+        monkeypatch.delattr("scipy.sparse._sparsetools.csr_matvec")
+    plan = SpMVPlan(matrix, engine="scipy")
+    monkeypatch.undo()
+    x, out = np.random.default_rng(5).random(50), np.full(70, np.nan)
+    for each in (plan, pickle.loads(pickle.dumps(plan))):
+        assert (each.multiply(x, out=out) == matrix @ x).all()
+        out[:] = np.inf

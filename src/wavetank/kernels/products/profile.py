@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.machine import QUIET_SHARE, cpu_model, others_s
+from wavetank.kernels.machine import cpu_model, others_s
 from wavetank.kernels.products import libraries
 from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN, repeated
 from wavetank.machine import profiles
@@ -94,11 +94,7 @@ class ProductProfile:
     @property
     def disturbed(self) -> str:
         """Why the machine was too busy for figures that are worth keeping; empty where it was calm."""
-        if self.spread > LARGEST_SPREAD:
-            return f"rounds differed by {self.spread:.0%}, where {LARGEST_SPREAD:.0%} are allowed"
-        if self.others_cores > QUIET_SHARE * usable_cores():
-            return f"other processes used {self.others_cores:.1f} of {usable_cores()} cores"
-        return ""
+        return profiles.disturbance(self.spread, LARGEST_SPREAD, self.others_cores, usable_cores())
 
     def covers(self, library: str) -> bool:
         """Return whether a library was measured, in the version that is loaded."""

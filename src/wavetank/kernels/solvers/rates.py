@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.machine import QUIET_SHARE, cpu_model, others_s
+from wavetank.kernels.machine import cpu_model, others_s
 from wavetank.kernels.products.libraries import steering
 from wavetank.kernels.solvers.balance import Load, PowerSplit, SplitLaw
 from wavetank.kernels.solvers.link import LinkModel
@@ -90,11 +90,7 @@ class RatesProfile:
     @property
     def disturbed(self) -> str:
         """Why the machine was too busy for figures that are worth keeping; empty where it was calm."""
-        if self.spread > LARGEST_SPREAD:
-            return f"rounds differed by {self.spread:.0%}, where {LARGEST_SPREAD:.0%} are allowed"
-        if self.others_cores > QUIET_SHARE * usable_cores():
-            return f"other processes used {self.others_cores:.1f} of {usable_cores()} cores"
-        return ""
+        return profiles.disturbance(self.spread, LARGEST_SPREAD, self.others_cores, usable_cores())
 
     def note(self) -> str:
         """Return one line for a report: how fast each device is at products of the largest blocks."""
@@ -160,12 +156,12 @@ def kept(specs: tuple[DeviceSpec, DeviceSpec], folder: Path | None = None) -> Ra
 
 
 def keep(profile: RatesProfile, folder: Path | None = None) -> Path | None:
-    """Keep a profile for later processes, and use it in this one.
+    """Keep a profile for later processes; this one looks at the store again when it next wants rates.
 
     Returns
     -------
     Path or None
-        None, after a warning, where no file can be written.
+        None, after a warning, where no file can be written; a pair is then measured once in a process.
 
     Raises
     ------

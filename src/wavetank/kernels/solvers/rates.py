@@ -203,7 +203,7 @@ _measuring = threading.Lock()
 
 
 def _forked() -> None:
-    # Whoever held it is not there.
+    # The thread that held it does not exist in the child.
     global _measuring
     _measuring = threading.Lock()
 

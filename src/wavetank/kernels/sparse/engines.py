@@ -33,7 +33,7 @@ ROUNDS = 7
 # After four rounds what takes twice as long as the fastest is out, and a lead of a quarter decides.
 _LEAST_ROUNDS, _HOPELESS, _PLAIN_LEAD = 4, 2.0, 0.75
 # scipy's product is left only for one that takes at most this share of its time: it is there in every process, on one
-# thread, and whoever compares two runs finds the same digits.
+# thread, and two runs that are compared give the same digits.
 _CLEARLY = 0.95
 # What a timed call should take at least, by repeating short products.
 _TIMED_S = 50e-6

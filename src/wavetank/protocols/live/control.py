@@ -283,7 +283,7 @@ class ControlConnection(asyncio.Protocol):
             self.problem = str(error)
             self.close()
         if self._waiting_bytes > _WAITING_BYTES and not self.closed:
-            # Whoever reads is slow: then who writes has to wait, not memory to grow.
+            # The reader is slow: the writer has to wait, or memory would grow.
             self.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -46,7 +46,7 @@ class ClusterRun:
     instances : mapping
         Instance to how many nodes decided in it.
     sent, duplicated, delivered, dropped : int
-        Messages; what a killed process had not yet told is missing.
+        Messages; what a killed process had not yet reported is missing.
     counters : dict
         All counters by name: ``overflowed`` from full queues, ``lost`` on purpose, ``undelivered`` to nodes that were
         down, ``connections`` made, ``synchronised`` writes to disk, ...

@@ -158,7 +158,7 @@ class Spilled(MutableMapping[K, V], Generic[K, V]):
             self._kept[key] = value
         elif key in self._recent or self._read(key) is None:
             self._recent[key] = value
-            # Few at a time: whoever waits for an answer is not kept waiting.
+            # Few at a time, so that no answer is delayed for long.
             if len(self._recent) > self._limit + min(self._limit, _AT_ONCE // 4):
                 self._spill()
         else:

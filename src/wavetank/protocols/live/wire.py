@@ -333,7 +333,7 @@ class EndpointSigner:
 
 
 class UnknownKeyError(Exception):
-    """A peer was faster than the launcher, which tells everybody the keys of all: it will come again."""
+    """A peer was faster than the launcher, which sends the keys of all to everybody: it will come again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ lint: $(VENV)/test.stamp
 docs: $(VENV)/test.stamp  ## the manual, in docs/_build/html
 	$(BIN)/python -m sphinx -W -q -b html docs docs/_build/html
 
-budgets: $(VENV)/core.stamp  ## start-up and first-answer times of this machine, beside their budgets
+budgets: $(VENV)/core.stamp  ## times of this machine beside their budgets, lines per paper, slowest tests
 	$(BIN)/python tests/budgets.py
 
 mutants: $(VENV)/test.stamp  ## change the modules that verdicts rest on, one small change at a time: which do tests notice?

@@ -5,22 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from wavetank import catalog, claims, comparison
+from wavetank import units
+from wavetank.ledger import catalog, claims
+from wavetank.ledger.facts import cited, documented, idea_of, parameters_of, setup_of
 from wavetank.report.charts import draw
 from wavetank.report.tables import main_table
+from wavetank.run import comparison
 
 DOCS = Path(__file__).parent
-RUNS = {
-    "executed": "runs on this machine",
-    "simulated": "runs inside an event simulation",
-    "modelled": "comes out of a formula",
-    "live": "can be launched in front of real traffic",
-}
 # Light and dark pages both: the drawings take their colours from these.
 _STYLE = (
     "<style>.wt svg{max-width:100%;height:auto;color:var(--color-foreground-primary,#222)}.wt{overflow-x:auto}</style>"
@@ -61,26 +60,15 @@ def _table(head: list[str], rows: list[list[object]]) -> str:
 
 
 def _source(source: Any) -> str:
-    parts = [source.get(key) for key in ("authors", "title", "venue", "year")]
-    words = ", ".join(str(part) for part in parts if part)
-    if "arxiv" in source:
-        return f"{_text(words)}, [arXiv {source['arxiv']}](https://arxiv.org/abs/{source['arxiv']})"
-    return _text(words)
+    words, address = cited(source)
+    return f"[{_text(words)}]({address})" if address else _text(words)
 
 
-def _parameters(kind: type) -> str:
-    if not dataclasses.is_dataclass(kind):
-        return "None."
-    rows: list[list[object]] = []
-    for item in dataclasses.fields(kind):
-        if not item.init:
-            continue
-        about = item.metadata
-        default = "" if item.default is dataclasses.MISSING else item.default
-        allowed = ", ".join(about.get("choices", ()))
-        if not allowed and "low" in about and about["low"] > float("-inf"):
-            allowed = f"{about['low']:g} to {about['high']:g}"
-        rows.append([item.name, default, about.get("unit", ""), allowed, about.get("says", "")])
+def _parameters(kind: type, given: Mapping[str, Any] | None = None) -> str:
+    rows: list[list[object]] = [
+        [item.name, units.typed(item.default), item.unit, item.allowed(), item.says]
+        for item in parameters_of(kind, given)
+    ]
     return _table(["name", "default", "unit", "allowed", "meaning"], rows) if rows else "None."
 
 
@@ -88,35 +76,30 @@ def _findings(found: list[claims.Finding]) -> str:
     rows: list[list[object]] = []
     for finding in found:
         claim = finding.claim
-        ours = (
-            "-"
-            if finding.verdict == claims.NOT_RUN
-            else f"{finding.measured:.3g} ({finding.low:.3g} to {finding.high:.3g})"
-        )
-        against = f"{claim.metric}, ratio to {claim.versus}" if claim.versus else claim.metric
+        centre = finding.found.centre
+        ours = "-" if math.isnan(centre) else f"{units.show(centre)} ({finding.found.within(units.show)})"
+        against = f"{claim.metric}, ratio to {finding.versus}" if finding.versus else claim.metric
         asked = [
-            f"{word} {bar:g}"
+            f"{word} {units.stated(bar)}"
             for word, bar in (("paper", claim.paper), ("at least", claim.at_least), ("at most", claim.at_most))
             if bar is not None
         ]
         rows.append(
-            [claim.says, against, ", ".join(asked) or claim.better, ours, finding.verdict, finding.evidence or "-"]
+            [claim.says, against, ", ".join(asked) or claim.better, ours, finding.verdict, claim.level,
+             ", ".join(finding.evidence) or "-", finding.machine or "-", claim.note]
         )
-    return _table(["claim", "figure", "asked", "ours (95 %)", "verdict", "records"], rows)
+    return _table(["claim", "figure", "asked", "ours", "verdict", "level", "records", "machine", "note"], rows)
 
 
 def _system_page(entry: catalog.SystemEntry, found: list[claims.Finding], charts: bool) -> str:
     kind = entry.load()
     parts = [f"# {entry.name}", entry.does, f"**Source.** {_source(entry.source)}"]
-    parts.append("**What is real.** " + "; ".join(f"{word}: {RUNS[word]}" for word in entry.runs) + ".")
+    parts.append("**What is real.** " + "; ".join(f"{word}: {catalog.RUNS[word]}" for word in entry.runs) + ".")
     why = DOCS / "why" / f"{entry.name}.md"
-    if why.exists():
-        parts += ["## Why it works", why.read_text(encoding="utf-8").strip()]
-    parts += ["## Parameters", _parameters(kind)]
-    if entry.parameters:
-        parts.append(
-            "Set by this entry: " + ", ".join(f"`{name} = {value}`" for name, value in entry.parameters.items())
-        )
+    # A page of its own where there is more to say than the module's first paragraphs do.
+    idea = "\n\n".join(_text(paragraph) for paragraph in idea_of(kind).split("\n\n"))
+    parts += ["## Why it works", why.read_text(encoding="utf-8").strip() if why.exists() else idea]
+    parts += ["## Parameters", _parameters(kind, entry.parameters)]
     if entry.differs:
         parts += ["## What differs from the source", "\n".join(f"1. {_text(line)}" for line in entry.differs)]
     if found:
@@ -129,7 +112,7 @@ def _system_page(entry: catalog.SystemEntry, found: list[claims.Finding], charts
     return "\n\n".join(parts) + "\n"
 
 
-# A study's evidence is read, and its chart drawn, once for the pages of all its contenders.
+# A study's evidence is read, and its chart drawn, once for the pages of all its systems.
 @functools.cache
 def _evidence(study: str) -> list[comparison.Comparison]:
     folders = sorted(path.parent for path in (claims.evidence_folder() / study).glob("*/run.json"))
@@ -166,9 +149,9 @@ def _drawing(study: str, number: int) -> str:
 
 def _study_page(entry: catalog.StudyEntry, charts: bool) -> str:
     kind: Any = entry.load()
-    parts = [f"# {entry.name}", inspect.getdoc(kind) or "", f"```text\nwavetank compare {entry.name}\n```"]
+    parts = [f"# {entry.name}", entry.asks, setup_of(kind), f"```text\nwavetank compare {entry.name}\n```"]
     parts += ["## Settings", _parameters(kind), "## Systems"]
-    parts.append("\n".join(f"- [{name}](../systems/{name}.md)" for name in kind.systems))
+    parts.append("\n".join(f"- [{name}](../systems/{name}.md)" for name in catalog.built_in().plain_run(entry.name)))
     metrics = [[m.name, m.unit, m.better or "-", m.kind, m.of] for m in kind.metrics]
     parts += ["## Metrics", _table(["name", "unit", "better", "kind", "definition"], metrics)]
     runs = _evidence(entry.name)
@@ -214,13 +197,51 @@ def _study_index() -> str:
     return f"# Studies\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
 
 
+def questions() -> str:
+    """Return the page of what can be asked: every study by area, and its question."""
+    parts = [
+        "# What can be asked",
+        "`wavetank compare STUDY` puts a question to all systems that answer it; `wavetank advise` takes a question in "
+        "your own words. Made from the catalogs by `python docs/generate.py`.",
+    ]
+    studies = sorted(catalog.built_in().studies.values(), key=lambda entry: (entry.area, entry.problem, entry.name))
+    for area in dict.fromkeys(study.area for study in studies):
+        rows = [f"| `{study.name}` | {study.asks} |" for study in studies if study.area == area]
+        parts.append("\n".join([f"## {area}\n", "| study | question |", "|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
 def _ledger_page(ledger: dict[str, list[claims.Finding]]) -> str:
     parts = ["# The claims ledger", "Verdicts from the committed records; `wavetank claims` prints the same."]
     for system, found in ledger.items():
         parts += [f"## {system}", _findings(found)]
-        parts.append("\n".join(f"- {_text(f.claim.says)}: {_text(f.claim.note)}" for f in found if f.claim.note))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def catalog_keys() -> str:
+    """Return what every key of a catalog means, as tables, from the docstrings of the ledger's dataclasses."""
+    parts = []
+    commands = ", ".join(f"`[{table}.NAME]`" for table in catalog.COMMANDS)
+    for head, kind, given in (
+        ("`[NAME]`, a system", catalog.SystemEntry, ("name", "area", "problem", "where")),
+        ("`[[NAME.claims]]`", catalog.Claim, ("system",)),
+        ("`[studies.NAME]`", catalog.StudyEntry, ("name", "area", "problem", "where")),
+        (commands, catalog.CommandEntry, ("name", "where")),
+    ):
+        says = documented(kind)
+        rows: list[list[object]] = []
+        for item in dataclasses.fields(kind):
+            if item.name not in given:
+                must = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+                rows.append([item.name, "yes" if must else "", says[item.name]])
+        parts += [f"{head}:", _table(["key", "must be given", "what it is"], rows)]
+    for head, words in (
+        ("shape", catalog.SHAPES), ("runs", catalog.RUNS), ("role", catalog.ROLES), ("level", catalog.LEVELS)
+    ):
+        parts.append(f"Words of `{head}`:\n\n" + "\n".join(f"* `{word}`: {says}" for word, says in words.items()))
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":
     write_pages(DOCS / "generated")
+    (DOCS / "questions.md").write_text(questions(), encoding="utf-8")

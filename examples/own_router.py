@@ -3,7 +3,7 @@
 import numpy as np
 
 from wavetank.serving import Cluster, simulate
-from wavetank.serving.interfaces import choose_function
+from wavetank.serving.routing.interface import choose_function
 from wavetank.workloads import generate_requests
 
 

@@ -24,6 +24,10 @@ class Everything:
     limit: float | None = setting(None, unit="s")
     window: float | str = setting("auto", unit="s", choices=("auto", "off"), low=0)
     ratio: str | float = setting(0.5)
+    bits: int = setting(16, unit="steps", choices=(8, 16, 32))
+    shares: tuple[float, ...] = setting((0.5,), choices=(0.25, 0.5))
+    depth: int | str = setting("auto", choices=("auto", 1, 2))
+    reach: float = setting(math.inf, unit="s", low=0)
     title: str = ""
     anything: object = None
 
@@ -58,6 +62,13 @@ def read(name: str, value: Any) -> Any:
         ("window", "5 ms", 0.005),
         ("window", 2, 2.0),
         ("ratio", 0.25, 0.25),
+        ("bits", "32", 32),
+        ("bits", "8 steps", 8),
+        ("bits", np.int64(16), 16),
+        ("shares", "0.25,0.5", (0.25, 0.5)),
+        ("depth", "auto", "auto"),
+        ("depth", "2", 2),
+        ("reach", math.inf, math.inf),
         ("title", "none", "none"),
         ("anything", {"a": 1}, {"a": 1}),
     ],
@@ -97,8 +108,9 @@ def test_any_text_is_read_or_refused_with_its_place(name: str, text: str) -> Non
         (
             "worker",
             1,
-            "There is no setting named 'worker'.\n  allowed: anything, eager, limit, mode, names, ratio, sizes, title, "
-            "wait_s, window, workers\n  nearest: workers\n  where: study s\n  next: wavetank show s",
+            "There is no setting named 'worker'.\n  allowed: anything, bits, depth, eager, limit, mode, names, ratio, "
+            "reach, shares, sizes, title, wait_s, window, workers\n  nearest: workers\n  where: study s\n"
+            "  next: wavetank show s",
         ),
         (
             "mode",
@@ -106,6 +118,37 @@ def test_any_text_is_read_or_refused_with_its_place(name: str, text: str) -> Non
             "The value is not one of the allowed words.\n  given: ruogh\n  allowed: calm, rough\n  nearest: rough\n"
             "  where: study s, mode",
         ),
+        (
+            "bits",
+            24,
+            "The value is not one of the allowed numbers.\n  given: 24\n  allowed: 8, 16, 32\n  nearest: 32\n"
+            "  where: study s, bits",
+        ),
+        (
+            "bits",
+            "3",
+            "The value is not one of the allowed numbers.\n  given: 3\n  allowed: 8, 16, 32\n  nearest: 32\n"
+            "  where: study s, bits",
+        ),
+        (
+            "bits",
+            "eight",
+            "This is not a number.\n  given: eight\n  allowed: a number, optionally with a unit (steps)\n"
+            "  where: study s, bits",
+        ),
+        (
+            "shares",
+            "0.25,0.3",
+            "The value is not one of the allowed numbers.\n  given: 0.3\n  allowed: 0.25, 0.5\n  nearest: 0.5\n"
+            "  where: study s, shares",
+        ),
+        (
+            "depth",
+            3,
+            "The value is not one of the allowed numbers.\n  given: 3\n  allowed: auto, or 1, 2\n"
+            "  where: study s, depth",
+        ),
+        ("limit", math.inf, "The value must be finite.\n  given: inf\n  where: study s, limit"),
         ("title", 3, "The value must be text.\n  given: 3\n  where: study s, title"),
         (
             "wait_s",
@@ -146,6 +189,12 @@ def test_wrong_values_say_what_is_allowed(name: str, value: Any, message: str) -
     assert str(caught.value) == message
 
 
+def test_numbers_beyond_those_of_the_machine_are_refused() -> None:
+    for name in ("limit", "workers"):
+        with pytest.raises(BadValueError, match="too large"):
+            read(name, 10**400)
+
+
 def test_a_class_without_fields_says_that_it_has_none() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Nothing:
@@ -163,3 +212,15 @@ def test_intervals_in_words() -> None:
     assert range_in_words(0, math.inf) == "0 or more"
     assert range_in_words(0.001, 1_000_000) == "0.001 to 1000000"
     assert range_in_words(-math.inf, math.inf, "s") == ""
+
+
+def test_choices_hold_for_truth_values_too():
+    @dataclass(frozen=True, kw_only=True)
+    class Narrow:
+        exact: bool = setting(True, choices=(True,))
+
+    for value in (True, "yes", 1):
+        assert check_parameters(Narrow, {"exact": value}, where="study narrow") == {"exact": True}
+    for value in (False, "no", 0):
+        with pytest.raises(BadValueError, match="not one of the allowed values"):
+            check_parameters(Narrow, {"exact": value}, where="study narrow")

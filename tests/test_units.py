@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.units import convert, parse_quantity, show
+from wavetank.units import convert, parse_quantity, show, stated, typed
 
 TIMES = st.sampled_from(["ps", "ns", "us", "ms", "s", "min", "h", "d"])
 SIZES = st.sampled_from(["bytes", "B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"])
@@ -118,3 +119,29 @@ def test_known_figures(value: float, unit: str, text: str) -> None:
 @given(st.sampled_from(["s", "bytes"]), st.floats(min_value=1e-8, max_value=1e14))
 def test_a_shown_figure_reads_back_to_three_digits(unit: str, value: float) -> None:
     assert parse_quantity(show(value, unit).replace(",", ""), unit) == pytest.approx(value, rel=0.0051)
+
+
+def test_rates_of_arithmetic_have_prefixes() -> None:
+    assert [show(value, "FLOP/s") for value in (2.62e9, 1.5e13, 9.9999e8, 12.0, 0.0)] == [
+        "2.62 GFLOP/s",
+        "15 TFLOP/s",
+        "1.00 GFLOP/s",
+        "12 FLOP/s",
+        "0 FLOP/s",
+    ]
+
+
+def test_stated_numbers_keep_their_digits() -> None:
+    assert [stated(value) for value in (0.62, 1_350_000.0, 1e-7, 3)] == ["0.62", "1,350,000", "1e-07", "3"]
+
+
+def test_settings_are_written_as_they_are_typed() -> None:
+    values = (None, True, 2.0, (1, 2.5, None), "text", 3, [], 1e6)
+    assert [typed(value) for value in values] == ["none", "true", "2", "1,2.5,none", "text", "3", "", "1000000"]
+    assert typed((1, 2.5), ", ") == "1, 2.5"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_what_is_typed_is_read_as_the_same_number(value: float) -> None:
+    assert parse_quantity(typed(value), "") == value
+    assert typed(np.float64(value)) == typed(value)

@@ -16,17 +16,9 @@ from typing import TYPE_CHECKING
 from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from wavetank.comparison import Comparison, compare
     from wavetank.errors import WavetankError
+    from wavetank.run.comparison import Comparison, Interrupted, compare, load, search, studies
 
 __version__ = "0.1.0"
 
-__all__ = ["Comparison", "WavetankError", "__version__", "compare"]
-
-_HOMES = {
-    "compare": "comparison",
-    "Comparison": "comparison",
-    "WavetankError": "errors",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

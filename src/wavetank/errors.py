@@ -117,7 +117,7 @@ class DataUnavailableError(WavetankError):
 
 
 class GaveUpError(WavetankError):
-    """A contender that ended without an answer: it has no time, and the others still have theirs."""
+    """A system that ended without an answer: it has no time, and the others still have theirs."""
 
 
 class RunFolderError(WavetankError):

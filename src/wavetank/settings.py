@@ -23,7 +23,7 @@ def setting(
     *,
     unit: str = "",
     says: str = "",
-    choices: Sequence[str] = (),
+    choices: Sequence[Any] = (),
     low: float = -math.inf,
     high: float = math.inf,
 ) -> Any:
@@ -36,12 +36,14 @@ def setting(
         Unit of the number; ``--set refresh_s=100ms`` converts to it.
     says : str
         One line.
-    choices : sequence of str
-        The allowed words.
+    choices : sequence
+        The allowed words or numbers (each, for a tuple).  Words beside a type of number without numbers among the
+        choices are allowed besides the interval.
     low, high : float
-        The allowed closed interval of the number (of each, for a tuple).
+        The allowed closed interval of the number (of each, for a tuple).  Infinity is allowed where it is the default.
     """
     metadata = {"unit": unit, "says": says, "choices": tuple(choices), "low": low, "high": high}
+    metadata["infinite"] = default == math.inf
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -83,17 +85,20 @@ def _convert(value: Any, hint: Any, metadata: Mapping[str, Any], where: str) -> 
     if type(None) in options and (value is None or value == "none"):
         return None
     kinds = [option for option in options if option is not type(None)]
-    words = metadata.get("choices", ()) if str in kinds and len(kinds) > 1 else ()
+    words: list[str] = []
     if str in kinds and len(kinds) > 1:
         # "auto" or a number: a word stays a word, everything else is tried as the other type.
+        choices = metadata.get("choices", ())
+        words = [choice for choice in choices if isinstance(choice, str)]
         if isinstance(value, str) and value in words:
             return value
         kinds.remove(str)
+        metadata = {**metadata, "choices": [choice for choice in choices if not isinstance(choice, str)]}
     try:
         return _of_kind(value, kinds[0], metadata, where)
     except BadValueError as error:
         if words:
-            other = error.allowed if isinstance(error.allowed, str) else "a number"
+            other = error.allowed if isinstance(error.allowed, str) else ", ".join(error.allowed or ()) or "a number"
             error.allowed = f"{', '.join(words)}, or {other}"
             error.nearest = nearest_of(str(value), words)
         raise
@@ -113,30 +118,27 @@ def _one(value: Any, kind: type, metadata: Mapping[str, Any], where: str) -> Any
     choices = metadata.get("choices", ())
     if kind is str:
         text = str(value).strip() if isinstance(value, str) else None
-        if text is None or (choices and text not in choices):
-            raise BadValueError(
-                "The value is not one of the allowed words." if choices else "The value must be text.",
-                given=value,
-                allowed=choices or None,
-                nearest=nearest_of(str(value), choices),
-                where=where,
-            )
-        return text
+        if text is None and not choices:
+            raise BadValueError("The value must be text.", given=value, where=where)
+        return _chosen(text, value, choices, "words", where)
     if kind is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if isinstance(value, bool):
-            return value
-        if str(value).strip().lower() not in words:
+        word = str(value).strip().lower()
+        if word not in words:
             raise BadValueError("The value must be true or false.", given=value, allowed=words, where=where)
-        return words[str(value).strip().lower()]
+        return _chosen(words[word], value, choices, "values", where)
     if kind not in (int, float):
-        return value
+        return _chosen(value, value, choices, "values", where)
     unit = metadata.get("unit", "")
     number: Any = units.parse_quantity(value, unit, where=where) if isinstance(value, str) else value
     if not _is_number(number):
         raise BadValueError("The value must be a number.", given=value, where=where)
+    try:
+        whole = float(number).is_integer()
+    except OverflowError:
+        raise BadValueError("This number is too large.", given=value, where=where) from None
     if kind is int:
-        if not float(number).is_integer():
+        if not whole:
             raise BadValueError("The value must be a whole number.", given=value, where=where)
         number = int(number)
     low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
@@ -144,7 +146,19 @@ def _one(value: Any, kind: type, metadata: Mapping[str, Any], where: str) -> Any
         raise BadValueError(
             "The value is out of range.", given=value, allowed=range_in_words(low, high, unit), where=where
         )
-    return kind(number)
+    if math.isinf(number) and not metadata.get("infinite"):
+        raise BadValueError("The value must be finite.", given=value, where=where)
+    return _chosen(kind(number), value, choices, "numbers", where)
+
+
+def _chosen(found: Any, given: Any, choices: Sequence[Any], what: str, where: str) -> Any:
+    if choices and found not in choices:
+        listed = [f"{each:.12g}" if isinstance(each, float) else str(each) for each in choices]
+        raise BadValueError(
+            f"The value is not one of the allowed {what}.",
+            given=given, allowed=listed, nearest=nearest_of(str(given), listed), where=where,
+        )  # fmt: skip
+    return found
 
 
 def _is_number(value: object) -> bool:
@@ -162,7 +176,7 @@ def range_in_words(low: float, high: float, unit: str = "") -> str:
     """
     unit = f" {unit}" if unit else ""
     if math.isfinite(low) and math.isfinite(high):
-        return f"{low:.12g} to {high:.12g}{unit}"
+        return f"{units.typed(low)} to {units.typed(high)}{unit}"
     if math.isfinite(low):
-        return f"{low:.12g}{unit} or more"
-    return f"{high:.12g}{unit} or less" if math.isfinite(high) else ""
+        return f"{units.typed(low)}{unit} or more"
+    return f"{units.typed(high)}{unit} or less" if math.isfinite(high) else ""

@@ -86,8 +86,23 @@ def parse_quantity(text: str, unit: str, *, where: str | None = None) -> float:
     return convert(value, match[2], unit, where=where)
 
 
+# base unit -> factors and names of the units it is shown in, the largest first
+_PREFIXED = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")),
+    "FLOP/s": ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s")),
+}
+
+
 def show(value: float, unit: str = "") -> str:
-    """Write a number for people: three significant digits, an SI prefix for seconds and bytes, thousands set apart.
+    """Write a measured number for people: three significant digits, a prefix to some units, thousands set apart.
+
+    Parameters
+    ----------
+    value : float
+        In ``unit``.
+    unit : str
+        Without a prefix, such as ``s`` or ``bytes``; empty for a plain number.
 
     Examples
     --------
@@ -98,15 +113,44 @@ def show(value: float, unit: str = "") -> str:
         return "-"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    for base, steps in (
-        ("s", ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))),
-        ("bytes", ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))),
-    ):
-        if unit == base and value != 0:
-            for factor, name in steps:
-                if abs(value) >= factor * 0.9995 or factor == steps[-1][0]:
-                    return f"{_digits(value / factor)} {name}"
+    if unit in _PREFIXED and value != 0:
+        steps = _PREFIXED[unit]
+        factor, name = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
+        return f"{_digits(value / factor)} {name}"
     return f"{_digits(value)} {unit}".rstrip()
+
+
+def stated(value: float) -> str:
+    """Write a number that was given, such as a source's figure: no digits are added, thousands are set apart.
+
+    Examples
+    --------
+    >>> stated(0.62), stated(1_350_000.0)
+    ('0.62', '1,350,000')
+    """
+    return f"{value:,.10g}"
+
+
+def typed(value: object, between: str = ",") -> str:
+    """Write the value of a setting as one types it: exactly, and the items of a list with ``between`` between them.
+
+    Parameters
+    ----------
+    value : object
+        None, a truth value, a number, a text, or a list or tuple of these.
+    between : str
+
+    Examples
+    --------
+    >>> typed(None), typed((True, 1e6, 0.1)), typed("text")
+    ('none', 'true,1000000,0.1', 'text')
+    """
+    if isinstance(value, list | tuple):
+        return between.join(typed(item) for item in value)
+    if isinstance(value, float):
+        short = f"{value:.12g}"
+        return short if float(short) == value else float.__repr__(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _digits(value: float) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from wavetank.check import report as checking
+from wavetank.check.report import Budget, CheckReport, Verdict
+from wavetank.cli import check
 from wavetank.errors import BadFileError
-from wavetank.protocols import checking
-from wavetank.protocols.checking import Budget, CheckReport, Kind, Verdict
+from wavetank.ledger.catalog import CommandEntry
 from wavetank.settings import setting
 
 Call = Callable[..., Any]
@@ -47,11 +49,11 @@ class Words:
 
 @pytest.fixture(autouse=True)
 def only_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {"words": Kind("a list of words", (".words",), "wavetank.protocols.checking:Words")}
+    words = CommandEntry(
+        name="words", says="a list of words", endings=(".words",), object="wavetank.check.report:Words"
+    )
     monkeypatch.setattr(checking, "Words", Words, raising=False)
-    # The importer first: imported under the patch, it would keep the toys for good.
-    for home in ("wavetank.cli.check.KINDS", "wavetank.protocols.checking.KINDS"):
-        monkeypatch.setattr(home, kinds)
+    monkeypatch.setattr("wavetank.cli.check._kinds", lambda: {"words": words})
 
 
 def put(here: Path, name: str, text: str) -> str:
@@ -169,3 +171,20 @@ def test_the_settings_of_a_checker_are_told(call: Call) -> None:
         assert "depth (steps, by default 3): how far to look" in told.out
         assert "one of short, long" in told.out
     assert call("check", "--settings", "--kind", "none").code == 3
+
+
+@pytest.mark.parametrize("object_", ["no_such_module:Kind", "json:dumps", "wavetank.errors:WavetankError"])
+def test_an_entry_that_names_no_checker_is_named_and_the_others_are_shown(
+    call: Call, monkeypatch: pytest.MonkeyPatch, here: Path, object_: str
+) -> None:
+    entries = check._kinds()
+    wrong = CommandEntry(name="wrong", object=object_, says="none", endings=(".zzz",), where="x.toml, line 3, wrong")
+    monkeypatch.setattr(check, "_kinds", lambda: {"wrong": wrong, **entries})
+    told = call("check", "--settings")
+    assert told.code == 0
+    assert "x.toml, line 3, wrong" in told.err
+    assert all(f"{name}: " in told.out for name in entries)
+    (here / "a.zzz").write_text("")
+    told = call("check", "a.zzz")
+    assert told.code == 3
+    assert "x.toml, line 3, wrong" in told.err

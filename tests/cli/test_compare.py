@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from wavetank import claims
-from wavetank.records import read_log
-from wavetank.runfolder import load_plan
+from wavetank.ledger import claims
+from wavetank.run.runfolder import load_plan
+from wavetank.study.records import read_log
 
 Call = Callable[..., Any]
 
@@ -33,9 +33,13 @@ def test_off_a_terminal_lines_go_to_stderr_and_the_result_to_stdout(command: Cal
     assert first == f"toy-noise: 8 trials; kept in {folder}"
     assert re.match(r"  1 of 8 trials, about \d+ s left: toy-(plain|shifted) seed 0: value_s ", lines[0])
     assert re.search(r"8 of 8 trials: toy-", done.stderr)
-    assert done.stdout.startswith("toy-noise: 2 systems, 4 seeds, all figures simulated\n")
+    assert done.stdout.startswith(
+        "toy-shifted has 0.5 times the value_s of toy-plain.\n"
+        "\n"
+        "toy-noise: 2 systems, 4 seeds, all figures simulated\n"
+    )
     assert "note: These are toys.\n" in done.stdout
-    assert "\n1 claim: 1 holds\n  holds               halves the value\n" in done.stdout
+    assert "\n1 claim: 1 reached\n  reached           halves the value\n" in done.stdout
     assert done.stdout.endswith(f"\nreport  {folder}/report.html\nagain   wavetank compare toy-noise\n")
     assert max(map(len, [*done.stdout.splitlines(), *done.stderr.splitlines()])) <= 80
 
@@ -43,10 +47,22 @@ def test_off_a_terminal_lines_go_to_stderr_and_the_result_to_stdout(command: Cal
 def test_json_is_one_object_with_the_documented_keys_and_nothing_else(command: Call, tmp_path: Path) -> None:
     done = command("compare", "toy-noise", "--json", "--on", "here", "--seeds", "1,3")
     found = json.loads(done.stdout)
-    assert list(found) == ["study", "settings", "records", "summary", "claims", "failures", "folder", "report"]
+    assert list(found) == [
+        "study",
+        "answer",
+        "settings",
+        "records",
+        "summary",
+        "claims",
+        "failures",
+        "folder",
+        "report",
+    ]
     assert {record["seed"] for record in found["records"]} == {1, 3}
+    assert found["answer"]["sentence"].startswith("No answer yet on value_s: 2 of the 3 pairs needed")
     assert (tmp_path / found["report"]).is_file()
-    assert "2 of" not in done.stdout
+    assert "of 4 trials" not in done.stdout
+    assert "of 4 trials" in done.stderr
 
 
 def test_settings_and_parameters_are_set_by_their_keys(call: Call, here: Path) -> None:
@@ -71,8 +87,12 @@ def test_the_printed_command_and_the_study_file_repeat_the_run(call: Call, here:
     assert verb == "wavetank"
     for words in (arguments, ["compare", f"{first['folder']}/study.toml"]):
         second = json.loads(call(*words, "--on", "here", "--json").out)
-        for key in ("study", "settings", "records", "summary", "claims"):
+        for key in ("study", "answer", "settings", "records", "summary"):
             assert second[key] == first[key]
+        # When a claim was judged is no part of its verdict.
+        assert [{**row, "history": []} for row in second["claims"]] == [
+            {**row, "history": []} for row in first["claims"]
+        ]
 
 
 @pytest.mark.parametrize(("mode", "code"), [("calm", 0), ("rough", 1), ("odd", 2)])
@@ -126,7 +146,7 @@ def test_a_trials_error_names_what_is_kept(call: Call, here: Path) -> None:
         ([], "No study was named.\n  allowed: a study's name or file\n  next: wavetank list --studies\n"),
         (
             ["toy-noise", "--set", "offset_s"],
-            "This sets nothing.\n  given: offset_s\n  allowed: KEY=VALUE, as in refresh_s=100ms\n  where: --set\n",
+            "This is not a setting.\n  given: offset_s\n  allowed: KEY=VALUE, as in refresh_s=100ms\n  where: --set\n",
         ),
         (
             ["toy-noise", "--set", "offset=1"],
@@ -247,13 +267,62 @@ def test_ctrl_c_names_what_is_kept_and_how_to_go_on(executable: str, tmp_path: P
     assert "Warning" not in err
 
 
+def processes_of_session(session: int) -> list[int]:
+    """Return the processes that still run in a session, without those that ended and were not waited for."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            _, _, after = (folder / "stat").read_text().rpartition(")")
+        except OSError:
+            continue
+        state, _, _, of_session = after.split()[:4]
+        if int(of_session) == session and state not in "ZX":
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_ctrl_c_ends_the_process_of_a_timing_study_and_resuming_goes_on(
+    executable: str, tmp_path: Path, call: Call
+) -> None:
+    # A case of a hundred waits is interrupted while it runs, after one that was finished.
+    words = ["compare", "toy-timing", "--systems", "toy-plain,toy-slow", "--set", "rounds=1", "--seeds", "2",
+             "--set", "sizes=1,40", "--set", "toy-slow.wait_s=100ms"]  # fmt: skip
+    process = subprocess.Popen(
+        [executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    logs = tmp_path / "runs" / "toy-timing"
+    while not any(file.read_bytes().count(b"\n") >= 1 for file in logs.glob("*/records.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    assert len(processes_of_session(process.pid)) > 1
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    folder = folder_of(tmp_path, "toy-timing").relative_to(tmp_path)
+    assert (process.returncode, out) == (130, "")
+    assert err.endswith(
+        f"Interrupted: 1 of 4 trials are safe in {folder}\n  next: wavetank compare toy-timing --resume {folder}\n"
+    )
+    for word in ("Traceback", "Error", "Warning"):
+        assert word not in err
+    deadline = time.monotonic() + 20
+    while processes_of_session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert processes_of_session(process.pid) == []
+    told = call("compare", "--resume", str(folder))
+    assert told.code == 0
+    assert "toy-timing: 4 trials, 1 of them finished before; kept in" in told.err
+    assert len(read_log(tmp_path / folder / "records.jsonl")) == 4
+
+
 def test_ctrl_c_after_the_last_trial_names_what_is_kept_too(
     call: Call, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wavetank.comparison.write_parquet", interrupt)
+    monkeypatch.setattr("wavetank.run.comparison.write_parquet", interrupt)
     told = call("compare", "toy-noise", "--on", "here")
     folder = Path("runs") / "toy-noise" / folder_of(here).name
     assert (told.code, told.out) == (130, "")
@@ -299,9 +368,9 @@ def test_resuming_runs_only_what_is_left(executable: str, call: Call, here: Path
         (["toy-timing", "--resume", "FOLDER"], "The run is one of the study 'toy-noise', not of 'toy-timing'."),
         (
             ["toy-noise", "--resume", "--set", "offset_s=1"],
-            "The options ask for another run than the one to go on with.",
+            "The options differ from those of the run to continue.",
         ),
-        (["toy-noise", "--resume", "--seeds", "9"], "The options ask for another run than the one to go on with."),
+        (["toy-noise", "--resume", "--seeds", "9"], "The options differ from those of the run to continue."),
         (["--resume"], "No study was named."),
     ],
 )

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import wavetank
-from wavetank import catalog, cli
-from wavetank.cli import exits
+from wavetank import cli, exits
 from wavetank.cli.entry import VERBS
+from wavetank.ledger import catalog
 
 HEAVY = {"numpy", "scipy", "numba", "matplotlib", "duckdb", "rich", "joblib", "pandas", "msgspec", "jinja2"}
 
@@ -57,10 +57,12 @@ def test_help_imports_no_verb() -> None:
     assert {module for module in modules if module.startswith("wavetank.")} == {
         "wavetank.cli",
         "wavetank.cli.entry",
-        "wavetank.cli.exits",
-        "wavetank.cli.terminal",
+        "wavetank.exits",
+        "wavetank.terminal",
         "wavetank.errors",
         "wavetank.lazy_names",
+        "wavetank.ledger",
+        "wavetank.ledger.catalog",
     }
 
 
@@ -92,12 +94,14 @@ def test_the_version_is_the_packages(command: Callable[..., Any]) -> None:
         (
             ["lits"],
             "There is no command named 'lits'.\n"
-            "  allowed: list, show, compare, claims, profile, data, launch, check, generate,\n    diagnose\n"
+            "  allowed: advise, list, show, compare, claims, report, diff, serve, profile,\n"
+            "    data, launch, check, diagnose, new, generate\n"
             "  nearest: list\n  next: wavetank --help\n",
         ),
         (
             ["list", "--shap", "x"],
-            "There is no option named '--shap'.\n  allowed: --studies, --shape, --role, --find, --json, --help\n"
+            "There is no option named '--shap'.\n"
+            "  allowed: --studies, --papers, --verbose, --shape, --role, --find, --json,\n    --help\n"
             "  nearest: --shape\n  where: wavetank list\n  next: wavetank list --help\n",
         ),
         (
@@ -184,7 +188,7 @@ def test_output_that_does_not_fit_is_told(executable: str) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
         process = subprocess.run([executable, "list"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert process.returncode == exits.USAGE
-    assert process.stderr == "What was to be written does not fit: the disk is full.\n  next: make room\n"
+    assert process.stderr == "The data cannot be written: the disk is full.\n  next: make room\n"
 
 
 def test_an_encoding_that_lacks_a_letter_does_not_end_a_command(command: Callable[..., Any]) -> None:
@@ -226,3 +230,9 @@ def test_an_exit_code_survives_standard_error_that_cannot_be_written(arguments):
         found = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, check=False, timeout=60)
     assert found.returncode == wanted.returncode != 1
     assert found.stdout == wanted.stdout
+
+
+def test_a_name_that_no_file_can_have_is_no_defect(call: Callable[..., Any]) -> None:
+    told = call("compare", "llm-routing", "--set", f"trace={'a' * 5000}")
+    assert told.code == 3
+    assert "The name of a file is too long.\n  given: aaa" in told.err

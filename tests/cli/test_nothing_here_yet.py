@@ -18,8 +18,8 @@ def test_a_verb_without_content_says_what_is_coming_and_what_can_be_done(call: C
         told = call(verb, *arguments)
         assert (told.code, told.out) == (3, "")
         first = " ".join(told.err.split("\n  next:")[0].split())
-        assert first.startswith(f"`wavetank {verb}` holds nothing in this version.")
-        assert "coming" in first
+        assert first.startswith(f"`wavetank {verb}` is not available in this version.")
+        assert "planned" in first
         assert "Today `wavetank " in first
         assert "\n  next: wavetank " in told.err
 
@@ -28,4 +28,4 @@ def test_a_verb_without_content_says_what_is_coming_and_what_can_be_done(call: C
 def test_it_still_has_help(call: Callable[..., Any], verb: str) -> None:
     told = call(verb, "--help")
     assert told.code == 0
-    assert "Nothing here yet." in " ".join(told.out.split())
+    assert "Not available yet." in " ".join(told.out.split())

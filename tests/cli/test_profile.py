@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wavetank.kernels import cuda, machine
-from wavetank.kernels.products import libraries, profile
+from wavetank.kernels.products import gpu_profile, libraries, profile
 from wavetank.kernels.products.profile import ProductProfile
 from wavetank.kernels.solvers import rates
 from wavetank.kernels.solvers.pair import default_devices
+from wavetank.ledger import catalog
+from wavetank.machine import limits as machine
 from wavetank.machine import profiles
 
 Call = Callable[..., Any]
@@ -29,7 +30,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(profiles, "_said", set())
     monkeypatch.setattr(profile, "_KEPT", {})
     monkeypatch.setattr(profile, "_ANY", {})
-    monkeypatch.setattr(cuda, "found_gpu", lambda: False)
+    monkeypatch.setattr(gpu_profile, "found_gpu", lambda: False)
     monkeypatch.setattr(libraries, "present", lambda: ("numpy",))
 
     def products(dtype: str, threads: int, **_: Any) -> ProductProfile:
@@ -49,7 +50,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(rates, "_known", {})
     monkeypatch.setattr(
         rates, "measure",
-        lambda told: rates.RatesProfile(
+        lambda report: rates.RatesProfile(
             rates={64: rates.Rates(1e-4, 2e-4, 1e-6, 1e-6)}, conditions=rates.conditions_of(default_devices())
         ),
     )  # fmt: skip
@@ -73,7 +74,7 @@ def test_what_is_measured_is_kept_shown_used_and_deleted(call: Call, store: Path
         "threads 1",
         "accelerator 2.62 GFLOP/s",
     ):
-        assert words in shown.out
+        assert words in " ".join(shown.out.split())
     assert "what ships for" in shown.out
     rows = json.loads(call("profile", "--show", "--json").out)
     assert [each["kind"] for each in rows["profiles"]] == [
@@ -115,6 +116,12 @@ def test_damaged_files_are_named_and_can_be_deleted(call: Call, store: Path) -> 
     assert call("profile", "--delete").out.startswith("1 profile deleted")
 
 
+@pytest.mark.parametrize("kind", ["sorts", "productsof", "products-float32", "machine"])
+def test_a_profile_that_no_kind_here_can_read_is_shown_as_unused(call: Call, kind: str) -> None:
+    profiles.keep(profiles.Profile(kind, 999, {}, {}))
+    assert "version 999: this version of Wavetank does not use it" in " ".join(call("profile", "--show").out.split())
+
+
 def test_where_nothing_can_be_kept_it_says_so(call: Call, store: Path) -> None:
     store.parent.mkdir(parents=True)
     store.write_text("no folder")
@@ -134,11 +141,24 @@ def test_two_at_once_are_refused(call: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--show", "--delete"), "not both"), (("--json",), "--json is for --show"), (("--only", "sorts"), "machine"),
-        (("--threads", "1024"), "may not use so many threads"), (("--threads", "0"), "0"),
+        (("--show", "--delete"), "not both"), (("--json",), "--json requires --show"), (("--only", "sorts"), "machine"),
+        (("--threads", "1024"), "exceeds those that the program may use"), (("--threads", "0"), "0"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(call: Call, arguments: tuple[str, ...], says: str) -> None:
     told = call("profile", *arguments)
     assert told.code == 3
     assert says in told.err
+
+
+@pytest.mark.parametrize("object_", ["no_such_module:Kind", "wavetank.cli.list:command", "json:dumps"])
+def test_a_kind_that_cannot_be_loaded_leaves_the_others(
+    call: Call, monkeypatch: pytest.MonkeyPatch, object_: str
+) -> None:
+    entries = catalog.commands("profile")
+    entry = catalog.CommandEntry(name="broken", object=object_, says="none", where="x/catalog.toml, line 3, broken")
+    monkeypatch.setattr(catalog, "commands", lambda table: {**entries, "broken": entry, "machine": entry})
+    with pytest.warns(UserWarning, match=r"x/catalog.toml, line 3, broken"):
+        told = call("profile", "--show")
+    assert (told.code, told.err) == (0, "")
+    assert "0 profiles in" in told.out

@@ -9,10 +9,10 @@ from wavetank_toys.studies import ToyNoise
 
 from wavetank.cli import progress
 from wavetank.cli.progress import Lines, LiveTable, last_line, progress_for
-from wavetank.comparison import make_plan
 from wavetank.errors import BadValueError
-from wavetank.execute import FailedTrial
-from wavetank.records import Record
+from wavetank.run.comparison import make_plan
+from wavetank.run.execute import FailedTrial
+from wavetank.study.records import Record
 
 PLAN, STUDY = make_plan("toy-noise")
 
@@ -83,7 +83,7 @@ def test_a_trial_whose_figures_are_not_main_ones_says_so(capsys: pytest.CaptureF
     ]
 
 
-def test_every_case_of_a_timing_study_is_told_with_the_median_of_every_contender(
+def test_every_case_of_a_timing_study_is_told_with_the_median_of_every_system(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, study = make_plan("toy-timing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wavetank import catalog
+from wavetank.ledger import catalog
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wavetank import catalog
-from wavetank.rng import stream
-from wavetank.serving.interfaces import ArrivalRouter, PoolRouter
-from wavetank.serving.live.dispatcher import Dispatcher, check_router
-from wavetank.serving.live.view import LiveRequest, PrefixMemory, WorkerAccount
+from wavetank.ledger import catalog
+from wavetank.serving.proxy.dispatcher import Dispatcher, check_router
+from wavetank.serving.proxy.view import LiveRequest, PrefixMemory, WorkerAccount
+from wavetank.serving.routing.interface import ArrivalRouter, PoolRouter
+from wavetank.sim.rng import stream
 
 LIVE = [entry for entry in catalog.built_in() if entry.shape == "policy" and "live" in entry.runs]
 WORKERS, REQUESTS = 5, 120
@@ -152,8 +152,8 @@ def test_its_plain_python_twin_picks_the_same(launched: Any) -> None:
 
 
 def test_every_router_of_the_study_but_the_oracles_can_be_launched() -> None:
-    from wavetank.serving.studies.llm_routing import LLMRouting
+    from wavetank.serving.routing.study import LLMRouting
 
-    assert set(LLMRouting.systems) <= {entry.name for entry in LIVE}
+    assert set(catalog.built_in().plain_run(LLMRouting.name)) <= {entry.name for entry in LIVE}
     for entry in LIVE:
         assert entry.launch.startswith(f"wavetank launch router --policy {entry.name} ")

@@ -6,11 +6,13 @@ import dataclasses
 import inspect
 import pickle
 
-from wavetank import catalog
-from wavetank.catalog import StudyEntry
-from wavetank.cli.facts import parameters_of, question_of
-from wavetank.runfolder import Plan, dump_plan
-from wavetank.study import Chart, Study, TimingStudy, build_study, settings_of
+from wavetank.ledger import catalog
+from wavetank.ledger.catalog import StudyEntry
+from wavetank.ledger.facts import parameters_of, setup_of
+from wavetank.run.runfolder import Plan, dump_plan
+from wavetank.study.effects import LEAST_FOR_VERDICT
+from wavetank.study.study import Chart, Study, build_study, settings_of
+from wavetank.study.timing import Gain, TimingStudy
 
 CHARTS = {"bars", "pareto", "sweep", "distribution", "timeline", "scatter"}
 
@@ -23,13 +25,8 @@ def test_a_study_is_a_frozen_dataclass_of_keywords_named_as_in_the_catalog(study
     assert all(item.kw_only for item in dataclasses.fields(kind))
 
 
-def test_its_systems_exist_and_know_it(study_entry: StudyEntry) -> None:
-    kind, systems = study_entry.load(), catalog.built_in().systems
-    assert kind.systems
-    assert len(set(kind.systems)) == len(kind.systems)
-    for name in kind.systems:
-        assert study_entry.name in systems[name].studies
-    assert kind.baseline in kind.systems
+def test_a_plain_run_includes_its_baseline(study_entry: StudyEntry) -> None:
+    assert study_entry.load().baseline in catalog.built_in().plain_run(study_entry.name)
 
 
 def test_its_settings_are_documented_and_can_be_kept(study_entry: StudyEntry) -> None:
@@ -38,7 +35,7 @@ def test_its_settings_are_documented_and_can_be_kept(study_entry: StudyEntry) ->
     study = kind()
     assert build_study(kind, settings_of(study)) == study
     assert pickle.loads(pickle.dumps(study)) == study
-    assert dump_plan(Plan(study=kind.name, settings=settings_of(study), systems=kind.systems))
+    assert dump_plan(Plan(study=kind.name, settings=settings_of(study), systems=(kind.baseline,)))
 
 
 def test_its_defaults_lie_within_what_it_allows(study_entry: StudyEntry) -> None:
@@ -71,8 +68,10 @@ def test_its_charts_show_its_metrics(study_entry: StudyEntry) -> None:
 
 
 def test_its_question_is_asked(study_entry: StudyEntry) -> None:
-    assert question_of(study_entry.load()).splitlines()[0].endswith("?")
     assert study_entry.asks.endswith("?")
+    # The question stands in the catalog alone.
+    assert "?" not in setup_of(study_entry.load()).partition("\n\n")[0]
+    assert setup_of(study_entry.load())
     module = inspect.getmodule(study_entry.load())
     assert module is not None
     assert inspect.getdoc(module)
@@ -82,4 +81,61 @@ def test_figures_of_time_are_measured(study_entry: StudyEntry) -> None:
     kind = study_entry.load()
     if issubclass(kind, TimingStudy):
         assert kind.in_process
-        assert {metric.name for metric in kind.timing_metrics} >= {"time_s", "time_ratio"}
+        assert [metric.name for metric in kind.metrics[:2]] == ["time_ratio", "time_s"]
+        assert kind.metrics[1].of.startswith(kind.clock.measures)
+
+
+def test_a_gain_is_over_and_of_systems_that_exist(study_entry: StudyEntry) -> None:
+    for gain in study_entry.load().metrics:
+        if isinstance(gain, Gain):
+            assert {*gain.over, *gain.only, *gain.but} <= set(catalog.built_in().systems)
+
+
+# Studies in which nothing competes, with the reason; none as yet.
+NOTHING_COMPETES: dict[str, str] = {}
+
+
+def test_its_primary_metric_decides_who_is_better(study_entry: StudyEntry) -> None:
+    kind = study_entry.load()
+    metrics = {metric.name: metric for metric in kind.metrics}
+    if study_entry.name in NOTHING_COMPETES:
+        assert kind.primary == ""
+        return
+    assert kind.primary in metrics
+    assert metrics[kind.primary].better in ("lower", "higher")
+
+
+def test_what_the_answer_costs_is_said_by_at_most_three_metrics_that_exist(study_entry: StudyEntry) -> None:
+    kind = study_entry.load()
+    metrics = {metric.name: metric for metric in kind.metrics}
+    assert len(kind.secondary) <= 3
+    assert len({kind.primary, *kind.secondary}) == 1 + len(kind.secondary)
+    for name in kind.secondary:
+        assert metrics[name].better in ("lower", "higher")
+
+
+def test_what_no_system_may_do_is_a_metric_that_is_better_lower(study_entry: StudyEntry) -> None:
+    kind = study_entry.load()
+    metrics = {metric.name: metric for metric in kind.metrics}
+    assert len(set(kind.must_be_zero)) == len(kind.must_be_zero)
+    for name in kind.must_be_zero:
+        assert metrics[name].better == "lower"
+
+
+# Plain runs that decide nothing, with the number of seeds; --seeds 3 is the least that does.
+TOO_FEW = {"proxy-speed": 1, "threshold-checkers": 1}
+
+
+def test_a_plain_run_gives_an_answer(study_entry: StudyEntry) -> None:
+    kind = study_entry.load()
+    (primary,) = (metric for metric in kind.metrics if metric.name == kind.primary)
+    # One run is enough where the figure is the same every time, which a measured one is not.
+    enough = kind.default_seeds >= LEAST_FOR_VERDICT or (kind.default_seeds == 1 and primary.kind != "measured")
+    assert enough or kind.default_seeds == TOO_FEW[study_entry.name]
+    assert not (enough and study_entry.name in TOO_FEW)
+
+
+def test_rounds_of_one_process_are_one_replicate(study_entry: StudyEntry) -> None:
+    study = study_entry.load()()
+    rounds = getattr(study, "rounds", 1) if isinstance(study, TimingStudy) or study_entry.name == "proxy-speed" else 1
+    assert study.rounds_per_replicate == rounds

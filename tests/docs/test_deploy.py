@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("aiohttp", reason="the router needs aiohttp")
 
 from wavetank.errors import WavetankError
-from wavetank.serving.live.configuration import make_configuration
-from wavetank.serving.live.metrics import RouterMetrics
+from wavetank.serving.proxy.configuration import make_configuration
+from wavetank.serving.proxy.metrics import RouterMetrics
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 
@@ -161,7 +161,7 @@ def test_the_dashboard_asks_only_for_figures_that_the_router_gives():
     assert len(asked) > 10
     known = metric_names()
     gauges = {name for name in asked if "view_" in name or "backend_" in name}
-    from wavetank.serving.live.metrics import BACKEND_GAUGES
+    from wavetank.serving.proxy.metrics import BACKEND_GAUGES
 
     assert gauges <= {f"wavetank_router_{name}" for name, _ in BACKEND_GAUGES}
     assert {name.removesuffix("_bucket") for name in asked - gauges} <= known

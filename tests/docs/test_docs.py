@@ -1,6 +1,7 @@
 """The manual, the README and the examples do what they say."""
 
 import contextlib
+import importlib.util
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -100,16 +102,37 @@ def test_every_example_is_tested():
     assert scripts == {"compare_from_python.py", "identify_a_system.py", "own_router.py", "replay_a_csv.py"}
 
 
-def test_every_system_of_role_system_says_why_it_works():
-    from wavetank import catalog
+def test_what_is_written_about_a_system_is_about_one_that_exists():
+    from wavetank.ledger import catalog
 
-    variants = {"balance-route-logistic", "fractal-sort-full"}
-    needed = {entry.name for entry in catalog.built_in() if entry.role == "system"} - variants
-    assert needed <= {path.stem for path in (ROOT / "docs" / "why").glob("*.md")}
+    assert {path.stem for path in (ROOT / "docs" / "why").glob("*.md")} <= set(catalog.built_in().systems)
+
+
+def test_contributing_says_of_every_key_of_a_catalog_what_the_code_says():
+    place = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    generate = importlib.util.module_from_spec(place)
+    place.loader.exec_module(generate)
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    written = re.search(r"<!-- keys of a catalog[^>]*-->\n\n(.*?)\n\n<!-- end of the keys -->", text, re.DOTALL)[1]
+    assert written == generate.catalog_keys()
+
+
+def test_contributing_shows_the_house_as_it_is():
+    """Every package and every problem is in the tree, and nothing else is; the layers are those of import-linter."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tree, layers = re.findall(r"```text\n(.*?)```", text[text.index("## The house") :], re.DOTALL)[:2]
+    source = ROOT / "src" / "wavetank"
+    there = {path.parent.relative_to(source).parts for path in source.glob("*/**/__init__.py")}
+    areas = {path.parts[-3] for path in source.glob("*/*/catalog.toml")}
+    wanted = {parts[0] for parts in there}
+    wanted |= {parts[1] for parts in there if parts[0] in areas and len(parts) == 2}
+    assert set(re.findall(r"^ +(\w+)/ ", tree, re.MULTILINE)) == wanted
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    assert layers.splitlines() == [layer.replace("wavetank.", "") for layer in contract["layers"]]
 
 
 def test_the_manual_builds_without_a_warning_and_has_a_page_for_every_entry(tmp_path):
-    from wavetank import catalog
+    from wavetank.ledger import catalog
 
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-t", "without_charts",
@@ -126,3 +149,23 @@ def test_the_manual_builds_without_a_warning_and_has_a_page_for_every_entry(tmp_
     page = (generated / "systems" / "balance-route.html").read_text()
     assert "arxiv.org/abs/2605.06113" in page
     assert "horizon_steps" in page
+
+
+def test_the_page_of_questions_is_made_from_the_catalog(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from generate import questions
+
+    assert questions() == (ROOT / "docs" / "questions.md").read_text()
+
+
+def test_the_readmes_answers_are_those_of_the_kept_records():
+    """Every quoted answer stands word for word in what the records give today."""
+    from wavetank.ledger import claims
+    from wavetank.run import comparison
+
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for folder in ("llm-routing/azure-conv-2023-group", "llm-routing/azure-conv-2023-replicas", "file-sync/simulated-2",
+                   "agent-discovery/stationary-4096"):  # fmt: skip
+        answer = comparison.load(claims.evidence_folder() / folder).answer
+        assert answer is not None
+        assert answer.sentence in readme, answer.sentence

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from wavetank.kernels import crew, paged_sort
+from wavetank.kernels.sorting import paged_sort
+from wavetank.machine import thread_pool
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -55,6 +56,6 @@ def make_keys():
 @pytest.fixture
 def small_parts(monkeypatch):
     """Let threads share, and pages be split, at a few hundred keys."""
-    monkeypatch.setattr(crew, "_ITEMS_WORTH_A_THREAD", 1 << 8)
+    monkeypatch.setattr(thread_pool, "_ITEMS_WORTH_A_THREAD", 1 << 8)
     monkeypatch.setattr(paged_sort, "PAGE_BYTES", 1 << 12)
     monkeypatch.setattr(paged_sort, "_LARGE_BYTES", 1 << 14)

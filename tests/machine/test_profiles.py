@@ -68,6 +68,9 @@ DAMAGES = {
     "sealed nonsense": lambda text: sealed(
         {"format": 1, "kind": MADE.kind, "version": 3, "measured": "", "conditions": [], "content": {}}
     ).encode(),
+    "no figure": lambda text: sealed(
+        {k: v for k, v in {**json.loads(text), "content": {"rate": float("nan")}}.items() if k != "checksum"}
+    ).encode(),
     "other version": lambda text: sealed(
         {k: v for k, v in {**json.loads(text), "version": 4}.items() if k != "checksum"}
     ).encode(),

@@ -249,10 +249,10 @@ class TestLibrariesLimited:
                     if set(counts()) != {1}:
                         wrong.append("raised inside a block")
 
-        crew = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for each in crew:
+        pool = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for each in pool:
             each.start()
-        for each in crew:
+        for each in pool:
             each.join()
         assert not wrong
         assert counts() == before
@@ -374,10 +374,10 @@ class TestLibrariesLimited:
 
 
 class TestTogether:
-    @pytest.mark.parametrize("crew", [1, 2, 5])
-    def test_results_come_in_the_order_of_the_calls(self, crew: int) -> None:
-        assert together(lambda a, b: a - b, [(i, 1) for i in range(50)], crew) == list(range(-1, 49))
-        assert together(print, [], crew) == []
+    @pytest.mark.parametrize("pool", [1, 2, 5])
+    def test_results_come_in_the_order_of_the_calls(self, pool: int) -> None:
+        assert together(lambda a, b: a - b, [(i, 1) for i in range(50)], pool) == list(range(-1, 49))
+        assert together(print, [], pool) == []
 
     def test_at_most_so_many_work_at_once(self) -> None:
         lock, at_work, most = threading.Lock(), [0], [0]
@@ -405,7 +405,7 @@ class TestTogether:
 
     def test_the_workers_are_shared(self) -> None:
         def workers() -> int:
-            return len([each for each in threading.enumerate() if each.name == "wavetank crew"])
+            return len([each for each in threading.enumerate() if each.name == "wavetank pool"])
 
         barrier = threading.Barrier(3, timeout=30)
         together(barrier.wait, [()] * 3, 3)

@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 from small_protocols import Flood
 
+from wavetank.check.consistency.engine import judge
+from wavetank.check.explore import Clock, Environment, SearchBudget, explore
+from wavetank.check.explore.values import canonical
+from wavetank.live.cluster import run_cluster
 from wavetank.protocols.consensus.pbft import PBFT
 from wavetank.protocols.consensus.raft import Raft
-from wavetank.protocols.consistency.engine import judge
-from wavetank.protocols.explore import Clock, Environment, SearchBudget, explore
-from wavetank.protocols.explore.values import canonical
-from wavetank.protocols.faults import Crash, Equivocation
-from wavetank.protocols.interfaces import Snapshot
-from wavetank.protocols.live.cluster import run_cluster
-from wavetank.protocols.network import Network
-from wavetank.protocols.simulation import LIVES, Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Crash, Equivocation
+from wavetank.sim.network import Network
+from wavetank.sim.node import Snapshot
+from wavetank.sim.simulation import LIVES, Request
 
 COMMANDS = [("write", "x", 1), ("append", "y", 1), ("cas", "x", (1, 2)), ("append", "y", 2), ("write", "z", 5)]
 

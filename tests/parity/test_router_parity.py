@@ -13,16 +13,16 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from wavetank.live.loops import fastest_loop
 from wavetank.platforms.step_time import FittedStepTime
-from wavetank.serving.cluster import Cluster
-from wavetank.serving.live.fleet import Policy, fleet, worker_name
-from wavetank.serving.live.loops import fastest_loop
-from wavetank.serving.live.replay import Replay, ReplayOptions, replay
+from wavetank.serving.proxy.fleet import Policy, fleet, worker_name
+from wavetank.serving.proxy.replay import Replay, ReplayOptions, replay
+from wavetank.serving.proxy.study_parity import RouterParity
 from wavetank.serving.routing.baselines import RoundRobin
 from wavetank.serving.routing.prefix_affinity import PrefixAffinity
-from wavetank.serving.simulator import simulate
-from wavetank.serving.studies.router_parity import RouterParity
-from wavetank.study import Trial
+from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.simulate import simulate
+from wavetank.study.study import Trial
 from wavetank.workloads import RequestTrace
 from wavetank.workloads.generate import LogNormalLengths, SharedPrefix, generate_requests
 
@@ -81,7 +81,7 @@ def test_prefixes_reach_the_same_workers_cache_as_simulated() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["round-robin", "vllm-default", "fewest-kv-tokens", "balance-route"])
 def test_the_study_holds_its_bar(system: str) -> None:
-    from wavetank import catalog
+    from wavetank.ledger import catalog
 
     records = RouterParity().run(Trial(systems=(system,), seed=0), {system: catalog.system(system).build()})
     value = {record.metric: record.value for record in records if not record.at}

@@ -8,23 +8,24 @@ from typing import Any
 import pytest
 from small_protocols import Flood
 
-from wavetank import catalog
-from wavetank.protocols.explore import Clock, Environment, SearchBudget, explore
-from wavetank.protocols.explore.check import explorable
-from wavetank.protocols.explore.parts import Action, Kind
-from wavetank.protocols.explore.system import System
-from wavetank.protocols.explore.values import canonical
-from wavetank.protocols.faults import Crash, Equivocation, Fault, RandomCrashes
+from wavetank.check.explore import Clock, Environment, SearchBudget, explore
+from wavetank.check.explore.check import explorable
+from wavetank.check.explore.parts import Action, Kind
+from wavetank.check.explore.system import System
+from wavetank.check.explore.values import canonical
+from wavetank.ledger import catalog
 from wavetank.protocols.filesync.applications import Put
-from wavetank.protocols.interfaces import Node
-from wavetank.protocols.network import Network
-from wavetank.protocols.simulation import Happening, Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Crash, Equivocation, Fault, RandomCrashes
+from wavetank.sim.network import Network
+from wavetank.sim.node import Node
+from wavetank.sim.simulation import LogEntry, Request
 
 ON_LINKS = ("drop", "duplicate")
 ANYTHING = Environment(drops="unlimited", duplicates="unlimited")
 
 
-class Recorder(list[Happening]):
+class Recorder(list[LogEntry]):
     """A log that keeps, for each handler, the state in which it left its node."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -33,7 +34,7 @@ class Recorder(list[Happening]):
         self.states: dict[int, Any] = {}
         self._open = -1
 
-    def append(self, entry: Happening) -> None:
+    def append(self, entry: LogEntry) -> None:
         if entry.kind not in ON_LINKS:
             self.close()
             self._open = len(self)
@@ -64,7 +65,7 @@ def replayed(log: Recorder, system: System) -> dict[str, int]:
     row = system.initial
     clock = system.clock
     now, counts = 0, dict[str, int]()
-    waiting: list[Happening] = []
+    waiting: list[LogEntry] = []
 
     def take(action: Action) -> None:
         nonlocal row
@@ -201,7 +202,7 @@ def test_a_step_that_the_simulation_did_not_take_is_noticed() -> None:
     log.states[last] = ("something", "else")
     with pytest.raises(AssertionError):
         replayed(log, system)
-    log[last] = Happening(log[last].at, log[last].node, "timer", "never set")
+    log[last] = LogEntry(log[last].at, log[last].node, "timer", "never set")
     with pytest.raises(AssertionError):
         replayed(log, System(Flood(), 3))
     assert Kind.TICK not in {event.kind for event in system.events}

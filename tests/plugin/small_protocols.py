@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
+from wavetank.sim.node import Message, Node, Snapshot, disagreement
 
 
 class Value(Message, frozen=True):
@@ -43,7 +43,7 @@ class Flood:
     def node(self, index: int, size: int) -> Node:
         return _FloodNode(index * 7 % size, self.rounds)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         return 0
 
     def violation(self, snapshot: Snapshot) -> str:
@@ -79,7 +79,7 @@ class Counter:
     def node(self, index: int, size: int) -> Node:
         return _CounterNode()
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         return size
 
     def violation(self, snapshot: Snapshot) -> str:

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
+from wavetank.sim.node import Message, Node, Snapshot, disagreement
 
 
 class Ball(Message, frozen=True):
@@ -61,7 +61,7 @@ class PingPong:
     def node(self, index: int, size: int) -> Node:
         return _PingNode(index, self.balls, self.hops)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         return 0
 
     def violation(self, snapshot: Snapshot) -> str:
@@ -100,7 +100,7 @@ class DurableCounter:
     def node(self, index: int, size: int) -> Node:
         return _CounterNode()
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         return size - 1
 
     def violation(self, snapshot: Snapshot) -> str:
@@ -136,7 +136,7 @@ class Talkers:
     def node(self, index: int, size: int) -> Node:
         return _TalkerNode(size)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         return 0
 
     def violation(self, snapshot: Snapshot) -> str:
@@ -169,7 +169,7 @@ class Quitters:
     def node(self, index: int, size: int) -> Node:
         return _QuitterNode(index)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         return 0
 
     def violation(self, snapshot: Snapshot) -> str:

@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from wavetank import catalog
-from wavetank.catalog import Catalog, Claim, SystemEntry
-from wavetank.comparison import Comparison
-from wavetank.execute import FailedTrial
-from wavetank.records import Record
-from wavetank.runfolder import Plan
+from wavetank.ledger import catalog
+from wavetank.ledger.catalog import Catalog, Claim, StudyEntry, SystemEntry
+from wavetank.run.comparison import Comparison
+from wavetank.run.execute import FailedTrial
+from wavetank.run.runfolder import Plan
 from wavetank.settings import setting
-from wavetank.study import Chart, Metric, Study, TimingStudy, settings_of
+from wavetank.study.records import Record
+from wavetank.study.study import Chart, Metric, Study, settings_of
+from wavetank.study.timing import SHARE_OF_COPY, TimingStudy
 
 ROUTERS = {
     "round-robin": 1.04,
@@ -37,9 +38,7 @@ SORTERS = {"numpy": 1.0, "numpy-stable": 0.82, "polars": 0.91, "radix": 0.47, "l
 
 @dataclass(frozen=True, kw_only=True)
 class LlmRouting(Study):
-    """Which worker should a request go to, so that no data-parallel replica waits for another?
-
-    Requests of the conversation trace arrive at a router that knows the state of its workers as of the last refresh.
+    """Requests of the conversation trace arrive at a router that knows the state of its workers as of the last refresh.
     All replicas step together, so one overloaded replica idles the rest.
 
     Parameters
@@ -48,7 +47,6 @@ class LlmRouting(Study):
     """
 
     name: ClassVar[str] = "llm-routing"
-    systems: ClassVar[tuple[str, ...]] = tuple(ROUTERS)
     baseline: ClassVar[str] = "vllm-default"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("imbalance_tokens", "tokens", "lower", of="mean over steps of (largest - mean) KV tokens of a worker"),
@@ -77,7 +75,9 @@ class LlmRouting(Study):
         Chart("timeline", "Imbalance over time", "step_imbalance_tokens", by="time_s",
               says="Bursts show how fast a policy evens out the load."),
     )  # fmt: skip
-    default_seeds: ClassVar[int] = 5
+    default_seeds: ClassVar[int] = 8
+    primary: ClassVar[str] = "imbalance_tokens"
+    secondary: ClassVar[tuple[str, ...]] = ("ttft_p99_s", "throughput_tokens_per_s", "decision_time")
 
     workers: int = setting(16, unit="workers", says="data-parallel replicas behind the router", low=1)
     load: float = setting(0.85, says="offered load as a share of what the workers can serve", low=0.01, high=2)
@@ -90,13 +90,12 @@ class LlmRouting(Study):
 
 @dataclass(frozen=True, kw_only=True)
 class SortIntegers(TimingStudy):
-    """Which sort is fastest on 32-bit integers, for the keys you have?"""
+    """Sorts of 32-bit integers."""
 
     name: ClassVar[str] = "sort-integers"
-    systems: ClassVar[tuple[str, ...]] = tuple(SORTERS)
     baseline: ClassVar[str] = "numpy"
     cases_by: ClassVar[str] = "keys"
-    metrics: ClassVar[tuple[Metric, ...]] = TimingStudy.timing_metrics[:3]
+    metrics: ClassVar[tuple[Metric, ...]] = (SHARE_OF_COPY,)
     charts: ClassVar[tuple[Chart, ...]] = (
         Chart("bars", "Time against numpy's sort", "time_ratio", says="Left of the dashed line is faster than numpy."),
         Chart(
@@ -126,7 +125,7 @@ def router_records() -> list[Record]:
     records: list[Record] = []
     for system in ROUTERS:
         factor = ROUTERS[system]
-        for seed in range(5):
+        for seed in range(8):
             rng = random.Random(f"{system}/{seed}")
             shared = random.Random(seed).gauss(0, 0.03)
 
@@ -176,7 +175,7 @@ def sorter_records() -> list[Record]:
     }
     for case, base in cases.items():
         for system, factor in SORTERS.items():
-            for number in range(7):
+            for number in range(21):
                 rng = random.Random(f"{case}/{system}/{number}")
                 ratio = 1.0 if system == "numpy" else factor * (3.1 if base < 0.01 and system == "radix" else 1)
                 ratio *= 1.0 if system == "numpy" else 1 + rng.gauss(0, 0.03)
@@ -202,7 +201,7 @@ def _compared(
     plan = Plan(
         study=study.name,
         settings=settings_of(study),
-        systems=tuple(systems or study.systems),
+        systems=tuple(systems or catalog.everything().plain_run(study.name)),
         parameters={name: dict(values) for name, values in (parameters or {}).items()},
         seeds=tuple(range(seeds if seeds is not None else study.default_seeds)),
     )
@@ -212,7 +211,13 @@ def _compared(
         "on": "local",
         "commit": "0123456789ab",
         "versions": {"wavetank": "0.1.0", "python": "3.11.7", "numpy": "2.4.0", "numba": "0.68.0"},
-        "machine": {"processor": "A processor", "cores": 8, "memory_bytes": 33_000_000_000, "system": "Linux x86_64"},
+        "machine": {
+            "processor": "A processor",
+            "features": ["AVX2"],
+            "cores": 8,
+            "memory_bytes": 33_000_000_000,
+            "system": "Linux x86_64",
+        },
         "data": {"azure-conversation-2024": "sha256:3f0c5a"},
         "notes": list(study.notes()),
         "wall_s": 12.4,
@@ -225,6 +230,7 @@ def _entry(name: str, **fields: Any) -> SystemEntry:
     plain: dict[str, Any] = {
         "name": name,
         "area": "serving",
+        "problem": "routing",
         "object": "none:none",
         "shape": "policy",
         "does": f"Sends every request where the rule called {name} says.",
@@ -232,6 +238,7 @@ def _entry(name: str, **fields: Any) -> SystemEntry:
         "runs": ("simulated", "live"),
         "studies": ("llm-routing",),
         "role": "baseline",
+        "default": True,
     }
     return SystemEntry(**{**plain, **fields})
 
@@ -248,18 +255,31 @@ def known_systems(monkeypatch: pytest.MonkeyPatch) -> Catalog:
             versus="vllm-default",
             paper=0.62,
             better="lower",
+            level="same",
             note="The paper breaks ties at random; here the lowest worker wins, for all systems alike.",
         ),
         Claim(system="balance-route", says="a third more throughput", study="llm-routing",
-              metric="throughput_tokens_per_s", versus="vllm-default", paper=1.35, better="higher"),
+              metric="throughput_tokens_per_s", versus="vllm-default", paper=1.35, better="higher", level="same"),
         Claim(system="balance-route", says="a 99th percentile of the time to first token of 600 ms",
-              study="llm-routing", metric="ttft_p99_s", paper=0.6, at_most=0.65, better="lower"),
+              study="llm-routing", metric="ttft_p99_s", at_most=0.65, better="lower", level="goal"),
         Claim(system="prefix-affinity", says="more goodput than the default", study="llm-routing",
-              metric="goodput_per_s", versus="vllm-default", paper=1.3, better="higher"),
+              metric="goodput_per_s", versus="vllm-default", paper=1.3, better="higher", level="same"),
+        Claim(system="prefix-affinity", says="a tenth less imbalance than the default", study="llm-routing",
+              metric="imbalance_tokens", versus="vllm-default", paper=0.9586, better="lower", level="same"),
+        Claim(system="balance-route", says="two percent more goodput", study="llm-routing",
+              metric="goodput_per_s", versus="vllm-default", paper=1.02, better="higher", level="same"),
+        Claim(system="prefix-affinity", says="a shorter time to a token", study="llm-routing",
+              metric="tpot_p99_s", versus="vllm-default", paper=0.8, better="lower", level="same"),
+        Claim(system="balance-route", says="less idle time than the best other rule", study="llm-routing",
+              metric="idle_share", versus="best", paper=0.95, better="lower", level="elsewhere"),
+        Claim(system="balance-route", says="as many decisions a second as the default", study="llm-routing",
+              metric="decision_time", versus="vllm-default", better="lower", level="proxy"),
+        Claim(system="balance-route", says="a third or half of the default's idle time", study="llm-routing",
+              metric="idle_share", versus="vllm-default", at_least=0.6, at_most=0.7, better="lower", level="goal"),
         Claim(system="balance-route", says="a shorter tail at high load", study="llm-routing", metric="ttft_p99_s",
-              versus="vllm-default", paper=0.3, better="lower", at={"load": 0.95}),
+              versus="vllm-default", paper=0.3, better="lower", at={"load": 0.95}, level="same"),
         Claim(system="balance-route", says="less energy for a token", study="llm-routing",
-              metric="joules_per_token", paper=0.2, better="lower"),
+              metric="joules_per_token", paper=0.2, better="lower", neutral=1.0, level="same"),
     )  # fmt: skip
     entries = {name: _entry(name) for name in ROUTERS}
     entries |= {
@@ -276,12 +296,26 @@ def known_systems(monkeypatch: pytest.MonkeyPatch) -> Catalog:
         differs=("The horizon is given in steps, not seconds.", "Ties go to the lowest worker, not to a random one."),
         claims=claims,
     )
-    found = Catalog(systems=entries, studies={})
+    asked = {
+        "llm-routing": "Which worker should a request go to, so that no data-parallel replica waits for another?",
+        "sort-integers": "Which sort is fastest on 32-bit integers, for the keys you have?",
+        "wide": "Does it stay small?",
+        "hostile": 'What if <script>alert("question")</script> & names are hostile?',
+    }
+    studies = {
+        name: StudyEntry(name=name, area="any", problem="any", object=f"wavetank_test_studies:{name}", asks=asks)
+        for name, asks in asked.items()
+    }
+    found = Catalog(systems=entries, studies=studies, papers={}, commands={})
     monkeypatch.setattr(catalog, "built_in", lambda: found)
     monkeypatch.setattr(catalog, "everything", lambda: found)
-    kinds = {"wavetank_test_routers:BalanceRoute": BalanceRoute}
-    load: Callable[[str, str], type] = lambda path, name: kinds.get(path, Blind)  # noqa: E731
-    monkeypatch.setattr(catalog, "_load_object", load)
+    kinds: dict[str, type] = {
+        "wavetank_test_routers:BalanceRoute": BalanceRoute,
+        "wavetank_test_studies:llm-routing": LlmRouting,
+        "wavetank_test_studies:sort-integers": SortIntegers,
+    }
+    load: Callable[..., type] = lambda path, name, where, *kind: kinds.get(path, Blind)  # noqa: E731
+    monkeypatch.setattr(catalog, "load_object", load)
     return found
 
 
@@ -300,5 +334,5 @@ def routing(known_systems: Catalog) -> Comparison:
 
 @pytest.fixture
 def sorting(known_systems: Catalog) -> Comparison:
-    """A run of the sorting study: six cases, seven rounds."""
-    return _compared(SortIntegers(rounds=7), sorter_records(), seeds=1)
+    """A run of the sorting study: six cases, seven processes of three rounds."""
+    return _compared(SortIntegers(), sorter_records(), seeds=7)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from wavetank.comparison import Comparison
 from wavetank.report import render
+from wavetank.run.comparison import Comparison, load
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed (apt install chromium)")
@@ -90,7 +90,7 @@ def test_the_script_sorts_copies_and_toggles(routing: Comparison, ask: Callable[
         document.getElementById("copy").click();
         await new Promise((next) => setTimeout(next, 50));
 
-        const figure = document.getElementById("chart-3");
+        const figure = document.getElementById("chart-tail-latency-as-load-grows");
         const button = figure.querySelector(".legend button");
         const parts = [...figure.querySelectorAll(`.series[data-series="${button.dataset.series}"]`)];
         button.click();
@@ -118,7 +118,7 @@ def test_the_script_sorts_copies_and_toggles(routing: Comparison, ask: Callable[
     )
     assert len(lines) == 11
     row = next(row for row in routing.rows if (row.system, row.metric) == ("random", "imbalance_tokens"))
-    assert lines[1].split(",")[:5] == ["random", repr(row.median), repr(row.low), repr(row.high), "5"]
+    assert lines[1].split(",")[:5] == ["random", repr(row.median), repr(row.low), repr(row.high), "8"]
     assert (answer["parts"], answer["off"], answer["pressed"], answer["hot"]) == (2, True, "true", True)
 
 
@@ -150,6 +150,146 @@ def test_cases_are_sorted_by_themselves_and_text_is_shown_where_copying_is_refus
     ]
     assert answer["csv"].splitlines()[1].startswith("uniform,radix,0.46")
     assert "Ctrl+C" in answer["told"]
+
+
+LABELS = """
+  const touching = [];
+  for (const svg of document.querySelectorAll("svg.chart")) {
+    const frame = svg.getBoundingClientRect();
+    const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+    boxes.forEach(([text, box], number) => {
+      if (box.left < frame.left - 1 || box.right > frame.right + 1) touching.push([svg.closest("figure").id, text]);
+      for (const [other, its] of boxes.slice(number + 1)) {
+        const across = Math.min(box.right, its.right) - Math.max(box.left, its.left);
+        const up = Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top);
+        if (across > 0 && up > 0) touching.push([svg.closest("figure").id, text, other, across, up]);
+      }
+    });
+  }
+  return { charts: document.querySelectorAll("svg.chart").length, touching };
+"""
+EVIDENCE = Path(__file__).parents[2] / "evidence"
+
+
+@pytest.mark.parametrize(
+    "kept", ["stencil-machines/default", "proxy-speed/64-clients", "sort-integers/16-bit-256MB", "spmv/quiet"]
+)
+def test_labels_of_charts_never_touch(kept: str, ask: Callable[[str, str], Any]) -> None:
+    answer = ask(render(load(EVIDENCE / kept)), LABELS)
+    assert answer["charts"] > 2
+    assert answer["touching"] == []
+
+
+def test_labels_of_every_kind_of_chart_never_touch(routing: Comparison, ask: Callable[[str, str], Any]) -> None:
+    answer = ask(render(routing), LABELS)
+    assert answer["charts"] == 7
+    assert answer["touching"] == []
+
+
+def test_figures_are_shown_below_the_pointer_and_with_the_arrow_keys(
+    routing: Comparison, ask: Callable[[str, str], Any]
+) -> None:
+    answer = ask(
+        render(routing),
+        """
+        const tip = document.querySelector(".tip");
+        const chart = JSON.parse(document.getElementById("numbers").textContent).charts;
+        const at = (slug, number) => {
+          const svg = document.querySelector(`#${slug} svg.chart`), matrix = svg.getScreenCTM();
+          const [, x, y] = chart[slug].panels[0].marks[number];
+          const place = { clientX: matrix.a * x + matrix.e, clientY: matrix.d * y + matrix.f, bubbles: true };
+          svg.dispatchEvent(new PointerEvent("pointermove", place));
+          const lines = svg.querySelectorAll(".pointer line").length;
+          return [tip.hidden, tip.querySelector("p").textContent, tip.querySelectorAll("div").length,
+                  tip.querySelector(".nearest").textContent, lines];
+        };
+        const curve = at("chart-tail-latency-as-load-grows", 0), bar = at("chart-imbalance", 1);
+        const svg = document.querySelector("#chart-imbalance svg.chart");
+        svg.dispatchEvent(new PointerEvent("pointerleave"));
+        const left = [tip.hidden, svg.querySelectorAll(".pointer").length];
+        svg.focus();
+        const seen = [];
+        for (const key of ["ArrowDown", "ArrowDown", "ArrowUp", "ArrowUp", "Escape"]) {
+          svg.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+          seen.push(tip.hidden ? "" : tip.querySelector(".nearest span").textContent);
+        }
+        return { curve, bar, left, seen, focused: document.activeElement === svg, role: tip.getAttribute("role") };
+        """,
+    )
+    hidden, place, lines, nearest, cross = answer["curve"]
+    assert (hidden, place, lines, cross) == (False, "load 0.5, ttft p99", 9, 2)
+    assert re.fullmatch(r"round-robin[\d,.]+ \([\d,.]+ to [\d,.]+\) ms", nearest)
+    assert answer["bar"][1:3] == ["imbalance", 1]
+    assert answer["left"] == [True, 0]
+    assert answer["seen"] == ["round-robin", "random", "round-robin", "round-robin", ""]
+    assert (answer["focused"], answer["role"]) == (True, "status")
+
+
+def test_systems_and_columns_are_filtered(routing: Comparison, ask: Callable[[str, str], Any]) -> None:
+    answer = ask(
+        render(routing),
+        """
+        const box = document.getElementById("filter"), table = document.querySelector("table.figures");
+        const check = (text) => [...box.querySelectorAll("label")].find((label) => label.textContent === text)
+          .querySelector("input").click();
+        const seen = () => ({
+          rows: [...table.tBodies[0].rows].filter((row) => row.offsetParent).length,
+          columns: [...table.tHead.rows[0].cells].filter((cell) => cell.offsetParent).length,
+          bars: document.querySelectorAll("#chart-imbalance .series:not(.off)").length,
+        });
+        const before = seen();
+        check("random");
+        check("ttft p99");
+        const after = seen();
+        let copied = "";
+        Object.defineProperty(navigator, "clipboard", { value: { writeText: async (text) => { copied = text; } } });
+        document.getElementById("copy").click();
+        await new Promise((next) => setTimeout(next, 50));
+        const key = document.querySelector("#chart-tail-latency-as-load-grows .legend [aria-pressed=false]");
+        check("random");
+        return { before, after, again: seen(), copied, key: key.textContent.trim() };
+        """,
+    )
+    before, after = answer["before"], answer["after"]
+    assert (before["rows"] - after["rows"], before["columns"] - after["columns"]) == (1, 1)
+    assert before["bars"] == answer["again"]["bars"] > after["bars"] >= before["bars"] * 8 // 9
+    assert answer["key"] == "random"
+    assert "random" not in answer["copied"]
+    assert "ttft_p99_s" not in answer["copied"]
+    assert "ttft_p50_s" in answer["copied"]
+
+
+def test_figures_and_pictures_are_downloaded(routing: Comparison, ask: Callable[[str, str], Any]) -> None:
+    answer = ask(
+        render(routing),
+        """
+        const files = {};
+        let blob = null;
+        URL.createObjectURL = (given) => { blob = given; return "data:,"; };
+        HTMLAnchorElement.prototype.click = function () { files[this.download] = blob; };
+        document.getElementById("save").click();
+        const tools = (slug) => [...document.querySelectorAll(`#${slug} .tools button`)];
+        const slugs = ["forest", "chart-throughput-against-tail-latency", "chart-time-to-first-token-all-requests"];
+        for (const slug of slugs) for (const tool of tools(slug)) tool.click();
+        const sizes = {};
+        for (let turn = 0; turn < 500 && Object.keys(files).length < 7; turn += 1) {
+          await new Promise((next) => setTimeout(next, 20));
+        }
+        for (const [name, file] of Object.entries(files)) {
+          const bytes = new DataView(await file.arrayBuffer());
+          sizes[name] = name.endsWith("png") ? [bytes.getUint32(16), bytes.getUint32(20)]
+            : (await file.text()).split("\\r\\n").slice(0, 2);
+        }
+        return sizes;
+        """,
+    )
+    assert len(answer) == 7
+    assert answer["llm-routing-figures.csv"][0].startswith("system,imbalance_tokens (tokens)")
+    head, first = answer["llm-routing-chart-time-to-first-token-all-requests.csv"]
+    assert head == "panel,system,quantile,ttft (ms),low,high"
+    assert first.split(",")[:2] == ["", "round-robin"]
+    assert answer["llm-routing-forest.csv"][0] == "panel,system,place,ratio,low,high"
+    assert all(min(size) > 500 for name, size in answer.items() if name.endswith(".png"))
 
 
 def test_nothing_but_tables_is_wider_than_a_telephone(tmp_path: Path, routing: Comparison, browse: Browse) -> None:

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from wavetank.report.scale import Scale, coordinate, label, labels, listed, scale_for, shortened, stated
-from wavetank.study import Metric
-from wavetank.summary import Row
+from wavetank.report.scale import Scale, coordinate, label, labels, listed, scale_for, shortened
+from wavetank.study.study import Metric
+from wavetank.study.summary import Row
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,9 @@ from wavetank.summary import Row
         ("s", [2e-6], "us"),
         ("s", [0.0, math.nan, math.inf], "s"),
         ("bytes", [4e9], "GB"),
-        ("tokens", [4e9], "tokens"),
+        ("tokens", [4e6], "tokens"),
+        ("tokens", [4e9], "×10⁹ tokens"),
+        ("", [2e14, 1e12, 3e11], "×10¹²"),
         ("", [1e-9], ""),
     ],
 )
@@ -33,6 +35,7 @@ def test_a_scale_converts_and_leaves_what_is_no_number() -> None:
     assert scale.text(0.25) == "250"
     assert math.isinf(scale.of(math.inf))
     assert scale.text(math.nan) == "-"
+    assert scale_for("tokens", [4e9]).text(4.2e9) == "4.20"
 
 
 def test_an_interval_is_written_only_where_there_is_one() -> None:
@@ -78,5 +81,3 @@ def test_words_for_people() -> None:
     assert [listed(words) for words in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
     assert shortened("short", 16) == "short"
     assert shortened("a-very-long-name-of-a-system", 16) == "a-very-lo…system"
-    assert stated(0.62) == "0.62"
-    assert stated(1_350_000.0) == "1,350,000"

@@ -11,12 +11,12 @@ import pytest
 
 from wavetank.errors import BadTraceError, BadValueError
 from wavetank.platforms import FittedStepTime
-from wavetank.serving.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.routing.balance_route import BalanceRoute
 from wavetank.serving.routing.baselines import FewestKVTokens, RoundRobin
-from wavetank.serving.simulator import MOST_STEPS, check_steps, simulate
+from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+from wavetank.serving.simulator.simulate import MOST_STEPS, check_steps, simulate
 from wavetank.workloads import RequestTrace
-from wavetank.workloads.load import read_trace, read_trace_and_notes
+from wavetank.workloads.load import read_trace, read_trace_and_facts
 
 STEP = FittedStepTime(overhead_s=8e-3, per_request_s=1e-4, per_prefill_token_s=3e-5)
 UNIX_S = 1_700_000_000.0
@@ -112,7 +112,7 @@ class TestUnitsOfFiles:
         return path
 
     @pytest.mark.parametrize(("unit", "per_second"), [("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
-    def test_unix_times_of_a_smaller_unit_are_told_from_seconds(
+    def test_unix_times_of_a_smaller_unit_are_distinguished_from_seconds(
         self, tmp_path: Path, unit: str, per_second: int
     ) -> None:
         path = self.file(tmp_path, [(1_700_000_000 + i) * per_second for i in range(40)])
@@ -127,25 +127,25 @@ class TestUnitsOfFiles:
 
     def test_unix_seconds_and_small_numbers_are_seconds(self, tmp_path: Path) -> None:
         for times in ([UNIX_S + i for i in range(40)], [0.5 * i for i in range(40)], [0, 1, 2]):
-            found, notes = read_trace_and_notes(self.file(tmp_path, times))
-            assert notes == ()
+            found, facts = read_trace_and_facts(self.file(tmp_path, times))
+            assert facts.notes == ()
             assert found.span_s == times[-1] - times[0]
 
     def test_whole_numbers_far_apart_are_read_as_seconds_and_the_unit_is_asked_for(self, tmp_path: Path) -> None:
-        found, notes = read_trace_and_notes(self.file(tmp_path, [532 * i for i in range(40)]))
+        found, facts = read_trace_and_facts(self.file(tmp_path, [532 * i for i in range(40)]))
         assert found.span_s == 532 * 39
-        assert "median gap is 532 s" in notes[0]
-        assert "time_unit=ms" in notes[0]
+        assert "median gap is 532 s" in facts.notes[0]
+        assert "time_unit='ms'" in facts.notes[0]
 
     def test_the_study_says_it_and_takes_the_unit(self, tmp_path: Path) -> None:
-        from wavetank.serving.studies.llm_routing import LLMRouting
-        from wavetank.study import build_study
+        from wavetank.serving.routing.study import LLMRouting
+        from wavetank.study.study import build_study
 
         path = self.file(tmp_path, [int((UNIX_S + 0.5 * i) * 1000) for i in range(200)])
         common = {"trace": str(path), "workers": "2", "max_running": "8", "load": "0"}
         guessed = build_study(LLMRouting, common)
         assert guessed.split(0)[1].rate_per_s == pytest.approx(2.0)
         assert "read as Unix time in ms" in " ".join(guessed.notes())
-        told = build_study(LLMRouting, {**common, "time_unit": "ms"})
-        assert told.split(0)[1] == guessed.split(0)[1]
-        assert "Unix time" not in " ".join(told.notes())
+        stated = build_study(LLMRouting, {**common, "time_unit": "ms"})
+        assert stated.split(0)[1] == guessed.split(0)[1]
+        assert "Unix time" not in " ".join(stated.notes())

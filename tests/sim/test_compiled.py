@@ -458,13 +458,13 @@ def test_imports_are_found_however_they_are_written(tmp_path: Path, line: str, n
 def test_all_modules_that_python_loads_for_a_compiled_module_count() -> None:
     """The reader of imports finds at least what Python itself imports, for the simulator's core."""
     program = (
-        "import sys, wavetank.serving.core\n"
+        "import sys, wavetank.serving.simulator.core\n"
         "print('\\n'.join(m.__file__ for n, m in sys.modules.items() if n.startswith('wavetank.') and m.__file__))"
     )
     ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     loaded = {Path(line) for line in ended.stdout.splitlines()}
     packages = {each for each in loaded if each.name == "__init__.py"}
-    assert loaded - packages <= sources_of(SOURCES / "serving" / "core.py")
+    assert loaded - packages <= sources_of(SOURCES / "serving" / "simulator" / "core.py")
 
 
 def test_nothing_else_in_the_package_uses_numbas_own_cache() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError, UnknownNameError
-from wavetank.rng import stream
+from wavetank.sim.rng import stream
 from wavetank.workloads import (
     Bursty,
     Diurnal,

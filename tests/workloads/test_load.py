@@ -232,7 +232,8 @@ class TestClock:
 
     def test_offsets_from_utc_count(self, write):
         text = HEADER + "2024-03-31T01:59:00+01:00,1,1\n2024-03-31T03:00:00+02:00,1,1\n2024-03-31T01:02:00,1,1\n"
-        assert read_trace(write("t.csv", text)).arrival_s.tolist() == [0.0, 60.0, 180.0]
+        with pytest.warns(UserWarning, match="1 have no offset and were read as UTC"):
+            assert read_trace(write("t.csv", text)).arrival_s.tolist() == [0.0, 60.0, 180.0]
 
     def test_unix_times_count_from_the_first_arrival(self, write):
         path = write("t.csv", HEADER + "1787267980.25,1,1\n1787267981.5,1,1\n")
@@ -243,11 +244,12 @@ class TestClock:
     def test_other_starts_are_kept(self, write):
         assert read_trace(write("t.csv", HEADER + "3600,1,1\n")).arrival_s.tolist() == [3600.0]
 
-    def test_requests_out_of_order_are_sorted_on_demand(self, write):
+    def test_requests_out_of_order_are_sorted_and_counted_or_refused(self, write):
         path = write("t.csv", HEADER + "5,1,1\n2,2,2\n5,3,3\n")
         with pytest.raises(BadTraceError, match="sort=True"):
-            read_trace(path)
-        assert lists(read_trace(path, sort=True)) == ([2.0, 5.0, 5.0], [2, 1, 3], [2, 1, 3])
+            read_trace(path, sort=False)
+        with pytest.warns(UserWarning, match="put in order 1 row that was out of place"):
+            assert lists(read_trace(path)) == ([2.0, 5.0, 5.0], [2, 1, 3], [2, 1, 3])
 
 
 class TestBadFiles:
@@ -295,22 +297,25 @@ class TestBadFiles:
     def test_two_columns_of_one_name(self, write):
         self.expect(BadFileError, write("t.csv", "Model,model," + HEADER + "a,b,0,1,1\n"), "one name", "given: model")
 
-    def test_a_word_among_numbers_is_named_with_its_line(self, write):
+    def test_a_word_among_numbers_is_named_with_its_row(self, write):
         rows = "0,1,1\n" * 30_000
-        self.expect(BadFileError, write("t.csv", HEADER + rows + "1,x,1\n"), "line 30002", '"x"')
+        path = write("t.csv", HEADER + rows + "1,x,1\n")
+        self.expect(BadTraceError, path, "row 30001, column 'prompt_tokens'", "given: x")
         rows = [JSON_ROW, {**JSON_ROW, "input_length": "x"}]
-        self.expect(BadFileError, write("t.jsonl", rows), "row 2, column 'input_length'", "x")
+        self.expect(BadTraceError, write("t.jsonl", rows), "row 2, column 'input_length'", "x")
 
     def test_a_value_of_the_wrong_kind_is_named_with_its_row(self, write, parquet):
-        for value in (True, {"a": 1}, [1]):
+        rows = [{**JSON_ROW, "input_length": {"a": 1}}]
+        self.expect(BadFileError, write("t.jsonl", rows), "known to give prompt_tokens", "'input_length.a'")
+        for value in (True, [1]):
             rows = [{**JSON_ROW, "input_length": value}]
-            self.expect(BadFileError, write("t.jsonl", rows), "not a number", "row 1, column 'input_length'")
+            self.expect(BadTraceError, write("t.jsonl", rows), "not a number", "row 1, column 'input_length'")
         path = parquet(arrival_s="i", prompt_tokens="CASE WHEN i = 1 THEN 'many' ELSE '1' END", output_tokens="1")
-        self.expect(BadFileError, path, "many", "row 2, column 'prompt_tokens'")
+        self.expect(BadTraceError, path, "many", "row 2, column 'prompt_tokens'")
 
     def test_a_wrong_date_is_named_with_its_row(self, write):
         path = write("t.csv", HEADER + "2024-01-01,1,1\nyesterday,1,1\n")
-        self.expect(BadFileError, path, "yesterday", "row 2, column 'arrival_s'", "ISO")
+        self.expect(BadTraceError, path, "yesterday", "row 2, column 'arrival_s'", "ISO")
 
     @pytest.mark.parametrize("row", ["1,2", "1,2,3,4"])
     def test_a_line_of_another_length_is_named_not_skipped(self, write, row):
@@ -332,10 +337,10 @@ class TestBadFiles:
     def test_files_without_requests(self, write):
         self.expect(BadFileError, write("t.csv", ""), "no header line")
         self.expect(BadTraceError, write("t.csv", HEADER), "at least one request")
-        self.expect(BadFileError, write("t.jsonl", ""), "one JSON object a line")
+        self.expect(BadFileError, write("t.jsonl", ""), "one JSON object per line")
 
     def test_json_that_is_not_one_object_a_line(self, write):
-        self.expect(BadFileError, write("t.jsonl", json.dumps([JSON_ROW, JSON_ROW])), "one JSON object a line")
+        self.expect(BadFileError, write("t.jsonl", json.dumps([JSON_ROW, JSON_ROW])), "one JSON object per line")
         good = json.dumps(JSON_ROW)
         self.expect(BadFileError, write("t.jsonl", f"{good}\n{good[:-1]}\n{good}\n"), "line 2")
 
@@ -344,7 +349,7 @@ class TestBadFiles:
         self.expect(BadTraceError, path, "row 2, column 'hash_ids'")
         path = write("t.jsonl", [{**JSON_ROW, "hash_ids": [1, 2, 3, 4]}])
         self.expect(BadTraceError, path, "row 1, column 'hash_ids'", "1025 tokens")
-        self.expect(BadFileError, write("t.jsonl", [{**JSON_ROW, "hash_ids": "abc"}]), "a list a row")
+        self.expect(BadFileError, write("t.jsonl", [{**JSON_ROW, "hash_ids": "abc"}]), "one list per row")
 
     def test_damaged_files(self, write, parquet, tmp_path):
         whole = gzip.compress((HEADER + "0,1,1\n" * 200_000).encode())
@@ -355,7 +360,8 @@ class TestBadFiles:
                 self.expect(BadFileError, tmp_path / name, "cannot be read")
         (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(b'{"timestamp": 0}\n' * 1000)[:-20])
         self.expect(BadFileError, tmp_path / "t.jsonl.gz", "cannot be read")
-        self.expect(BadFileError, write("t.csv", b"\xff\xfe\x00\x01"), "cannot be read")
+        self.expect(BadFileError, write("t.csv", b"\xff\xfe\x00"), "cannot be read")
+        self.expect(BadFileError, write("t.csv", b"arrival_s\0\1\2,in"), "zero bytes")
         whole = parquet(arrival_s="i", prompt_tokens="1", output_tokens="1").read_bytes()
         for content in (b"", whole[:4], whole[:-9], b"not Parquet at all"):
             self.expect(BadFileError, write("t.parquet", content), "cannot be read")
@@ -372,7 +378,8 @@ class TestBadFiles:
 
 
 class TestRecordings:
-    """What ``wavetank launch router --record`` writes; the writer's side is in tests/serving/live/test_recording.py."""
+    """What ``wavetank launch router --record`` writes; its writer is tested in
+    tests/serving/proxy/test_recording.py."""
 
     ROWS = (
         '{"wavetank_recording":1,"arrival_s":1700000002.5,"prompt_tokens":20,"output_tokens":3,"model":"m",'

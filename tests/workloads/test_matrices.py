@@ -101,8 +101,9 @@ def test_an_edge_list_is_read_in_both_directions(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
-    [("a.txt", b"", "no file of a sparse matrix"), ("a.mtx", b"nonsense", "not a matrix in Matrix Market form"),
-     ("a.mtx.gz", b"no gzip", "cannot be read"), ("a.edges", b"0 1\n2 x\n", "no edge"), ("a.edges", b"3\n", "no edge")],
+    [("a.txt", b"", "not a file of a sparse matrix"), ("a.mtx", b"nonsense", "not a matrix in Matrix Market form"),
+     ("a.mtx.gz", b"no gzip", "cannot be read"), ("a.edges", b"0 1\n2 x\n", "not an edge"),
+     ("a.edges", b"3\n", "not an edge")],
 )  # fmt: skip
 def test_a_damaged_file_is_refused(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
@@ -114,7 +115,7 @@ def test_a_damaged_file_is_refused(tmp_path, name, content, says):
 def test_a_bad_line_is_named(tmp_path, line):
     path = tmp_path / "a.edges"
     path.write_text(f"0 1\n{line}\n", encoding="utf-8")
-    with pytest.raises(BadFileError, match="no edge") as caught:
+    with pytest.raises(BadFileError, match="not an edge") as caught:
         matrices.read_matrix(path)
     assert caught.value.where == f"{path}, line 2"
 

@@ -12,12 +12,14 @@ from typing import Any
 import click
 
 from wavetank import settings, units
-from wavetank.cli.exits import DOES_NOT_HOLD, UNDECIDED
-from wavetank.cli.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
+from wavetank.check.report import Budget, CheckReport, Verdict
+from wavetank.cli.commands import kind_of
 from wavetank.errors import BadFileError, BadValueError, WavetankError
-from wavetank.protocols.checking import KINDS, Budget, CheckReport, Verdict, kind_of
-from wavetank.protocols.history import file_of
-from wavetank.runfolder import write_atomic
+from wavetank.exits import DOES_NOT_HOLD, UNDECIDED
+from wavetank.files import write_atomic
+from wavetank.ledger import catalog
+from wavetank.ledger.catalog import CommandEntry
+from wavetank.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
 
 _COLOURS = {"holds": "green", "violated": "red", "undecided": "cyan"}
 _WIDTH = max(map(len, _COLOURS))
@@ -26,13 +28,15 @@ _WIDTH = max(map(len, _COLOURS))
 @click.command()
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option(
-    "--kind", metavar="KIND", default="", help=f"What the files are: {', '.join(KINDS)}; told by their names."
+    "--kind", metavar="KIND", default="", help="Kind of the files, in place of the kind that their names show."
 )
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of the checker; repeatable.")
-@click.option("--settings", "show", is_flag=True, help="Print the settings of the checker of KIND, or of all, and end.")
+@click.option(
+    "--settings", "show", is_flag=True, help="Print the settings of the checker of KIND, or of all checkers, and exit."
+)
 @click.option("--seconds", default="60s", show_default=True, metavar="TIME", help="Budget of each file.")
-@click.option("--memory", default="2GiB", show_default=True, metavar="SIZE", help="Memory the check may grow to.")
-@click.option("--page", metavar="FILE.html", help="Write what was found as an HTML page with pictures.")
+@click.option("--memory", default="2GiB", show_default=True, metavar="SIZE", help="Memory limit of the check.")
+@click.option("--page", metavar="FILE.html", help="Write the findings as an HTML page with pictures.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     files: tuple[str, ...],
@@ -54,7 +58,7 @@ def command(
     if not files:
         raise BadValueError(
             "There is no file to check.",
-            allowed=[f"{name}: {facts.says} ({' '.join(facts.endings)})" for name, facts in KINDS.items()],
+            allowed=[f"{name}: {facts.says} ({' '.join(facts.endings)})" for name, facts in _kinds().items()],
             hint="wavetank check --help",
         )
     if page is not None and len(files) > 1:
@@ -90,27 +94,56 @@ def command(
 
 
 def _checked(path: Path, kind: str, given: dict[str, str], budget: Budget) -> CheckReport:
-    found = kind_of(path, kind)
-    if not file_of(path).is_file():
+    found = _kind_of(path, kind)
+    if not path.is_file() and not any((path / name).is_file() for name in found.files):
         raise BadFileError("There is no such file." if not path.exists() else "This is no file.", given=str(path))
-    maker: Any = KINDS[found].load()
-    checker = maker(**settings.check_parameters(maker, given, where=f"check --kind {found}", what="setting"))
+    maker = _maker_of(found)
+    checker = maker(**settings.check_parameters(maker, given, where=f"check --kind {found.name}", what="setting"))
     report: CheckReport = checker.check(path, budget)
     return report
 
 
+def _kinds() -> dict[str, CommandEntry]:
+    return catalog.commands("check")
+
+
+def _maker_of(entry: CommandEntry) -> Any:
+    """Return the class of a checker; raises BadFileError where the entry's object is none."""
+    maker = entry.load()
+    if not (isinstance(maker, type) and dataclasses.is_dataclass(maker) and hasattr(maker, "check")):
+        raise BadFileError(
+            "The entry's object is no dataclass with a method check.", given=entry.object, where=entry.where
+        )
+    return maker
+
+
+def _kind_of(path: Path, given: str) -> CommandEntry:
+    """Return what checks a file, or a folder that stands for a file in it."""
+    for entry in _kinds().values():
+        if not given and any((path / name).is_file() for name in entry.files):
+            return entry
+    return kind_of(path.name, _kinds(), given, verb="check")
+
+
 def _say_settings(kind: str) -> None:
-    names = [kind_of(Path(), kind)] if kind else list(KINDS)
-    for name in names:
-        say_heading(f"{name}: {KINDS[name].says}")
-        say(f"  files: {' '.join(KINDS[name].endings)}")
-        for field in dataclasses.fields(KINDS[name].load()):  # type: ignore[arg-type]
+    for entry in [_kind_of(Path(), kind)] if kind else _kinds().values():
+        try:
+            maker = _maker_of(entry)
+        except WavetankError as error:
+            if kind:
+                raise
+            # The other kinds are shown all the same.
+            say_error(error)
+            continue
+        say_heading(f"{entry.name}: {entry.says}")
+        say(f"  files: {' '.join(entry.endings)}")
+        for field in dataclasses.fields(maker):
             allowed = field.metadata.get("choices") or ()
             unit = field.metadata.get("unit", "")
             default = ", ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
             default = default if default != "" else "none"
             text = f"{field.name} ({', '.join(filter(None, (unit, f'by default {default}')))}): "
-            text += field.metadata.get("says", "") + (f"; one of {', '.join(allowed)}" if allowed else "")
+            text += field.metadata.get("says", "") + (f"; one of {', '.join(map(str, allowed))}" if allowed else "")
             say_wrapped(text, first="  ", rest="      ")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,18 +11,22 @@ from typing import Any
 
 import click
 
-from wavetank import catalog, comparison, runfolder
 from wavetank.cli.compiling import CompileWatch, saying_once
-from wavetank.cli.exits import DEFECT, INTERRUPTED
 from wavetank.cli.progress import last_line, progress_for, say_table
-from wavetank.cli.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
 from wavetank.cli.verdicts import exit_code, say_findings, tally
-from wavetank.comparison import Comparison
 from wavetank.errors import BadValueError, WavetankError, unknown_name
-from wavetank.execute import FailedTrial, check_place
-from wavetank.records import read_log
-from wavetank.runfolder import Plan
-from wavetank.study import Study
+from wavetank.exits import DEFECT, INTERRUPTED
+from wavetank.files import write_atomic
+from wavetank.ledger import catalog
+from wavetank.run import comparison, runfolder
+from wavetank.run.comparison import Comparison
+from wavetank.run.execute import FailedTrial, check_place
+from wavetank.run.runfolder import Plan
+from wavetank.run.until import Goal, run_until
+from wavetank.study.records import read_log
+from wavetank.study.study import Study
+from wavetank.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
+from wavetank.units import parse_quantity
 
 _LATEST = "(the latest run)"
 
@@ -29,27 +34,29 @@ _LATEST = "(the latest run)"
 @click.command()
 @click.argument("study", required=False)
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting, or SYSTEM.PARAMETER; repeatable.")
-@click.option("--systems", metavar="A,B,...", help="The contenders; the study's own list by default.")
-@click.option("--seeds", metavar="N", help="How many seeds (5), or which (0,3,7).")
+@click.option("--systems", metavar="A,B,...", help="The systems; the study's own list by default.")
+@click.option("--seeds", metavar="N", help="Number of seeds (5), or a list of seeds (0,3,7).")
 @click.option(
     "--on",
     "place",
     metavar="PLACE",
     default="local",
     show_default=True,
-    help="here, local, local:N, ray://ADDRESS, dask://ADDRESS; ADDRESS local starts one.",
+    help="here, local, local:N, ray://ADDRESS or dask://ADDRESS; the ADDRESS local starts a cluster.",
 )
-@click.option("--out", metavar="DIR", default="runs", show_default=True, help="Where run folders go.")
+@click.option("--out", metavar="DIR", default="runs", show_default=True, help="Folder in which run folders are stored.")
 @click.option(
     "--resume",
     metavar="[FOLDER]",
     is_flag=False,
     flag_value=_LATEST,
-    help="Go on with an interrupted run: the latest, or the one in FOLDER.",
+    help="Continue an interrupted run: the latest, or the one in FOLDER.",
 )
-@click.option("--check", is_flag=True, help="Exit with 1 when a claim does not hold here, 2 when one is undecided.")
+@click.option("--until", "width", metavar="PERCENT", help="Add seeds until the primary interval is this narrow: 2%.")
+@click.option("--budget", metavar="TIME", help="Add seeds until this time is spent, or until --until is reached: 2min.")
+@click.option("--check", is_flag=True, help="Exit with 1 when a claim falls short, with 2 when one is undecided.")
 @click.option("--evidence", metavar="LABEL", help="Keep the run's records as evidence behind the claims.")
-@click.option("--plain", is_flag=True, help="Plain lines and table, also on a terminal.")
+@click.option("--plain", is_flag=True, help="Print plain lines and a plain table, also on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     study: str | None,
@@ -59,18 +66,21 @@ def command(
     place: str,
     out: str,
     resume: str | None,
+    width: str | None,
+    budget: str | None,
     check: bool,
     evidence: str | None,
     plain: bool,
     as_json: bool,
 ) -> int:
-    """Put the question of STUDY (a name, or the path of a study.toml) to its systems.
+    """Compare the systems of STUDY (a name, or the path of a study.toml) on its question.
 
-    Prints one table and the verdicts on the claims that the run decides, and writes a report; Ctrl-C keeps what is
-    finished.
+    Prints one table and the verdicts on the claims that the run decides, and writes a report; Ctrl-C keeps the
+    finished trials.
     """
     if evidence is not None:
         comparison.check_label(evidence)
+    goal = _goal(width, budget)
     check_place(place)
     settings, parameters = _assignments(pairs)
     planned = partial(
@@ -89,7 +99,10 @@ def command(
             folder = runfolder.create(Path(out), plan)
         else:
             raise _no_study()
-    result = run_told(plan, built, folder, place=place, plain=plain or as_json)
+        for line in built.opening():
+            say_wrapped(line, rest="  ", err=True)
+    show = partial(run_shown, study=built, folder=folder, place=place, plain=plain or as_json)
+    result = show(plan) if goal is None else run_until(plan, folder, goal, show)
     if result is None:
         return INTERRUPTED
     if as_json:
@@ -104,8 +117,18 @@ def command(
     return exit_code(result.findings) if check else 0
 
 
-def run_told(plan: Plan, study: Study, folder: Path, *, place: str, plain: bool) -> Comparison | None:
-    """Run a plan with progress on standard error; None when Ctrl-C ended it, which is told."""
+def _goal(width: str | None, budget: str | None) -> Goal | None:
+    """Read ``--until`` and ``--budget``; None when neither was given."""
+    if width is None and budget is None:
+        return None
+    share = 0.0
+    if width is not None:
+        share = parse_quantity(width.removesuffix("%").strip(), "", where="--until") / (100 if "%" in width else 1)
+    return Goal(share, math.inf if budget is None else parse_quantity(budget, "s", where="--budget"))
+
+
+def run_shown(plan: Plan, study: Study, folder: Path, *, place: str, plain: bool) -> Comparison | None:
+    """Run a plan with progress on standard error; None, and a line on standard error, when Ctrl-C ended it."""
     try:
         with progress_for(folder, plain=plain) as progress:
             return comparison.run_plan(plan, study, folder, on=place, progress=progress)
@@ -143,7 +166,10 @@ def _assignments(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[s
         key = key.strip()
         if not equals or not key:
             raise BadValueError(
-                "This sets nothing.", given=pair, allowed="KEY=VALUE, as in refresh_s=100ms", where="--set"
+                "This is not a setting.",
+                given=pair,
+                allowed="KEY=VALUE, as in refresh_s=100ms",
+                where="--set",
             )
         system, dot, name = key.partition(".")
         if dot:
@@ -198,7 +224,7 @@ def _resumed(
     wanted, _ = planned(study if study is not None and from_file else file)
     if wanted != plan:
         raise BadValueError(
-            "The options ask for another run than the one to go on with.",
+            "The options differ from those of the run to continue.",
             where=str(folder),
             hint=f"wavetank compare {plan.study} --resume {folder}, or the same command without --resume",
         )
@@ -206,6 +232,11 @@ def _resumed(
 
 
 def _say_result(result: Comparison, *, plain: bool) -> None:
+    if result.answer is not None:
+        say(style(wrapped(result.answer.sentence), bold=True))
+        for caveat in result.answer.caveats:
+            say_wrapped(caveat)
+        say()
     say_table(result, plain=plain)
     notes = result.notes
     if notes:
@@ -231,7 +262,7 @@ def _say_failures(result: Comparison, place: str) -> None:
     say(style(headline, err=True, fg="red", bold=True), err=True)
     say(f"  cause: {last_line(result.failures[0])}", err=True)
     try:
-        runfolder.write_atomic(log, "\n".join(map(_trace, result.failures)))
+        write_atomic(log, "\n".join(map(_trace, result.failures)))
         say(f"  where: {log}", err=True)
     except OSError as error:
         say(f"  where: nowhere, {log} cannot be written: {error.strerror or error}", err=True)

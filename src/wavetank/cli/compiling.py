@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wavetank.cache_folder import COMPILING_FILE
-from wavetank.cli.terminal import say
+from wavetank.terminal import say
 
 SHOWN_AFTER_S = 2.0
 _POLL_S = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from wavetank import units
-from wavetank.cli.terminal import say, say_json, say_wrapped, style
+from wavetank.terminal import say, say_json, say_wrapped, style
 from wavetank.workloads import datasets
 
 
@@ -20,7 +20,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def _list(as_json: bool) -> None:
-    """List the data sets: what they are, how large, whether they are here."""
+    """List the data sets: content, size, and whether they are on this machine."""
     rows = []
     for entry in datasets.entries():
         state = datasets.status(entry.name)
@@ -58,12 +58,12 @@ def _where(state: datasets.DataStatus) -> str:
 @command.command("fetch")
 @click.argument("name")
 def _fetch(name: str) -> None:
-    """Download the data set NAME into the cache, checked against its checksums."""
+    """Download the data set NAME into the cache and verify its checksums."""
 
-    def told(path: str, done: int, total: int) -> None:
+    def progress(path: str, done: int, total: int) -> None:
         say(f"{name}: {done} of {total} files, {path}", err=True)
 
-    say(str(datasets.fetch(name, progress=told)))
+    say(str(datasets.fetch(name, progress=progress)))
 
 
 @command.command("path")

@@ -4,57 +4,95 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from wavetank import __version__
-from wavetank.cli.exits import DEFECT, INTERRUPTED, NO_READER, USAGE
-from wavetank.cli.terminal import forget, say_defect, say_error, say_interrupted, say_warning
-from wavetank.errors import BadValueError, UnknownNameError, WavetankError, nearest_of
+from wavetank.errors import BadFileError, BadValueError, UnknownNameError, WavetankError, nearest_of
+from wavetank.exits import DEFECT, INTERRUPTED, NO_READER, USAGE
+from wavetank.terminal import forget, say_defect, say_error, say_interrupted, say_warning
 
-# verb -> (what help says, where it lives); help must not import the verbs.
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+# Verb -> (what help says, its module); help must not import the verbs.  Catalogs name further ones.
 VERBS = {
-    "list": ("what is there: systems by area, or studies", "wavetank.cli.list"),
-    "show": ("all about one system or study", "wavetank.cli.show"),
-    "compare": ("put a study's question to its systems: one table, one report", "wavetank.cli.compare"),
-    "claims": ("what the sources claim, what was measured, whether it held", "wavetank.cli.claims"),
-    "profile": ("measure this machine, show or delete what was measured", "wavetank.cli.profile"),
-    "data": ("real data sets: list, fetch, path, verify", "wavetank.cli.data"),
-    "launch": ("put a system to real work: router, engine, replay, cluster", "wavetank.cli.launch"),
-    "check": ("verify a model, a history, a protocol, an instance of one", "wavetank.cli.check"),
-    "generate": ("turn a session protocol into programs, Erlang or Python", "wavetank.cli.generate"),
-    "diagnose": ("explain a log or a trace (nothing here yet)", "wavetank.cli.diagnose"),
+    "advise": ("Advise on a problem in your own words, or on a trace", "wavetank.cli.advise"),
+    "list": ("List the systems by problem, or what a few words find", "wavetank.cli.list"),
+    "show": ("Show a system, a study or a paper", "wavetank.cli.show"),
+    "compare": ("Compare the systems of a study: one table, one report", "wavetank.cli.compare"),
+    "claims": ("Show what the sources claim, what was measured, and the verdicts", "wavetank.cli.claims"),
+    "report": ("Print a finished run again, or write its page", "wavetank.cli.report"),
+    "diff": ("Show what differs between two runs of a study", "wavetank.cli.diff"),
+    "serve": ("Browse runs, ledger and catalog on a page of this machine", "wavetank.cli.serve"),
+    "profile": ("Measure this machine, show or delete the profile", "wavetank.cli.profile"),
+    "data": ("List, fetch, locate or verify the real data sets", "wavetank.cli.data"),
+    "launch": ("Run a system for real: a router, an engine, a cluster", "wavetank.cli.launch"),
+    "check": ("Verify a model, a history, a protocol, an instance of a protocol", "wavetank.cli.check"),
+    "diagnose": ("Explain a log or a trace (not available yet)", "wavetank.cli.diagnose"),
+    "new": ("Write the files of a new system or study", "wavetank.cli.new"),
 }
 
+# What shells set to ask for completions, or a user to get the shell's script.
+COMPLETE = "_WAVETANK_COMPLETE"
+
 _TRACE = "wavetank.trace"
+
+
+def _described() -> dict[str, str]:
+    """Return every verb, those of the catalogs last, with what help says of it."""
+    from wavetank.ledger import catalog
+
+    own = {verb: text for verb, (text, _) in VERBS.items()}
+    return own | {name: entry.says for name, entry in catalog.commands("verb").items() if name not in VERBS}
 
 
 class _Verbs(click.Group):
     """A group that knows its verbs by name and imports one when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(_described())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = importlib.import_module(VERBS[cmd_name][1]).command
+        if cmd_name in VERBS:
+            command: click.Command = importlib.import_module(VERBS[cmd_name][1]).command
+        else:
+            from wavetank.cli.commands import loaded
+            from wavetank.ledger import catalog
+
+            entries = catalog.commands("verb")
+            if cmd_name not in entries:
+                return None
+            command = loaded(entries[cmd_name])
         for each in (command, *getattr(command, "commands", {}).values()):
             add_trace_option(each)
+        if os.environ.get(COMPLETE):
+            from wavetank.cli.completion import add_completion
+
+            add_completion(cmd_name, command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        # Names alone: click's own way would import every verb.
+        found = [CompletionItem(verb, help=says) for verb, says in _described().items() if verb.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, (text, _) in VERBS.items()])
+            formatter.write_dl(list(_described().items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
             formatter.write_dl(
                 [
+                    ('wavetank advise "tail latency"', "which studies are about it"),
                     ("wavetank list serving", "the systems of an area"),
                     ("wavetank show balance-route", "idea, source, parameters, claims"),
                     ("wavetank compare llm-routing", "one table, one report"),
@@ -77,12 +115,12 @@ def _trace_option(*, hidden: bool = False) -> click.Option:
         expose_value=False,
         hidden=hidden,
         callback=_keep_trace,
-        help="Print the full trace of a defect.",
+        help="Print the full traceback of a defect.",
     )
 
 
 def add_trace_option(command: click.Command) -> None:
-    """Let a command take ``--trace``, too, without telling of it."""
+    """Let a command take ``--trace``, too, without naming it in its help."""
     if not any(option.name == "trace" for option in command.params):
         command.params.append(_trace_option(hidden=True))
 
@@ -101,9 +139,13 @@ verbs.params.append(_trace_option())
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; every error is told, none escapes."""
+    """Run one command line and return its exit code; every error is printed, none escapes."""
     trace = False
     try:
+        if instruction := os.environ.get(COMPLETE):
+            from wavetank.cli.completion import answer_shell
+
+            return answer_shell(verbs, COMPLETE, instruction)
         context = verbs.make_context("wavetank", list(arguments))
         try:
             with context:
@@ -129,7 +171,10 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             forget(sys.stdout)
-            say_error(WavetankError("What was to be written does not fit: the disk is full.", hint="make room"))
+            say_error(WavetankError("The data cannot be written: the disk is full.", hint="make room"))
+            return USAGE
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            say_error(BadFileError("The name of a file is too long.", given=str(error.filename or "")))
             return USAGE
         say_defect(error, trace=trace)
         return DEFECT
@@ -147,7 +192,7 @@ def _as_ours(error: click.UsageError) -> WavetankError:
             f"There is no command named {wanted!r}.", allowed=names, nearest=nearest_of(wanted, names), hint=hint
         )
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        # --trace works after every verb, but is told only once, by the group.
+        # --trace works after every verb, but only the group lists it.
         known = [
             name
             for option in error.ctx.command.get_params(error.ctx)
@@ -193,6 +238,6 @@ def main() -> NoReturn:
         if stream is not None and hasattr(stream, "reconfigure"):
             # A name that the terminal's encoding lacks must not end a run.
             stream.reconfigure(errors="replace")
-    # Where in the code a warning arose is of no use to whoever gave a command.
+    # Where in the code a warning arose is of no use to the user of a command.
     warnings.showwarning = say_warning
     sys.exit(run(sys.argv[1:]))

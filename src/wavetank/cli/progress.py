@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from wavetank import units
 from wavetank.cli.compiling import CompileWatch, saying_once
-from wavetank.cli.terminal import is_terminal, say, say_wrapped
-from wavetank.comparison import Comparison
-from wavetank.execute import FailedTrial
-from wavetank.records import Record
-from wavetank.runfolder import Plan
-from wavetank.study import Study
+from wavetank.run.comparison import Comparison
+from wavetank.run.execute import FailedTrial
+from wavetank.run.runfolder import Plan
+from wavetank.study.records import Record
+from wavetank.study.study import Study
+from wavetank.terminal import is_terminal, say, say_wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ class Lines:
         first = records[0]
         systems = dict.fromkeys(record.system for record in records)
         if len(systems) > 1:
-            return self._contenders(records, systems)
+            return self._systems(records, systems)
         found: dict[str, str] = {}
         for record in records:
             if record.metric in self._shown and (record.system, record.seed, record.at) == (
@@ -110,18 +110,18 @@ class Lines:
         case = "".join(f" {value}" for value in first.at.values())
         return f"{first.system}{case} seed {first.seed}: {', '.join(found.values()) or 'no main figures'}"
 
-    def _contenders(self, records: Sequence[Record], systems: Iterable[str]) -> str:
-        """Return the main figure of every contender of a case, the median of its rounds."""
+    def _systems(self, records: Sequence[Record], systems: Iterable[str]) -> str:
+        """Return the main figure of every system of a case, the median of its rounds."""
         first = next((record for record in records if record.metric in self._shown[:1]), None)
         if first is None:
             return "no main figures"
-        told = []
+        figures = []
         for system in systems:
             values = [r.value for r in records if (r.system, r.metric, r.at) == (system, first.metric, first.at)]
             if values:
-                told.append(f"{system} {units.show(statistics.median(values), first.unit)}")
+                figures.append(f"{system} {units.show(statistics.median(values), first.unit)}")
         case = "".join(f"{value}, " for value in first.at.values())
-        return f"{case}{first.metric}: {', '.join(told)}"
+        return f"{case}{first.metric}: {', '.join(figures)}"
 
     def failed(self, failure: FailedTrial) -> None:
         """Say which trial failed and how; further ones are only counted."""

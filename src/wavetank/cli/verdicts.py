@@ -6,12 +6,25 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from wavetank import units
-from wavetank.claims import FAILS, HOLDS, IN_PART, NOT_RUN, UNDECIDED, VERDICTS, Finding
-from wavetank.cli import exits
-from wavetank.cli.terminal import say, say_wrapped, style, wrapped
+from wavetank import exits, units
+from wavetank.ledger.claims import Finding
+from wavetank.ledger.verdicts import (
+    ANOTHER,
+    CONSISTENT,
+    CONTRADICTED,
+    EXCEEDS,
+    NOT_RUN,
+    REACHED,
+    SHORT,
+    UNDECIDED,
+    VERDICTS,
+)
+from wavetank.terminal import say, say_wrapped, style, wrapped
 
-_COLOURS = {HOLDS: "green", IN_PART: "yellow", FAILS: "red", UNDECIDED: "cyan", NOT_RUN: "bright_black"}
+_COLOURS = {
+    REACHED: "green", EXCEEDS: "green", CONSISTENT: "green", SHORT: "yellow", ANOTHER: "yellow",
+    CONTRADICTED: "red", UNDECIDED: "cyan", NOT_RUN: "bright_black",
+}  # fmt: skip
 _INDENT = " " * (max(map(len, VERDICTS)) + 4)
 
 
@@ -40,21 +53,22 @@ def say_findings(findings: Sequence[Finding], *, where: bool) -> None:
 def _lines(finding: Finding, *, where: bool) -> list[str]:
     claim = finding.claim
     lines = [claim.says]
-    versus = f", ratio to {claim.versus}" if claim.versus else ""
+    versus = f", ratio to {finding.versus}" if finding.versus else ""
     asked = ", ".join(
         filter(
             None,
             (
                 f"paper {units.show(claim.paper)}" if claim.paper is not None else "",
-                f"at least {units.show(claim.at_least)}" if claim.at_least is not None else "",
-                f"at most {units.show(claim.at_most)}" if claim.at_most is not None else "",
+                f"goal at least {units.show(claim.at_least)}" if claim.at_least is not None else "",
+                f"goal at most {units.show(claim.at_most)}" if claim.at_most is not None else "",
             ),
         )
     )
     lines.append(f"{claim.metric}{versus}{f': {asked}' if asked else ''}{figures(finding)}")
     if where:
-        under = "".join(f" --set {name}={_word(value)}" for name, value in claim.where.items())
-        lines.append(f"study {claim.study}{under}" + (f", in {finding.evidence}" if finding.evidence else ""))
+        under = "".join(f" --set {name}={units.typed(value)}" for name, value in claim.where.items())
+        kept = f", in {', '.join(finding.evidence)}" if finding.evidence else ""
+        lines.append(f"study {claim.study}{under}{kept}" + (f", on {finding.machine}" if finding.machine else ""))
     if claim.note:
         lines.append(f"note: {claim.note}")
     return lines
@@ -62,16 +76,9 @@ def _lines(finding: Finding, *, where: bool) -> list[str]:
 
 def figures(finding: Finding) -> str:
     """Return our figure with its interval, empty when there is none."""
-    if math.isnan(finding.measured):
+    if math.isnan(finding.found.centre):
         return ""
-    ours = f"; ours {units.show(finding.measured)}"
-    if finding.low == finding.high:
-        return ours
-    return f"{ours} ({units.show(finding.low)} to {units.show(finding.high)})"
-
-
-def _word(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return f"; ours {units.show(finding.found.centre)} ({finding.found.within(units.show)})"
 
 
 def tally(findings: Sequence[Finding]) -> str:
@@ -82,8 +89,8 @@ def tally(findings: Sequence[Finding]) -> str:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return 1 when a claim does not hold here, 2 when one is undecided or was not run, else 0."""
+    """Return 1 when a claim falls short or is contradicted, 2 when one is undecided or was not run, else 0."""
     verdicts = {finding.verdict for finding in findings}
-    if FAILS in verdicts:
+    if verdicts & {SHORT, CONTRADICTED, ANOTHER}:
         return exits.DOES_NOT_HOLD
     return exits.UNDECIDED if verdicts & {UNDECIDED, NOT_RUN} else 0

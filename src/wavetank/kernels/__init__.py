@@ -1,8 +1,8 @@
 """Kernels: array functions that are judged by the share of a hardware limit they reach.
 
 A kernel takes arrays and returns arrays.  Beside each fast implementation stands a readable reference one, and each
-declares the bytes it moves (and the operations it does), so that a time can be told as a share of the copy bandwidth
-or of the peak speed that :mod:`wavetank.kernels.machine` measures on the machine at hand.  What is here:
+declares the bytes it moves (and the operations it does), so that a time can be stated as a share of the copy bandwidth
+or of the peak speed that :mod:`wavetank.machine.limits` measures on the machine at hand.  What is here:
 
 * :func:`sort` and :func:`sort_pairs` (:class:`FractalSort`) - integers and floats sorted by counting;
 * :func:`matmul` - matrix products planned among the library, our own product and schemes of fewer multiplications;
@@ -11,8 +11,8 @@ or of the peak speed that :mod:`wavetank.kernels.machine` measures on the machin
 * :func:`stencil` with :class:`Stencil` - sweeps that stay in the caches; the same on two machines, executed and
   modelled: :class:`WaferStencil`, :class:`WormholeStencil`;
 * :class:`Layout`, :class:`LinearLayouts` - tensor layouts as linear maps over bits, conversions, a warp machine;
-* :mod:`wavetank.kernels.peers` - the sorts of other libraries and two textbook ones behind the same interface;
-* :mod:`wavetank.kernels.machine` - cores, memory, copy bandwidth, peak flops.
+* :mod:`wavetank.kernels.sorting.rivals` - the sorts of other libraries and two textbook ones behind the same interface;
+* :mod:`wavetank.machine.limits` - cores, memory, copy bandwidth, peak flops.
 
 Importing this package imports no compiler: names are loaded on first use.
 """
@@ -24,85 +24,19 @@ from typing import TYPE_CHECKING
 from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from wavetank.kernels.fractal_sort import FractalSort, reference_sort, sort, sort_pairs
-    from wavetank.kernels.interfaces import PairSorter, Sorter
     from wavetank.kernels.layouts import Layout, LinearLayouts, WarpMachine, layout_of
-    from wavetank.kernels.machine import MachineProfile
     from wavetank.kernels.products.decision import ProductPlan
     from wavetank.kernels.products.product import PreparedMatrix, matmul, prepare
     from wavetank.kernels.products.schemes import Scheme, read_schemes
     from wavetank.kernels.solvers import BlockTriangle, HeteroSolver, NotPositiveDefiniteError, kernel_matrix, solve_spd
+    from wavetank.kernels.sorting.fractal_sort import FractalSort, reference_sort, sort, sort_pairs
+    from wavetank.kernels.sorting.interface import PairSorter, Sorter
     from wavetank.kernels.sparse.pagerank import pagerank
     from wavetank.kernels.sparse.products import SpMVPlan, spmv
     from wavetank.kernels.stencils.pattern import Stencil
     from wavetank.kernels.stencils.sweep import StencilSweep, stencil
     from wavetank.kernels.stencils.wafer import WaferStencil
     from wavetank.kernels.stencils.wormhole import WormholeStencil
+    from wavetank.machine.limits import MachineProfile
 
-_HOMES = {
-    "BlockTriangle": "solvers",
-    "FractalSort": "fractal_sort",
-    "HeteroSolver": "solvers",
-    "kernel_matrix": "solvers",
-    "Layout": "layouts",
-    "layout_of": "layouts",
-    "LinearLayouts": "layouts",
-    "MachineProfile": "machine",
-    "matmul": "products.product",
-    "NotPositiveDefiniteError": "solvers",
-    "pagerank": "sparse.pagerank",
-    "PairSorter": "interfaces",
-    "prepare": "products.product",
-    "PreparedMatrix": "products.product",
-    "ProductPlan": "products.decision",
-    "read_schemes": "products.schemes",
-    "reference_sort": "fractal_sort",
-    "Scheme": "products.schemes",
-    "solve_spd": "solvers",
-    "sort": "fractal_sort",
-    "sort_pairs": "fractal_sort",
-    "Sorter": "interfaces",
-    "spmv": "sparse.products",
-    "SpMVPlan": "sparse.products",
-    "Stencil": "stencils.pattern",
-    "stencil": "stencils.sweep",
-    "StencilSweep": "stencils.sweep",
-    "WaferStencil": "stencils.wafer",
-    "WarpMachine": "layouts",
-    "WormholeStencil": "stencils.wormhole",
-}
-
-__all__ = [
-    "BlockTriangle",
-    "FractalSort",
-    "HeteroSolver",
-    "Layout",
-    "LinearLayouts",
-    "MachineProfile",
-    "NotPositiveDefiniteError",
-    "PairSorter",
-    "PreparedMatrix",
-    "ProductPlan",
-    "Scheme",
-    "Sorter",
-    "SpMVPlan",
-    "Stencil",
-    "StencilSweep",
-    "WaferStencil",
-    "WarpMachine",
-    "WormholeStencil",
-    "kernel_matrix",
-    "layout_of",
-    "matmul",
-    "pagerank",
-    "prepare",
-    "read_schemes",
-    "reference_sort",
-    "solve_spd",
-    "sort",
-    "sort_pairs",
-    "spmv",
-    "stencil",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

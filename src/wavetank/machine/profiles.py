@@ -8,6 +8,7 @@ file can be written, a profile serves the process that measured it.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import datetime
 import hashlib
@@ -18,11 +19,11 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from wavetank.cache_folder import cache_folder
 
@@ -40,6 +41,8 @@ QUIET_SHARE = 0.2
 """Of the cores: what other processes may use while something is measured."""
 _SUFFIX = ".profile.json"
 _HEAD = ("format", "kind", "version", "measured", "conditions", "content")
+
+Figures = TypeVar("Figures")
 
 _said: set[str] = set()
 
@@ -60,6 +63,68 @@ class Profile:
     """When, in UTC as ISO 8601 writes it; empty until it is kept."""
     path: Path | None = None
     """The file it was read from."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement that ``wavetank profile`` makes."""
+
+    name: str
+    """What is measured."""
+    measure: Callable[[], tuple[Path | None, str]]
+    """Measures and keeps a profile; returns its file, None where none can be written, and its figures in words."""
+
+
+class ProfileKind(abc.ABC, Generic[Figures]):
+    """A kind of profile: how its figures are measured, read and described.
+
+    An area declares its kinds in the table ``profile`` of a catalog, under the beginning of their profiles' kinds.
+    """
+
+    version: ClassVar[int]
+    """Of the content that this code writes and reads."""
+
+    @abc.abstractmethod
+    def parsed(self, found: Profile) -> Figures | None:
+        """Return the figures in a profile of this version; None or an error where no measurement can give them."""
+
+    @abc.abstractmethod
+    def words(self, figures: Figures) -> str:
+        """Return the figures in a line or two."""
+
+    @abc.abstractmethod
+    def steps(
+        self, threads: tuple[int, ...], dtypes: tuple[str, ...], named: bool, report: Callable[[str], object]
+    ) -> Iterator[Step]:
+        """Yield the measurements to make.
+
+        Parameters
+        ----------
+        threads : tuple of int
+            Numbers of threads to measure, where the kind distinguishes them.
+        dtypes : tuple of str
+            Element types to measure, where the kind distinguishes them; empty for its own choice.
+        named : bool
+            Whether this kind was asked for by name: then a device that is missing is an error.
+        report : callable
+            Called with what is being measured.
+        """
+
+    def fallback(self) -> str:
+        """Return what serves where no profile holds, as a sentence; empty where nothing needs to be said."""
+        return ""
+
+    def figures(self, found: Profile) -> Figures | None:
+        """Return what a profile says; None where it is of another version, or says what no measurement can give."""
+        try:
+            return self.parsed(found) if found.version == self.version else None
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            return None
+
+    def read(self, kind: str, conditions: Mapping[str, str], within: Path | None = None) -> Figures | None:
+        """Return the figures that :func:`read` finds; None where it finds none, or none that were measured."""
+        found = read(kind, self.version, conditions, within)
+        return None if found is None else self.figures(found)
 
 
 def folder() -> Path:
@@ -86,11 +151,20 @@ def path_of(kind: str, conditions: Mapping[str, str], within: Path | None = None
 def read(kind: str, version: int, conditions: Mapping[str, str], within: Path | None = None) -> Profile | None:
     """Return the kept profile of a kind for exactly these conditions.
 
+    Parameters
+    ----------
+    kind : str
+    version : int
+        Of the content.
+    conditions : mapping of str to str
+    within : Path, optional
+        Instead of :func:`folder`.
+
     Returns
     -------
     Profile or None
-        None where there is no file.  None with a warning, given once a file, where it is damaged, truncated, of another
-        kind or of another version, newer ones included: it is left as it is until the next profile is kept.
+        None where there is no file.  None with a warning, given once per file, where it is damaged, truncated, of
+        another kind or of another version, newer ones included: it is left as it is until the next profile is kept.
     """
     path = path_of(kind, conditions, within)
     found = _opened(path)
@@ -112,10 +186,17 @@ def read(kind: str, version: int, conditions: Mapping[str, str], within: Path | 
 def keep(profile: Profile, within: Path | None = None) -> Path | None:
     """Write a profile for later processes, in place of an earlier one under the same conditions.
 
+    Parameters
+    ----------
+    profile : Profile
+        Its figures are finite; ``measured`` and ``path`` are not read.
+    within : Path, optional
+        Instead of :func:`folder`.
+
     Returns
     -------
     Path or None
-        None, with a warning given once a folder, where no file can be written.
+        None, with a warning given once per folder, where no file can be written.
     """
     path = path_of(profile.kind, profile.conditions, within)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -204,6 +285,13 @@ def delete(kind: str = "", within: Path | None = None) -> list[Path]:
 
     A folder in the place of a profile is left.
 
+    Parameters
+    ----------
+    kind : str, optional
+        Beginning of the kinds.
+    within : Path, optional
+        Instead of :func:`folder`.
+
     Raises
     ------
     OSError
@@ -279,7 +367,7 @@ def _files(kind: str, within: Path | None) -> list[Path]:
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _opened(path: Path) -> Profile | str | None:
@@ -307,7 +395,11 @@ def _opened(path: Path) -> Profile | str | None:
         newer = isinstance(given, int) and given > FORMAT
         return "a newer Wavetank wrote it" if newer else "it is no profile, or an older Wavetank wrote it"
     body = {key: value for key, value in found.items() if key != "checksum"}
-    if set(body) != set(_HEAD) or found.get("checksum") != _checksum(body):
+    try:
+        is_whole = set(body) == set(_HEAD) and found.get("checksum") == _checksum(body)
+    except ValueError:
+        return "a figure in it is not finite"
+    if not is_whole:
         return "its checksum is wrong"
     conditions, content = body["conditions"], body["content"]
     typed = isinstance(body["kind"], str) and type(body["version"]) is int and isinstance(body["measured"], str)
@@ -317,7 +409,7 @@ def _opened(path: Path) -> Profile | str | None:
 
 
 def _say(text: str, about: Path) -> None:
-    """Warn, once a process for each file or folder."""
+    """Warn, once per process for each file or folder."""
     if str(about) not in _said:
         _said.add(str(about))
         warnings.warn(text, RuntimeWarning, stacklevel=3)

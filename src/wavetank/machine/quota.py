@@ -71,7 +71,7 @@ def _mounted(line: str) -> tuple[int, str, str] | None:
 def _upwards(top: Path, shown: str, group: str) -> list[Path]:
     """Return the folders of a group and of all above it that are visible below a mount."""
     shown = shown.rstrip("/")
-    # Inside a container the mount shows the container's own group, whether or not the path is told from there.
+    # Inside a container the mount shows the container's own group, whether or not the path is given from there.
     own = group[len(shown) :] if group == shown or group.startswith(shown + "/") else ""
     parts = [part for part in own.split("/") if part and part != ".."]
     return [top.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]

@@ -1,4 +1,4 @@
-"""How many threads a call may use, limits on the threads of libraries, and one crew of workers for the process.
+"""How many threads a call may use, limits on the threads of libraries, and one pool of workers for the process.
 
 :func:`allowed_threads` obeys whatever limits the user has set, by whichever of the usual ways.
 :func:`libraries_limited` holds BLAS and OpenMP to some threads for a block; blocks of several threads may overlap, and
@@ -11,7 +11,7 @@ How Ctrl-C reaches a kernel: Python raises KeyboardInterrupt between two calls o
 kernel therefore makes calls of a tenth of a second or so, many more than threads where need be.  :func:`together`
 begins no further call then, waits for those that were begun, and raises.
 
-A forked child starts with a crew of its own, and without the limits of the threads that it has not inherited.
+A forked child starts with a pool of its own, and without the limits of the threads that it has not inherited.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class _Layer:
 class _Setting:
     """A number of threads of one library, and the limits on it.
 
-    Whoever else changes it, inside a limit of ours or around it, goes back to what they found when they are done: a
+    Any other code that changes it, inside a limit of ours or around it, restores what it found when it is done: a
     new layer is put on theirs, and a layer that ends below theirs waits until they are gone.  Where their limit began
     before ours and ended within it, the number is no longer ours, and is left as it is.
     """
@@ -351,7 +351,7 @@ def _default_of(library: Any) -> int:
     if library.internal_api == "mkl":
         return min(cores, _physical_cores())
     if library.internal_api == "openblas":
-        # Built for so many threads at most.
+        # Built for at most this many threads.
         return min(cores, _built_for(library) or cores)
     return cores
 
@@ -402,8 +402,8 @@ class libraries_limited:  # noqa: N801 - used like a function
     set around it, is kept, and allowed again after an inner block of ours.  BLAS keeps one number for the process, so a
     block limits other threads of the program, too, while it lasts; OpenMP's and torch's number is the calling thread's.
 
-    Two numbers that are equal cannot be told apart: what another thread sets meanwhile to the very value of ours, for
-    longer than our block, is undone at the end of it.
+    Two numbers that are equal cannot be distinguished: what another thread sets meanwhile to the very value of ours,
+    for longer than our block, is undone at the end of it.
 
     Parameters
     ----------
@@ -449,7 +449,7 @@ class _Block:
             _LIMITS.abandon(self.request)
 
 
-# --- the crew -----------------------------------------------------------------------------------------------------
+# --- the pool -----------------------------------------------------------------------------------------------------
 
 
 # A wait that was interrupted between being woken and noticing looks again after this.
@@ -457,7 +457,7 @@ _LOOK_S = 0.05
 
 
 class _Batch:
-    """Calls that are made at once by whoever finds time.
+    """Calls that are made at once by the threads that are free.
 
     An interrupt hits the caller at any instruction, so nothing that the caller does is counted, and nobody waits for
     a single message that could be lost.
@@ -521,7 +521,7 @@ class _Ticket:
         self.work: Callable[[], object] | None = work
 
 
-class _Crew:
+class _ThreadPool:
     """Workers that wait for tickets; there are as many as were ever of use at once."""
 
     def __init__(self) -> None:
@@ -532,7 +532,7 @@ class _Crew:
         self._open = 0
 
     def ask(self, work: Callable[[], object], helpers: int) -> list[_Ticket]:
-        """Let so many workers do ``work()`` at once, which keeps its errors to itself."""
+        """Let ``helpers`` workers do ``work()`` at once, which keeps its errors to itself."""
         tickets = [_Ticket(work) for _ in range(helpers)]
         with self._lock:
             self._open += helpers
@@ -554,7 +554,7 @@ class _Crew:
                     self._open -= 1
 
     def _serve(self) -> None:
-        threading.current_thread().name = "wavetank crew"
+        threading.current_thread().name = "wavetank pool"
         while True:
             ticket: _Ticket | None = self._tickets.get()
             with self._lock:
@@ -568,7 +568,7 @@ class _Crew:
                     self._open -= 1
 
 
-_crew = _Crew()
+_pool = _ThreadPool()
 _forks = 0
 
 
@@ -578,7 +578,7 @@ def forks() -> int:
 
 
 def start_helpers(work: Callable[[], object], helpers: int) -> None:
-    """Let workers of the crew do ``work()``, each once and all at once, and return without waiting.
+    """Let workers of the pool do ``work()``, each once and all at once, and return without waiting.
 
     Parameters
     ----------
@@ -592,7 +592,7 @@ def start_helpers(work: Callable[[], object], helpers: int) -> None:
     RuntimeError
         If the system has no more threads.
     """
-    _crew.ask(work, helpers)
+    _pool.ask(work, helpers)
 
 
 def together(
@@ -620,9 +620,9 @@ def together(
     if helpers < 1:
         return [function(*call) for call in listed]
     batch = _Batch(function, listed)
-    crew, tickets = _crew, []
+    pool, tickets = _pool, []
     try:
-        tickets = crew.ask(batch.help, helpers)
+        tickets = pool.ask(batch.help, helpers)
         batch.work()
         batch.wait()
     except BaseException as error:
@@ -634,7 +634,7 @@ def together(
         raise first from None if first is not error else first.__cause__
     finally:
         # A worker that comes too late must not keep the arrays.
-        crew.withdraw(tickets)
+        pool.withdraw(tickets)
         batch.calls = []
     if batch.errors:
         raise batch.errors[min(batch.errors)]
@@ -642,8 +642,8 @@ def together(
 
 
 def _forked() -> None:
-    global _crew, _forks
-    _crew = _Crew()
+    global _pool, _forks
+    _pool = _ThreadPool()
     _forks += 1
     _LIMITS.forked()
 

@@ -21,30 +21,4 @@ if TYPE_CHECKING:
     from wavetank.platforms.step_time import FittedStepTime, RooflineStepTime, StepTime, step_ps
     from wavetank.platforms.table_step_time import TableStepTime
 
-__all__ = [
-    "Device",
-    "FittedStepTime",
-    "Model",
-    "RooflineStepTime",
-    "StepTime",
-    "TableStepTime",
-    "device",
-    "devices",
-    "kv_capacity_tokens",
-    "load_devices",
-    "load_models",
-    "model",
-    "models",
-    "step_ps",
-]
-
-_HOMES = {
-    **dict.fromkeys(
-        ("Device", "Model", "device", "devices", "load_devices", "load_models", "model", "models"), "catalog"
-    ),
-    "kv_capacity_tokens": "memory",
-    **dict.fromkeys(("FittedStepTime", "RooflineStepTime", "StepTime", "step_ps"), "step_time"),
-    "TableStepTime": "table_step_time",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -277,23 +277,26 @@ def load_models(path: str | Path) -> dict[str, Model]:
 
 
 @functools.cache
-def _shipped_devices() -> dict[str, Device]:
-    return load_devices(Path(__file__).with_name("devices.toml"))
+def _shipped(kind: Any) -> dict[str, Any]:
+    return _load(Path(__file__).with_name(f"{kind.__name__.lower()}s.toml"), kind)
 
 
-@functools.cache
-def _shipped_models() -> dict[str, Model]:
-    return load_models(Path(__file__).with_name("models.toml"))
+def _named(kind: type[_Entry], name: str) -> _Entry:
+    what, known = kind.__name__.lower(), _shipped(kind)  # type: ignore[arg-type]
+    if name not in known:
+        raise unknown_name(what, name, known, hint=f"read your own with wavetank.platforms.load_{what}s(path)")
+    found: _Entry = known[name]
+    return found
 
 
 def devices() -> tuple[str, ...]:
     """Return the names of the devices that ship with Wavetank."""
-    return tuple(_shipped_devices())
+    return tuple(_shipped(Device))
 
 
 def models() -> tuple[str, ...]:
     """Return the names of the models that ship with Wavetank."""
-    return tuple(_shipped_models())
+    return tuple(_shipped(Model))
 
 
 def device(name: str) -> Device:
@@ -309,10 +312,7 @@ def device(name: str) -> Device:
     >>> device("H100-SXM").hbm_bytes_per_s
     3350000000000.0
     """
-    known = _shipped_devices()
-    if name not in known:
-        raise unknown_name("device", name, known, hint="read your own with wavetank.platforms.load_devices(path)")
-    return known[name]
+    return _named(Device, name)
 
 
 def model(name: str) -> Model:
@@ -328,10 +328,7 @@ def model(name: str) -> Model:
     >>> model("DeepSeek-V3").kv_bytes_per_token
     70272
     """
-    known = _shipped_models()
-    if name not in known:
-        raise unknown_name("model", name, known, hint="read your own with wavetank.platforms.load_models(path)")
-    return known[name]
+    return _named(Model, name)
 
 
 def as_device(given: str | Device) -> Device:

@@ -122,7 +122,10 @@ def _estimate(row: Mapping[str, str], where: str) -> StepEstimate:
         counts, seconds = [0], math.nan
     if min(counts) < 1 or not 0 < seconds < math.inf or row["phase"] not in _PHASES:
         raise BadFileError(
-            "This is no estimate.", given=", ".join(str(row[name]) for name in _COLUMNS), allowed=_COLUMNS, where=where
+            "This is not an estimate.",
+            given=", ".join(str(row[name]) for name in _COLUMNS),
+            allowed=_COLUMNS,
+            where=where,
         )
     return StepEstimate(
         device=DEVICES[row["system"]],

@@ -8,19 +8,22 @@ no date, and none of the user's own matplotlib settings.
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from wavetank.report.scale import shortened
+from wavetank import units
+from wavetank.report.scale import RAISED, shortened
+from wavetank.svg import element, escape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 # Light tones; the page replaces them in dark mode.  Found by a search for the largest least distance between any two
 # under simulated protanopia, deuteranopia and tritanopia.  Position 0 is the baseline.
@@ -31,7 +34,8 @@ REST = "#8b929c"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "p", "h")
 DASHES = ((), (6, 2), (2, 1.6), (7, 2, 1.6, 2), (4, 1.6), (9, 3), (1.2, 1.2), (7, 2, 1.6, 2, 1.6, 2), (3, 3), (5, 1))
 WIDTH = 460
-SIZE = 11
+SIZE = 12
+_GAP = 6  # between two labels of an axis, in pixels
 
 # Stand-ins that matplotlib can write; each becomes a CSS variable in the finished drawing.
 TEXT, MUTED, _GRID = "#fd0001", "#fd0002", "#fd0003"
@@ -52,6 +56,9 @@ _SHAPES = {
 }
 
 Spot = tuple[float, float]
+_Box = tuple[float, float, float, float]
+# Beyond all distances at which a name is looked for around its point.
+_ANYWHERE = 100.0
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,15 @@ class Span:
 
     @classmethod
     def over(
-        cls, values: Iterable[float], log: bool, *, zero: bool = False, pad: float = 0.05, nines: bool = False
+        cls,
+        values: Iterable[float],
+        log: bool,
+        *,
+        zero: bool = False,
+        waste: float = 1.0,
+        pad: float = 0.05,
+        nines: bool = False,
+        share: bool = False,
     ) -> Span:
         """Return the span that holds ``values`` with some air; logarithmic only where a value is above zero.
 
@@ -122,10 +137,14 @@ class Span:
         values : iterable of float
         log : bool
         zero : bool
-            Whether a linear axis should begin at zero where that wastes little room.
+            Whether a linear axis begins at zero, as bars need it.
+        waste : float
+            With ``zero``, the share of the axis up to which zero may lie away from the values: 1 is any distance.
         pad : float
             Share of the range left free at either end.
         nines : bool
+        share : bool
+            Whether no value can be above 1, so that no tick stands there.
         """
         known = [value for value in values if drawable(value)]
         positive = [value for value in known if value > 0]
@@ -136,12 +155,16 @@ class Span:
         if not any(known):
             return cls(0.0, 1.0, False)
         low, high = min(known), max(known)
-        if zero and 0 <= low < 0.6 * high:
+        if zero and 0 <= low <= waste * high:
             low = 0.0
         if zero and high <= 0:
             high = 0.0
         air = (high - low) * pad or abs(high) * 0.1 or 0.5
-        return cls(low - air * (low != 0 or not zero), high + air * (high != 0 or not zero), False)
+        first, last = low - air * (low != 0 or not zero), high + air * (high != 0 or not zero)
+        if share and high <= 1:
+            # A little air, so that a mark at 1 is whole.
+            last = min(last, 1 + 0.02 * (1 - first))
+        return cls(first, last, False)
 
     def holds(self, value: float) -> bool:
         """Return whether a value can be drawn on this axis."""
@@ -151,30 +174,68 @@ class Span:
         """Return the value, or the end of the axis beyond which it lies."""
         return min(max(value, self.low), self.high)
 
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return places and texts of the ticks."""
+    def share_of(self, value: float) -> float:
+        """Return how far along the axis a value lies, from 0 at its beginning to 1 at its end."""
+        if self.log:
+            along = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            along = (value - self.low) / (self.high - self.low)
+        return 1 - along if self.nines else along
+
+    def ticks(self, length: float, *, across: bool) -> list[tuple[float, str]]:
+        """Return places and texts of as many ticks as there is room for: no text touches the next one.
+
+        Parameters
+        ----------
+        length : float
+            Of the axis, in pixels.
+        across : bool
+            Whether the axis is the horizontal one.
+        """
+        ticks: list[tuple[float, str]] = []
+        for places in self._choices():
+            ticks = [(place, self._tick(place)) for place in places if self.low <= place <= self.high]
+            if len(ticks) > 1 and self._apart(ticks, length, across):
+                return ticks
+        return ticks[:1]
+
+    def _choices(self) -> Iterator[Sequence[float]]:
+        """Yield sets of ticks, the densest first."""
         from matplotlib.ticker import MaxNLocator
 
         if self.nines:
+            powers = [10.0**-power for power in range(1, 9)]
             # Next to several nines there is no room for 10 %.
-            places = ((0.9,) if self.low > 0.03 else ()) + (0.5, *(10.0**-power for power in range(1, 9)))
-            return [(place, f"{100 * (1 - place):.10g} %") for place in places if self.low <= place <= self.high]
-        ticks: list[float] = []
-        if self.log:
+            yield from ([0.9, 0.5, *powers], [0.5, *powers], powers, powers[::2], powers[1::2], powers[::3])
+        if self.log and not self.nines:
             decades = math.log10(self.high / self.low)
-            factors = (1, 2, 3, 5, 7) if decades < 0.8 else (1, 2, 5) if decades < 2.5 else (1,)
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            powers = range(first, last + 1, max(1, round(decades / 7)))
-            ticks = [factor * 10.0**power for power in powers for factor in factors]
-            ticks = [tick for tick in ticks if self.low <= tick <= self.high]
-        if len(ticks) < 2:
-            ticks = [float(tick) for tick in MaxNLocator(6).tick_values(self.low, self.high)]
-            ticks = [tick for tick in ticks if self.low <= tick <= self.high]
-        return [(tick, _tick(tick)) for tick in ticks]
+            if decades < 0.8:
+                yield self._powers((1, 2, 3, 5, 7), range(first, last + 1))
+            if decades < 2.5:
+                yield self._powers((1, 2, 5), range(first, last + 1))
+            for step in range(max(1, round(decades / 7)), last - first + 1):
+                yield self._powers((1,), range(first, last + 1, step))
+        for count in (6, 5, 4, 3, 2, 1):
+            yield [float(tick) for tick in MaxNLocator(count, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)]
 
-    def room(self) -> float:
-        """Return the width of the tick labels of an upright axis, in pixels."""
-        return max([wide(text) for _, text in self.ticks()], default=20) + 12
+    def _powers(self, factors: Sequence[int], powers: Iterable[int]) -> list[float]:
+        return [factor * 10.0**power for power in powers for factor in factors]
+
+    def _tick(self, place: float) -> str:
+        return f"{100 * (1 - place):.10g} %" if self.nines else _tick(place)
+
+    def _apart(self, ticks: Sequence[tuple[float, str]], length: float, across: bool) -> bool:
+        ends = sorted(
+            (middle - half, middle + half)
+            for place, text in ticks
+            for middle, half in [(self.share_of(place) * length, (wide(text) if across else SIZE) / 2)]
+        )
+        return all(after[0] - before[1] >= _GAP for before, after in itertools.pairwise(ends))
+
+    def room(self, length: float) -> float:
+        """Return the width of the tick labels of an upright axis that is ``length`` pixels long, in pixels."""
+        return max([wide(text) for _, text in self.ticks(length, across=False)], default=20) + 12
 
     def put(self, axes: Axes, side: Literal["x", "y"]) -> None:
         """Make this the horizontal or the upright axis."""
@@ -185,7 +246,8 @@ class Span:
             (axes.set_xscale if side == "x" else axes.set_yscale)("log")
         ends = (self.high, self.low) if self.nines else (self.low, self.high)
         (axes.set_xlim if side == "x" else axes.set_ylim)(*ends)
-        ticks = self.ticks()
+        box = axes.get_window_extent()
+        ticks = self.ticks(box.width if side == "x" else box.height, across=side == "x")
         axis.set_major_locator(FixedLocator([place for place, _ in ticks]))
         axis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
         axis.set_minor_locator(NullLocator())
@@ -198,15 +260,20 @@ def drawable(value: float) -> bool:
 
 def wide(text: str) -> float:
     """Return an upper bound of the width of a usual text in pixels."""
-    return 0.62 * SIZE * len(text)
+    return 0.64 * SIZE * len(text)
 
 
 def _tick(value: float) -> str:
-    text = f"{value:,.10g}"
-    return text if len(text) <= 9 else f"{value:.3g}"
+    text = units.stated(value)
+    if len(text) <= 7 and "e" not in text:
+        return text
+    digits, _, power = f"{value:.4e}".partition("e")
+    digits = digits.rstrip("0").rstrip(".")
+    ten = "10" + str(int(power)).translate(RAISED)
+    return {"1": ten, "-1": f"-{ten}"}.get(digits, f"{digits}×{ten}") if int(power) else digits
 
 
-def plot_area(left: float, right: float, inner: float, *, top: float = 30, below: float = 46) -> tuple[Figure, Axes]:
+def plot_area(left: float, right: float, inner: float, *, top: float = 30, below: float = 50) -> tuple[Figure, Axes]:
     """Return a figure whose plot area has exact margins in pixels (at 72 dots an inch a point is a pixel)."""
     from matplotlib.figure import Figure
 
@@ -221,12 +288,20 @@ def plot_area(left: float, right: float, inner: float, *, top: float = 30, below
 
 def titles(axes: Axes, across: str, up: str = "") -> None:
     """Name the axes: the horizontal one at its right end, the upright one above it, where it reads without turning."""
+    box = axes.get_window_extent()
+    right = min(max(box.x1, 2 + wide(across)), WIDTH - 2)
+    across = shortened(across, int((right - 2) / wide("x")))
     axes.annotate(
-        across, (1, 0), xycoords="axes fraction", xytext=(0, -36), textcoords="offset points", ha="right", color=MUTED
+        across, (right, box.y0 - 40), xycoords="figure pixels", annotation_clip=False, ha="right", color=MUTED
     )
     if up:
-        top = axes.get_window_extent().y1
-        axes.annotate(up, (2, top + 14), xycoords="figure pixels", annotation_clip=False, color=MUTED)
+        axes.annotate(
+            shortened(up, int((WIDTH - 4) / wide("x"))),
+            (2, box.y1 + 14),
+            xycoords="figure pixels",
+            annotation_clip=False,
+            color=MUTED,
+        )
 
 
 def word(axes: Axes, text: str, at: tuple[float, float], frame: Any, **looks: Any) -> None:
@@ -255,21 +330,24 @@ def label_points(
     for one, other in others:
         (left, low), (right, high) = _pixels(axes, one), _pixels(axes, other)
         taken.append((left - 2, low - 2, right + 2, high + 2))
+    written: list[_Box] = []
     for index, (x, y) in sorted(pixels.items(), key=lambda item: (item[1], item[0])):
         text = shortened(names[index], 28)
         best, best_cost = (0.0, 0.0, 0.0, 0.0), math.inf
-        for radius in (11, 16, 24, 34, 46, 60, 76, 94):
-            for turn in range(16):
-                angle = math.pi * turn / 8
-                # The label hangs on the side it lies on: right of the point it begins there, left of it it ends there.
-                left = x + radius * math.cos(angle) - wide(text) * (1 - math.cos(angle)) / 2
-                middle = y + radius * math.sin(angle)
-                spot = (left, middle - SIZE / 2 - 1, left + wide(text), middle + SIZE / 2 + 1)
-                cost = radius * 0.35 + sum(_overlap(spot, other) for other in taken)
-                cost += 50 * (max(0, box.x0 - spot[0]) + max(0, spot[2] - box.x1 - 12))
-                cost += 50 * (max(0, box.y0 - spot[1]) + max(0, spot[3] - box.y1))
-                if cost < best_cost - 1e-9:
-                    best, best_cost = spot, cost
+        for spot, far in itertools.chain(_around(x, y, wide(text)), _anywhere(x, y, wide(text), box)):
+            if math.isfinite(best_cost) and far >= _ANYWHERE:
+                break
+            if any(_overlap(spot, other) for other in written):
+                continue
+            cost = far * 0.35 + sum(_overlap(spot, other) for other in taken)
+            cost += 50 * (max(0, box.x0 - spot[0]) + max(0, spot[2] - box.x1 - 12))
+            cost += 50 * (max(0, box.y0 - spot[1]) + max(0, spot[3] - box.y1))
+            if cost < best_cost - 1e-9:
+                best, best_cost = spot, cost
+        if math.isinf(best_cost):
+            # No place is left: the table of the figures has the name.
+            continue
+        written.append((best[0] - 3, best[1] - 1, best[2] + 3, best[3] + 1))
         taken.append(best)
         near = (min(max(x, best[0]), best[2]), min(max(y, best[1]), best[3]))
         if math.dist(near, (x, y)) > 14:
@@ -287,6 +365,26 @@ def label_points(
             text, (side[1], middle), xycoords="figure pixels", ha=side[0], va="center", zorder=5,
             gid=f"series-{index}-label",
         )  # fmt: skip
+
+
+def _around(x: float, y: float, width: float) -> Iterator[tuple[_Box, float]]:
+    """Yield places of a name around a point, with their distance."""
+    for radius in (11, 16, 24, 34, 46, 60, 76, 94):
+        for turn in range(16):
+            angle = math.pi * turn / 8
+            # The label hangs on the side it lies on: right of the point it begins there, left of it it ends there.
+            left = x + radius * math.cos(angle) - width * (1 - math.cos(angle)) / 2
+            middle = y + radius * math.sin(angle)
+            yield (left, middle - SIZE / 2 - 1, left + width, middle + SIZE / 2 + 1), radius
+
+
+def _anywhere(x: float, y: float, width: float, box: Bbox) -> Iterator[tuple[_Box, float]]:
+    """Yield places of a name all over the plot area, for points whose surroundings are full."""
+    for row in range(int((box.y1 - box.y0) // 15)):
+        for column in range(int((box.x1 + 12 - box.x0 - width) // 12) + 1):
+            left, low = box.x0 + 12 * column, box.y0 + 15 * row + 1
+            far = math.dist((x, y), (left + width / 2, low + SIZE / 2))
+            yield (left, low, left + width, low + SIZE + 2), _ANYWHERE + far
 
 
 def label_ends(axes: Axes, names: Mapping[int, str], tips: Mapping[int, Spot]) -> None:
@@ -343,6 +441,7 @@ def steady() -> Iterator[None]:
                 "xtick.labelcolor": TEXT,
                 "ytick.labelcolor": TEXT,
                 "xtick.major.size": 3,
+                "xtick.major.pad": 8,
                 "ytick.major.size": 0,
                 "grid.color": _GRID,
                 "grid.linewidth": 0.8,
@@ -353,7 +452,7 @@ def steady() -> Iterator[None]:
         yield
 
 
-def finish(figure: Figure, prefix: str, title: str, told: str) -> str:
+def finish(figure: Figure, prefix: str, title: str, description: str) -> str:
     """Return the figure as an SVG element for a page; to be called under :func:`steady`.
 
     Parameters
@@ -361,7 +460,7 @@ def finish(figure: Figure, prefix: str, title: str, told: str) -> str:
     figure : Figure
     prefix : str
         Put before every id; unique in the page.
-    title, told : str
+    title, description : str
         The text alternative: a name, and what there is to see with the key figures.
     """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -385,13 +484,18 @@ def finish(figure: Figure, prefix: str, title: str, told: str) -> str:
     text = re.sub(r"(fill|stroke): (#f[de]00[0-9a-f]{2})", lambda match: f"{match[1]}: {_css(match[2])}", text)
     text = re.sub(r' (?:d|points|transform|x|y|width|height)="[^"]*"', _rounded, text)
     text = re.sub(r"\n\s*", "\n", text)
-    box = re.search(r'viewBox="[^"]*"', text)
+    box = re.search(r'viewBox="([^"]*)"', text)
     _, _, drawn = text[text.index("<svg") :].partition(">")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {box[0] if box else ""} role="img" class="chart" '
-        f'aria-labelledby="{prefix}-title {prefix}-desc">'
-        f'<title id="{prefix}-title">{escape(title)}</title>'
-        f'<desc id="{prefix}-desc">{escape(told)}</desc>{drawn.rstrip()}'
+    return element(
+        "svg",
+        element("title", escape(title), id=f"{prefix}-title"),
+        element("desc", escape(description), id=f"{prefix}-desc"),
+        drawn.rstrip().removesuffix("</svg>"),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=box[1] if box else None,
+        role="img",
+        class_="chart",
+        aria_labelledby=f"{prefix}-title {prefix}-desc",
     )
 
 
@@ -404,3 +508,32 @@ def _css(ink: str) -> str:
 
 def _rounded(match: re.Match[str]) -> str:
     return re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), match[0])
+
+
+def stacked(title: str, drawings: Sequence[str]) -> str:
+    """Return finished drawings below each other, as one SVG file.
+
+    Parameters
+    ----------
+    title : str
+    drawings : sequence of str
+        As :func:`finish` returns them.
+    """
+    parts, height = [], 0.0
+    for drawing in drawings:
+        box = re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawing)
+        tall = float(box[1]) if box else 0.0
+        parts.append(drawing.replace("<svg ", f'<svg y="{height:g}" width="{WIDTH}" height="{tall:g}" ', 1))
+        height += tall
+    style = "<style>text { font-family: system-ui, sans-serif; }</style>"
+    return element(
+        "svg",
+        element("title", escape(title)),
+        style,
+        element("rect", width="100%", height="100%", fill="#ffffff"),
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {height:g}",
+        width=WIDTH,
+        height=height,
+    )

@@ -6,44 +6,40 @@ The page computes nothing new: it shows records, their summaries and the finding
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wavetank import catalog, units
-from wavetank.claims import FAILS, HOLDS, IN_PART, NOT_RUN, UNDECIDED
-from wavetank.docstrings import plain
-from wavetank.records import canonical_at, json_number
-from wavetank.report.scale import labels, scale_for, stated
+from wavetank import html_page, units
+from wavetank.ledger import catalog, verdicts
+from wavetank.ledger.facts import Parameter, cited, parameters_of, setup_of
+from wavetank.report.scale import labels, scale_for, spread
 from wavetank.report.tables import GLYPHS, main_table
+from wavetank.study.records import canonical_at, json_number
 
 if TYPE_CHECKING:
     import jinja2
 
-    from wavetank.claims import Finding
-    from wavetank.comparison import Comparison
-    from wavetank.study import Study
-    from wavetank.summary import Row
+    from wavetank.ledger.claims import Finding
+    from wavetank.report.charts import Drawing
+    from wavetank.run.comparison import Comparison
+    from wavetank.study.summary import Row
 
 # Bytes of embedded figures beyond which the page leaves out what only the run's Parquet file then has.
 MOST_NUMBERS = 400_000
 _BADGES = {
-    HOLDS: ("holds", "✓"),
-    IN_PART: ("part", "◐"),
-    FAILS: ("fails", "✗"),
-    UNDECIDED: ("open", "?"),
-    NOT_RUN: ("open", "–"),
-}
-_RUNS = {
-    "executed": "the system's own code does the work, on a real machine",
-    "simulated": "the system's own code decides, while time passes in an event simulator",
-    "modelled": "its costs come out of a formula",
-    "live": "the same object can be put in front of real processes with wavetank launch",
+    verdicts.REACHED: ("holds", "✓"),
+    verdicts.EXCEEDS: ("holds", "↑"),
+    verdicts.CONSISTENT: ("holds", "≈"),
+    verdicts.SHORT: ("part", "◐"),
+    verdicts.ANOTHER: ("part", "≠"),
+    verdicts.CONTRADICTED: ("fails", "✗"),
+    verdicts.UNDECIDED: ("open", "?"),
+    verdicts.NOT_RUN: ("open", "–"),
 }
 _KINDS = {
     "measured": "taken from a real run on the machine named below",
@@ -60,58 +56,56 @@ def render(comparison: Comparison) -> str:
     ----------
     comparison : Comparison
     """
-    from wavetank.report.charts import draw
+    from wavetank.report.charts import draw, draw_forest
 
     study = comparison.study
     table = main_table(comparison)
     systems = comparison.plan.systems
     here = Path(__file__).parent
-    return _template().render(
-        css=_inline(here / "page.css"),
+    entries = [_system(name, comparison) for name in systems]
+    question = catalog.study(comparison.plan.study).asks
+    charts = [draw(comparison, chart, f"chart-{number}") for number, chart in enumerate(study.charts, 1)]
+    forest = draw_forest(comparison, "forest")
+    shown = dict(zip(_slugs([chart.title for chart in charts]), charts, strict=True))
+    shown = {slug: chart for slug, chart in shown.items() if chart.panels}
+    drawn = {**({"forest": forest} if forest is not None else {}), **shown}
+    body = _template().render(
         js=_inline(here / "page.js"),
-        question=question_of(study),
+        question=question,
         study=comparison.plan.study,
-        background=_background(study),
+        background=list(filter(None, setup_of(type(study)).split("\n\n"))),
         about=comparison.about,
         systems=systems,
-        claims=[_claim(finding, comparison) for finding in comparison.findings],
+        claims=[_claim(finding, comparison) for finding in comparison.findings if finding.verdict != verdicts.NOT_RUN],
+        other_claims=[
+            _claim(finding, comparison) for finding in comparison.findings if finding.verdict == verdicts.NOT_RUN
+        ],
         tuned=[name for name in systems if comparison.plan.parameters.get(name)],
-        leading=table.leading(),
+        answer=comparison.answer,
+        spread=spread([cell.row for line in table.lines for cell in line.cells if cell.row is not None]),
         kinds={kind: _KINDS.get(kind, "") for kind in dict.fromkeys(row.kind for row in comparison.rows)},
         table=table,
         table_html=table.as_html(styled=False),
         legend=table.legend(GLYPHS, "×"),
-        charts=[draw(comparison, chart, f"chart-{number}") for number, chart in enumerate(study.charts, 1)],
+        forest=forest,
+        launch=_launch(comparison),
+        charts=shown,
+        undrawn=[chart for chart in charts if not chart.panels],
         settings=_settings(comparison),
-        entries=[_system(name, comparison) for name in systems],
-        runs={word: says for word, says in _RUNS.items() if any(word in catalog.system(name).runs for name in systems)},
+        entries=entries,
+        runs={word: says for word, says in catalog.RUNS.items() if any(word in each["runs"] for each in entries)},
         metrics=_metrics(comparison),
         notes=comparison.notes,
         failures=comparison.failures,
         provenance=_provenance(comparison),
-        numbers=_numbers(comparison),
+        numbers=_numbers(comparison, drawn),
     )
-
-
-def question_of(study: Study) -> str:
-    """Return a study's question: the first line of its docstring, or its name."""
-    return _docstring(study)[0] or study.name
-
-
-def _background(study: Study) -> list[str]:
-    return _docstring(study)[1]
-
-
-def _docstring(study: Study) -> tuple[str, list[str]]:
-    kind = type(study)
-    # A dataclass without a docstring gets its signature for one.
-    if not kind.__doc__ or kind.__doc__.startswith(f"{kind.__name__}("):
-        return "", []
-    first, _, rest = plain(inspect.cleandoc(kind.__doc__)).partition("\n")
-    # What follows a section heading of numpydoc describes fields, which the page lists by itself.
-    before = rest.split("\n---", 1)
-    prose = before[0].rpartition("\n\n")[0] if len(before) > 1 else before[0]
-    return first.strip(), [" ".join(part.split()) for part in prose.split("\n\n") if part.strip()]
+    return html_page.page(
+        f"{comparison.plan.study}: {question}",
+        body,
+        style=_inline(here / "page.css"),
+        made_by=f"wavetank {comparison.about.get('versions', {}).get('wavetank', '')}".rstrip(),
+    )
 
 
 @cache
@@ -128,22 +122,39 @@ def _inline(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
+def _slugs(titles: Sequence[str]) -> list[str]:
+    """Return an id for every title, for links that stay when charts are added; equal ones are numbered."""
+    found: list[str] = []
+    for title in titles:
+        slug = f"chart-{'-'.join(re.findall('[a-z0-9]+', title.lower()))[:60].strip('-')}".rstrip("-")
+        number = sum(re.sub(r"--[0-9]+$", "", other) == slug for other in found)
+        found.append(f"{slug}--{number + 1}" if number else slug)
+    return found
+
+
+def _launch(comparison: Comparison) -> str:
+    """Return the command that puts the best system to real work; empty without one."""
+    best = comparison.answer.best if comparison.answer is not None else ""
+    return catalog.system(best).launch if best else ""
+
+
 def _claim(finding: Finding, comparison: Comparison) -> dict[str, Any]:
     claim = finding.claim
     style, glyph = _BADGES[finding.verdict]
     metric = next((metric for metric in comparison.study.metrics if metric.name == claim.metric), None)
     unit = metric.unit if metric is not None else ""
-    if claim.versus is not None:
-        unit, times, of = "", "×", f" of {claim.versus}"
+    found = finding.found
+    if finding.versus is not None:
+        unit, times, of = "", "×", f" of {finding.versus}"
     else:
         times, of = "", ""
-    scale = scale_for(unit, [finding.measured, claim.paper or math.nan])
+    scale = scale_for(unit, [found.centre, claim.paper or math.nan])
 
     def figure(value: float, write: Callable[[float], str] = units.show) -> str:
         return f"{times}{write(scale.of(value))} {scale.unit}".rstrip()
 
     bars = [
-        f"{word} {figure(bar, stated)}"
+        f"{word} {figure(bar, units.stated)}"
         for word, bar in (("at least", claim.at_least), ("at most", claim.at_most))
         if bar is not None
     ]
@@ -156,80 +167,47 @@ def _claim(finding: Finding, comparison: Comparison) -> dict[str, Any]:
         "metric": claim.metric,
         "at": ", ".join(f"{name} = {value}" for name, value in claim.at.items()),
         "better": claim.better,
-        "ours": "" if math.isnan(finding.measured) else figure(finding.measured) + of,
-        "interval": "" if not finding.low < finding.high else f"{figure(finding.low)} to {figure(finding.high)}",
-        "paper": "" if claim.paper is None else figure(claim.paper, stated) + of,
+        "ours": "" if math.isnan(found.centre) else figure(found.centre) + of,
+        "interval": found.within(figure),
+        "paper": "" if claim.paper is None else figure(claim.paper, units.stated) + of,
         "bar": " and ".join(bars),
         "note": claim.note,
     }
 
 
 def _settings(comparison: Comparison) -> list[dict[str, Any]]:
-    found = []
-    for item in dataclasses.fields(comparison.study):
-        value = comparison.plan.settings.get(item.name, getattr(comparison.study, item.name))
-        default = item.default
-        if default is dataclasses.MISSING and item.default_factory is not dataclasses.MISSING:
-            default = item.default_factory()
-        found.append(_parameter(item.name, value, default, item.metadata))
-    return found
+    return [
+        _parameter(item, comparison.plan.settings.get(item.name, item.default))
+        for item in parameters_of(type(comparison.study))
+    ]
 
 
-def _parameter(name: str, value: Any, default: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    known = default is not dataclasses.MISSING
+def _parameter(item: Parameter, value: Any) -> dict[str, Any]:
     return {
-        "name": name,
-        "value": _word(value),
-        "unit": metadata.get("unit", ""),
-        "default": _word(default) if known else "",
-        "changed": known and _word(value) != _word(default),
-        "says": metadata.get("says", ""),
+        "name": item.name,
+        "value": units.typed(value, ", "),
+        "unit": item.unit,
+        "default": "" if item.required else units.typed(item.default, ", "),
+        "changed": not item.required and units.typed(value) != units.typed(item.default),
+        "says": item.says,
     }
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_word, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.10g}"
-    return "none" if value is None else str(value)
 
 
 def _system(name: str, comparison: Comparison) -> dict[str, Any]:
     entry = catalog.system(name)
-    built, usual = entry.build(**comparison.plan.parameters.get(name, {})), entry.build()
-    fields = [item for item in dataclasses.fields(built) if item.init] if dataclasses.is_dataclass(built) else []
+    built = entry.build(**comparison.plan.parameters.get(name, {}))
+    text, address = cited(entry.source)
     return {
         "name": name,
         "baseline": name == comparison.study.baseline,
         "role": entry.role,
         "does": entry.does,
-        "source": _source(entry.source),
+        "source": {"text": text, "address": address},
         "runs": entry.runs,
         "differs": entry.differs,
         "parameters": [
-            _parameter(item.name, getattr(built, item.name), getattr(usual, item.name), item.metadata)
-            for item in fields
+            _parameter(item, getattr(built, item.name)) for item in parameters_of(type(built), entry.parameters)
         ],
-    }
-
-
-def _source(source: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of a source and the address to read it at, empty when it has none that is safe to link."""
-    address = str(source.get("url", ""))
-    if "arxiv" in source:
-        address = f"https://arxiv.org/abs/{source['arxiv']}"
-    elif "doi" in source:
-        address = f"https://doi.org/{source['doi']}"
-    shown = [source.get("authors", ""), source.get("title", ""), source.get("venue", ""), source.get("year", "")]
-    if "arxiv" in source:
-        shown.append(f"arXiv {source['arxiv']}")
-    words = [_word(part) for part in shown if part]
-    return {
-        "text": ", ".join(words) or address,
-        "address": address if address.startswith(("https://", "http://")) else "",
     }
 
 
@@ -255,7 +233,7 @@ def _provenance(comparison: Comparison) -> list[tuple[str, str, bool]]:
     about = comparison.about
     machine = about.get("machine", {})
     memory = machine.get("memory_bytes")
-    told = [
+    description = [
         str(machine.get("processor") or ""),
         f"{machine['cores']} cores" if machine.get("cores") else "",
         f"{units.show(memory, 'bytes')} of memory" if memory else "",
@@ -265,7 +243,7 @@ def _provenance(comparison: Comparison) -> list[tuple[str, str, bool]]:
     rows: list[tuple[str, Any, bool]] = [
         ("Started", about.get("started"), False),
         *((name, units.show(float(about[key]), "s"), False) for key, name in walls if key in about),
-        ("Machine", ", ".join(filter(None, told)), False),
+        ("Machine", ", ".join(filter(None, description)), False),
         (
             "Ran",
             {"local": "on this machine's cores", "here": "in one process"}.get(about.get("on", ""), about.get("on")),
@@ -279,57 +257,82 @@ def _provenance(comparison: Comparison) -> list[tuple[str, str, bool]]:
     return [(name, str(text), code) for name, text, code in rows if text]
 
 
-def _numbers(comparison: Comparison) -> str:
-    """Return the figures as JSON that can stand in a script element."""
-    everything = _embedded(comparison, comparison.rows, values=True)
+def _numbers(comparison: Comparison, charts: Mapping[str, Drawing]) -> str:
+    """Return the figures as JSON that can stand in a script element.
+
+    Rows along time are there as they are drawn, not one by one; values by seed are those of the table. What does not
+    fit then is left out, the longest curves first.
+    """
+    along_time = {chart.by or "time_s" for chart in comparison.study.charts if chart.kind == "timeline"}
+    rows = [row for row in comparison.rows if not along_time & set(row.at)]
+    everything = _embedded(comparison, charts, rows)
     if len(everything) <= MOST_NUMBERS:
         return everything
     kinds: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
-    for row in comparison.rows:
+    for row in rows:
         kinds.setdefault((row.metric, tuple(sorted(row.at))), []).append(row)
     kept: set[tuple[str, tuple[str, ...]]] = set()
-    summaries = _embedded(comparison, [], values=False)
-    # Long curves are what does not fit; the short tables come first.
+    best = _embedded(comparison, charts, [])
     for kind in sorted(kinds, key=lambda kind: len(kinds[kind])):
-        rows = [row for row in comparison.rows if (row.metric, tuple(sorted(row.at))) in kept | {kind}]
-        text = _embedded(comparison, rows, values=False)
+        chosen = [row for row in rows if (row.metric, tuple(sorted(row.at))) in kept | {kind}]
+        text = _embedded(comparison, charts, chosen)
         if len(text) <= MOST_NUMBERS:
             kept.add(kind)
-            summaries = text
-    return summaries
+            best = text
+    return best
 
 
-def _embedded(comparison: Comparison, rows: Sequence[Row], *, values: bool) -> str:
-    columns = ["system", "metric", "unit", "kind", "at", "seeds", "median", "low", "high", "least", "most"]
-    by_place: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
-    if values:
-        for record in comparison.records:
+def _embedded(comparison: Comparison, charts: Mapping[str, Drawing], rows: Sequence[Row]) -> str:
+    study = comparison.study
+    in_table = {metric.name for metric in study.metrics if metric.table}
+    seeds = {seed: number for number, seed in enumerate(sorted({record.seed for record in comparison.records}))}
+    by_place: dict[tuple[str, str, str], list[float | None]] = {}
+    for record in comparison.records:
+        if record.metric in in_table and set(record.at) <= {study.cases_by}:
             place = (record.system, record.metric, canonical_at(record.at))
-            by_place.setdefault(place, []).append((record.seed, record.value))
-    table = []
+            by_place.setdefault(place, [None] * len(seeds))[seeds[record.seed]] = record.value
+    metrics = list(dict.fromkeys((row.metric, row.unit, row.kind) for row in rows))
+    places = {canonical_at(row.at): row.at for row in rows}
+    system_numbers = {name: number for number, name in enumerate(comparison.plan.systems)}
+    metric_numbers = {metric: number for number, metric in enumerate(metrics)}
+    place_numbers = {place: number for number, place in enumerate(places)}
+    table: list[list[Any]] = []
     for row in rows:
-        cells = [row.system, row.metric, row.unit, row.kind, _plain(row.at), row.seeds]
-        cells += [json_number(value) for value in (row.median, row.low, row.high, row.least, row.most)]
-        if values:
-            found = by_place[row.system, row.metric, canonical_at(row.at)]
-            cells.append([[seed, json_number(value)] for seed, value in found])
+        at = canonical_at(row.at)
+        cells: list[Any] = [
+            system_numbers.get(row.system, row.system),
+            metric_numbers[row.metric, row.unit, row.kind],
+            place_numbers[at],
+            row.seeds,
+            *map(_brief, (row.median, row.low, row.high, row.least, row.most)),
+        ]
+        if values := by_place.get((row.system, row.metric, at)):
+            cells.append([None if value is None else _brief(value) for value in values])
         table.append(cells)
     whole = {
         "study": comparison.plan.study,
         "settings": _plain(comparison.plan.settings),
         "systems": comparison.plan.systems,
         "parameters": _plain(comparison.plan.parameters),
-        "seeds": comparison.plan.seeds,
-        "columns": columns + (["values by seed"] if values else []),
+        "seeds": list(seeds),
+        "metrics": metrics,
+        "places": [_plain(at) for at in places.values()],
+        "columns": ["system", "metric", "at", "seeds", "median", "low", "high", "least", "most", "values by seed"],
         "rows": table,
         "rows_left_out": len(comparison.rows) - len(rows),
         "claims": [finding.as_row() for finding in comparison.findings],
+        "charts": {slug: chart.marks() for slug, chart in charts.items()},
     }
     text = json.dumps(whole, separators=(",", ":"), default=str, allow_nan=False)
     # Neither a closing tag nor a comment may appear inside a script element; JSON may write any sign as an escape.
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text
+
+
+def _brief(value: float) -> float | str | None:
+    """Return a figure with nine digits: more are noise, and half of the page."""
+    return json_number(float(f"{value:.9g}"))
 
 
 def _plain(value: Any) -> Any:

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wavetank import units
+from wavetank.study.effects import LEAST_FOR_INTERVAL
 
 if TYPE_CHECKING:
-    from wavetank.study import Metric
-    from wavetank.summary import Row
+    from wavetank.study.study import Metric
+    from wavetank.study.summary import Row
 
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LARGE = 1e7  # from which on figures without a prefix are shown in powers of a thousand
 _PREFIXED = {"s": ("s", "ms", "us", "ns"), "bytes": ("TB", "GB", "MB", "kB", "bytes")}
 # Endings of names that state a unit, the longest first.
 _ENDINGS = (
@@ -42,14 +45,17 @@ class Scale:
         The unit of the records.
     unit : str
         The unit shown.
+    factor : float
+        The power of ten that the unit shown begins with, where it has no prefix of its own.
     """
 
     base: str
     unit: str
+    factor: float = 1.0
 
     def of(self, value: float) -> float:
         """Return a recorded value in the unit shown."""
-        return units.convert(value, self.base, self.unit)
+        return value / self.factor if self.factor != 1 else units.convert(value, self.base, self.unit)
 
     def text(self, value: float) -> str:
         """Write a recorded value in the unit shown, without naming the unit."""
@@ -62,6 +68,23 @@ class Scale:
         return f"{self.text(row.low)}{' to ' if row.low < 0 else dash}{self.text(row.high)}"
 
 
+def spread(rows: Iterable[Row]) -> str:
+    """Return what the intervals of rows are; empty where none has one.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+    """
+    counts = [row.seeds for row in rows if row.seeds > 1]
+    if not counts:
+        return ""
+    if min(counts) >= LEAST_FOR_INTERVAL:
+        return "95 % intervals"
+    if max(counts) < LEAST_FOR_INTERVAL:
+        return "least to most"
+    return f"95 % intervals, or least to most of fewer than {LEAST_FOR_INTERVAL}"
+
+
 def scale_for(unit: str, values: Iterable[float]) -> Scale:
     """Choose the prefix that suits the middle one of ``values``.
 
@@ -71,9 +94,14 @@ def scale_for(unit: str, values: Iterable[float]) -> Scale:
     'ms'
     """
     sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
-    if unit not in _PREFIXED or not sizes:
+    if not sizes:
         return Scale(unit, unit)
     middle = statistics.median(sizes)
+    if unit not in _PREFIXED:
+        if not _LARGE <= middle < 1e100:
+            return Scale(unit, unit)
+        power = int(math.log10(middle)) // 3 * 3
+        return Scale(unit, f"×10{str(power).translate(RAISED)} {unit}".rstrip(), 10.0**power)
     fitting = (name for name in _PREFIXED[unit] if units.convert(middle, unit, name) >= 0.9995)
     return Scale(unit, next(fitting, _PREFIXED[unit][-1]))
 
@@ -92,6 +120,11 @@ def label(name: str, unit: str) -> str:
                 name = name.removesuffix(ending)
                 break
     return name.replace("_", " ").strip()
+
+
+def is_share(metric: Metric) -> bool:
+    """Return whether a metric is a share of a whole by its name, so that no value can be above 1."""
+    return not metric.unit and "share" in metric.name.split("_")
 
 
 def labels(metrics: Sequence[Metric]) -> dict[str, str]:
@@ -113,17 +146,6 @@ def coordinate(name: str) -> tuple[str, str]:
         if name.endswith(ending) and name != ending:
             return name.removesuffix(ending).replace("_", " "), unit
     return name.replace("_", " "), ""
-
-
-def stated(value: float) -> str:
-    """Write a figure of a source as it stands there: no digits are added.
-
-    Examples
-    --------
-    >>> stated(0.62), stated(1_350_000.0)
-    ('0.62', '1,350,000')
-    """
-    return f"{value:,.10g}"
 
 
 def listed(words: Sequence[str]) -> str:

@@ -13,28 +13,31 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from wavetank import units
-from wavetank.records import Record, canonical_at
-from wavetank.report.scale import Scale, labels, listed, scale_for, shortened, stated
-from wavetank.study import TimingStudy
-from wavetank.summary import Row, leaders, paired_ratio
+from wavetank.report.scale import Scale, labels, listed, scale_for, shortened
+from wavetank.study.answer import SHARED, SOLE, standings
+from wavetank.study.records import canonical_at
+from wavetank.study.summary import Row
+from wavetank.study.timing import TimingStudy
+from wavetank.svg import escape
 
 if TYPE_CHECKING:
     import rich.table
 
-    from wavetank.claims import Finding
-    from wavetank.comparison import Comparison
-    from wavetank.study import Metric
+    from wavetank.ledger.claims import Finding
+    from wavetank.run.comparison import Comparison
+    from wavetank.study.study import Metric
 
 ROOMY = 5  # up to this many columns interval and ratio of a cell stand side by side
-SOLE, SHARED = "sole", "shared"
 _MARKS = {SOLE: "*", SHARED: "~", "": ""}
 GLYPHS = {SOLE: "★", SHARED: "≈", "": ""}
 _ARROWS = {"lower": "↓ lower is better", "higher": "↑ higher is better", "": ""}
-_SAYS = {SOLE: "leads: its interval lies clear of all others", SHARED: "among the best: intervals overlap"}
+_SAYS = {
+    SOLE: "leads: better than every other system, pair by pair",
+    SHARED: "among the best: nobody is shown to be better, and others are worse",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +77,9 @@ class Cell:
     lead : str
         ``"sole"``, ``"shared"`` or empty.
     ratio : float
-        Median of the ratio to the baseline over paired seeds; NaN where there is none.
-    ratio_low, ratio_high : float
-        Its interval.
+        Mean ratio to the baseline over paired replicates; NaN where there is none.
+    ratio_within : str
+        How far it is known, in words.
     papers : tuple of Finding
         Claims in which a source gives a figure of its own for this cell.
     """
@@ -84,8 +87,7 @@ class Cell:
     row: Row | None = None
     lead: str = ""
     ratio: float = math.nan
-    ratio_low: float = math.nan
-    ratio_high: float = math.nan
+    ratio_within: str = ""
     papers: tuple[Finding, ...] = ()
 
 
@@ -121,7 +123,7 @@ class Table:
     cases_by : str
         The coordinate behind the cases; empty when there is one case.
     sample : str
-        How many seeds (rounds, in a timing study) the run had, in words.
+        How many seeds (processes, in a timing study) the run had, in words.
     columns : tuple of Column
     lines : tuple of Line
     """
@@ -147,39 +149,6 @@ class Table:
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of figures in the table, in order of first appearance."""
         return tuple(dict.fromkeys(kind for column in self.columns for kind in column.kinds))
-
-    def leading(self) -> str:
-        """Return in a sentence or two who leads on which metric, or that nobody does."""
-        rated = [index for index, column in enumerate(self.columns) if column.metric.better]
-        if not rated or len({line.system for line in self.lines}) < 2:
-            return "There is nothing to lead on: one system, or no metric that has a better side."
-        enough = any(cell.row and cell.row.seeds > 1 for line in self.lines for cell in line.cells)
-        if not enough:
-            return "One seed gives no interval, so nobody is said to lead."
-        won: dict[tuple[str, int], list[str]] = defaultdict(list)
-        for line in self.lines:
-            for index in rated:
-                if line.cells[index].lead == SOLE:
-                    won[line.system, index].append(line.case)
-        grouped: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
-        for (system, index), cases in won.items():
-            grouped[system][tuple(cases)].append(self.columns[index].label)
-        sentences = []
-        for system, by_cases in sorted(grouped.items(), key=lambda item: -sum(map(len, item[1].values()))):
-            parts = [
-                listed(names) + (f" ({', '.join(case for case in cases if case)})" if any(cases) else "")
-                for cases, names in by_cases.items()
-            ]
-            sentences.append(f"{system} leads on {'; '.join(parts)}.")
-        contests = len(rated) * len({line.case for line in self.lines})
-        open_ones = contests - sum(len(cases) for cases in won.values())
-        if not sentences:
-            return "Nobody leads: on no metric does one system's interval lie clear of all others."
-        if open_ones:
-            what = "metric" if len({line.case for line in self.lines}) == 1 else "pair of metric and case"
-            many = f"{open_ones} other {what.replace('pair', 'pairs')}{'' if 'pair' in what else 's'}"
-            sentences.append(f"On {many if open_ones > 1 else f'one other {what}'} nobody is clear of all others.")
-        return " ".join(sentences)
 
     def paper_lines(self) -> list[str]:
         """Return one line for every figure that a source gives, with ours beside it."""
@@ -324,7 +293,7 @@ class Table:
             f"<style>{_NOTEBOOK_STYLE}</style>" if styled else "",
             f'<table class="figures{" roomy" if len(self.columns) <= ROOMY else ""}">',
         ]
-        out.append(f"<caption>{escape(self._title())}</caption>" if styled else "")
+        out.append(("<caption>" if styled else '<caption class="unseen">') + f"{escape(self._title())}</caption>")
         out.append('<thead><tr><th scope="col" data-name="system"><span class="label">system</span></th>')
         for column in self.columns:
             data = {
@@ -370,8 +339,7 @@ class Table:
             parts = [f'<span class="median">{median}{mark}</span>']
             parts += [f'<span class="interval">{interval}</span>'] if interval else []
             if ratio:
-                span = f"{units.show(cell.ratio_low)}–{units.show(cell.ratio_high)}"
-                parts.append(f'<span class="ratio" title="interval of the ratio: {span}">{ratio}</span>')
+                parts.append(f'<span class="ratio" title="the ratio: {escape(cell.ratio_within)}">{ratio}</span>')
             parts += [f'<span class="paper">{escape(text)}</span>' for text in self._papers(cell, column, "×")]
             if row is not None and row.seeds < self._most_seeds(column):
                 parts.append(f'<span class="few">n = {row.seeds}</span>')
@@ -433,10 +401,11 @@ def main_table(comparison: Comparison) -> Table:
     shown = [metric for metric in study.metrics if metric.table]
     places = _places(rows, {metric.name for metric in shown}, cases_by)
     index = {(row.system, row.metric, canonical_at(row.at)): row for row in rows}
-    grouped: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in comparison.records:
-        grouped[record.metric, canonical_at(record.at)].append(record)
     systems = comparison.plan.systems
+    figures, exact = comparison.figures, study.default_seeds == 1
+    # A reader of the table looks at all of these at once.
+    judged = sum(1 for metric in shown if metric.better and metric.name in {row.metric for row in rows})
+    looked_at = max(1, judged * len(places))
     named = labels(study.metrics)
 
     columns: list[Column] = []
@@ -450,16 +419,16 @@ def main_table(comparison: Comparison) -> Table:
         for case, at in places:
             coordinates = json.loads(at)
             # Figures of different kinds are not comparable: neither leader nor ratio is shown.
-            best = leaders(of_metric[case], metric, coordinates) if len(kinds) == 1 else ()
-            rivals = sum(1 for row in of_metric[case] if row.seeds)
+            leads = {}
+            if len(kinds) == 1 and metric.better:
+                leads = standings(figures, metric, coordinates, comparison.who, columns=looked_at, exact=exact)
             for system in systems:
                 row = index.get((system, metric.name, at))
-                lead = "" if system not in best or len(best) == rivals else SOLE if len(best) == 1 else SHARED
-                ratio = (math.nan, math.nan, math.nan)
+                ratio, within = math.nan, ""
                 base = index.get((study.baseline, metric.name, at))
                 if len(kinds) == 1 and system != study.baseline and base is not None and not _is_unity(base):
-                    records = grouped[metric.name, at]
-                    ratio = paired_ratio(records, metric.name, system, study.baseline, coordinates)[:3]
+                    found = figures.compare(system, study.baseline, metric, coordinates, exact=exact)
+                    ratio, within = found.centre, found.within(units.show)
                 papers = tuple(
                     finding
                     for finding in comparison.findings
@@ -468,7 +437,7 @@ def main_table(comparison: Comparison) -> Table:
                     and canonical_at(finding.claim.at) == at
                 )
                 cells[system, case, len(columns)] = Cell(
-                    row=row, lead=lead, ratio=ratio[0], ratio_low=ratio[1], ratio_high=ratio[2], papers=papers
+                    row=row, lead=leads.get(system, ""), ratio=ratio, ratio_within=within, papers=papers
                 )
         columns.append(
             Column(
@@ -517,13 +486,14 @@ def paper_text(finding: Finding, scale: Scale, baseline: str, *, ours: bool = Fa
     claim = finding.claim
     if claim.paper is None:
         return ""
-    if claim.versus is None:
-        text = f"paper {stated(scale.of(claim.paper))} {scale.unit}".rstrip()
-        measured = f"{scale.text(finding.measured)} {scale.unit}".rstrip()
+    if finding.versus is None:
+        text = f"paper {units.stated(scale.of(claim.paper))} {scale.unit}".rstrip()
+        measured = f"{scale.text(finding.found.centre)} {scale.unit}".rstrip()
     else:
-        text = f"paper {times}{stated(claim.paper)}" + ("" if claim.versus == baseline else f" of {claim.versus}")
-        measured = f"{times}{units.show(finding.measured)}"
-    if ours or (claim.versus not in (None, baseline)):
+        of = "" if finding.versus == baseline else f" of {finding.versus}"
+        text = f"paper {times}{units.stated(claim.paper)}{of}"
+        measured = f"{times}{units.show(finding.found.centre)}"
+    if ours or (finding.versus not in (None, baseline)):
         text += f", ours {measured}"
     return text
 
@@ -537,17 +507,19 @@ def _places(rows: Sequence[Row], metrics: set[str], cases_by: str) -> list[tuple
             whole = True
         elif row.metric in metrics and cases_by and set(row.at) == {cases_by}:
             value = row.at[cases_by]
-            found[f"{value:.10g}" if isinstance(value, float) else str(value)] = canonical_at(row.at)
+            found[units.stated(value) if isinstance(value, float) else str(value)] = canonical_at(row.at)
     if whole or not found:
         found[""] = canonical_at({})
     return list(found.items())
 
 
 def _sample(comparison: Comparison) -> str:
-    seeds, word = len(comparison.plan.seeds), "seed"
-    if isinstance(comparison.study, TimingStudy):
-        seeds, word = seeds * comparison.study.rounds, "round"
-    return f"{seeds} {word}{'' if seeds == 1 else 's'}"
+    seeds = len(comparison.plan.seeds)
+    if not isinstance(comparison.study, TimingStudy):
+        return f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
+    rounds = comparison.study.rounds
+    each = f"{rounds} {'round' if rounds == 1 else 'rounds'}"
+    return f"{seeds} {'process' if seeds == 1 else 'processes'} of {each}"
 
 
 def _notes(comparison: Comparison, systems: Sequence[str]) -> dict[str, str]:

@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING
 from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from wavetank.serving.cluster import Cluster
-    from wavetank.serving.simulator import ServingRun, simulate
+    from wavetank.serving.simulator.cluster import Cluster
+    from wavetank.serving.simulator.simulate import ServingRun, simulate
     from wavetank.workloads.requests import RequestTrace
 
-__all__ = ["Cluster", "RequestTrace", "ServingRun", "simulate"]
-
-_HOMES = {
-    "Cluster": "cluster",
-    "RequestTrace": "wavetank.workloads.requests",
-    "ServingRun": "simulator",
-    "simulate": "simulator",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

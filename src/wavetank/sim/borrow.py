@@ -1,8 +1,8 @@
 """Arrays without reference counts for compiled inner loops.
 
 numba counts references to every array that a compiled function takes out of a tuple, with atomic instructions; in a
-loop of short calls that is half of the time.  A borrowed array has no counter: whoever borrows guarantees that the
-owner lives longer than the borrowed array, which holds for the arguments of a call.
+loop of short calls that is half of the time.  A borrowed array has no counter: the borrower guarantees that the
+owner outlives the borrowed array, which holds for the arguments of a call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from numba.extending import intrinsic
 
 @intrinsic
 def borrowed(typing_context: Any, array: types.Array) -> Any:
-    """Return the same array, memory shared, not counted as a reference to it."""
+    """Return the same array, memory shared, not counted as a reference to it.
+
+    Parameters
+    ----------
+    typing_context : numba typing context
+        Given by the compiler.
+    array : numba array type
+        Any number type, rank and layout.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         struct = context.make_array(signature.args[0])(context, builder, value=arguments[0])

@@ -43,5 +43,13 @@ def next_uniform(stream: NDArray[np.float64]) -> float:
 
 @compiled(int64(float64[::1], int64))
 def next_below(stream: NDArray[np.float64], bound: int) -> int:
-    """Draw a whole number from 0 to ``bound - 1``."""
+    """Draw a whole number from 0 to ``bound - 1``.
+
+    Parameters
+    ----------
+    stream : float64 array (>= 2,)
+        Key and counter, as in :func:`next_uniform`.
+    bound : int
+        From 1 to 2**53.
+    """
     return np.int64(next_uniform(stream) * bound)

@@ -3,7 +3,7 @@
 A workload is an immutable struct of numpy arrays with units in the field names, so that a compiled simulator takes the
 raw arrays and every system of a study sees the same requests::
 
-    from wavetank.workloads import generate_requests, read_trace
+    from wavetank.workloads import generate_requests, read_trace, read_trace_and_facts
     real = read_trace("azure-conv-2023").at_rate(20.0)
     made = generate_requests(n_requests=10_000, rate_per_s=20.0, arrivals="bursty", lengths="conv", seed=1)
 
@@ -28,37 +28,8 @@ if TYPE_CHECKING:
         fit_lengths,
         generate_requests,
     )
-    from wavetank.workloads.load import TRACES, read_trace
+    from wavetank.workloads.load import TRACES, read_trace, read_trace_and_facts
     from wavetank.workloads.requests import RequestTrace
+    from wavetank.workloads.trace_facts import TraceFacts
 
-__all__ = [
-    "TRACES",
-    "Bursty",
-    "Diurnal",
-    "FixedLengths",
-    "LogNormalLengths",
-    "Poisson",
-    "QuantileLengths",
-    "RequestTrace",
-    "SharedPrefix",
-    "fit_lengths",
-    "generate_requests",
-    "read_trace",
-]
-
-_HOMES = {
-    "Bursty": "generate",
-    "Diurnal": "generate",
-    "FixedLengths": "generate",
-    "LogNormalLengths": "generate",
-    "Poisson": "generate",
-    "QuantileLengths": "generate",
-    "SharedPrefix": "generate",
-    "fit_lengths": "generate",
-    "generate_requests": "generate",
-    "TRACES": "load",
-    "read_trace": "load",
-    "RequestTrace": "requests",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

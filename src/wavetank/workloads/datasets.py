@@ -355,7 +355,7 @@ def _download(address: str, dataset: DataSet) -> bytes:
         ) from error
     if len(content) > _LARGEST_DOWNLOAD_BYTES:
         raise DataUnavailableError(
-            "What the address holds is larger than any file of the data sets; it was not kept.",
+            "The file at this address is larger than any file of the data sets; it was not kept.",
             allowed=f"up to {_LARGEST_DOWNLOAD_BYTES} bytes",
             where=address,
         )

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wavetank.errors import BadValueError, unknown_name
-from wavetank.rng import stream
+from wavetank.sim.rng import stream
 from wavetank.workloads.requests import FloatArray, IntArray, RequestTrace
 
 
@@ -440,7 +440,7 @@ def _renewal(
 
 
 def _coupled_normals(n: int, rank_correlation: float, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    # One row a request: a longer draw begins with the shorter one.
+    # One row per request: a longer draw begins with the shorter one.
     draws = rng.standard_normal((n, 2))
     # Spearman's correlation of a Gaussian copula is 6/pi asin(r/2).
     r = 2.0 * math.sin(math.pi * rank_correlation / 6.0)

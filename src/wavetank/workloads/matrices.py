@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from wavetank.errors import BadFileError, BadValueError
-from wavetank.rng import stream
+from wavetank.sim.rng import stream
 
 _CORNERS = (0.57, 0.19, 0.19)
 _MOST_SCALE = 30
@@ -81,7 +81,16 @@ def rmat(scale: int, *, edge_factor: int = 16, seed: int = 0, shuffled: bool = T
 
 
 def uniform_random(n: int, *, per_row: int = 16, seed: int = 0) -> Any:
-    """Return an n by n matrix with ``per_row`` entries a row on average, anywhere, a ``scipy.sparse.csr_array``."""
+    """Return an n by n matrix with entries anywhere, a ``scipy.sparse.csr_array`` of float64.
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns, 1 or more.
+    per_row : int
+        Entries drawn per row on average, 0 or more.
+    seed : int
+    """
     _check(n >= 1, "n", n, "at least 1")
     _check(per_row >= 0, "per_row", per_row, "at least 0")
     rng = stream(seed, "uniform-random", n, per_row)
@@ -103,7 +112,16 @@ def five_point_stencil(side: int) -> Any:
 
 
 def banded(n: int, *, half_width: int = 7, seed: int = 0) -> Any:
-    """Return an n by n matrix full within ``half_width`` of its diagonal, a ``scipy.sparse.csr_array``."""
+    """Return an n by n matrix that is full around its diagonal, a ``scipy.sparse.csr_array`` of float64.
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns, 1 or more.
+    half_width : int
+        Diagonals on either side of the main one, 0 or more.
+    seed : int
+    """
     _check(n >= 1, "n", n, "at least 1")
     _check(half_width >= 0, "half_width", half_width, "at least 0")
     rows = np.repeat(np.arange(n), 2 * half_width + 1)
@@ -156,7 +174,7 @@ def read_matrix(path: str | Path) -> Any:
     name = place.name.removesuffix(".gz")
     if not name.endswith((".mtx", ".edges", ".edges.txt")):
         raise BadFileError(
-            "This is no file of a sparse matrix.",
+            "This is not a file of a sparse matrix.",
             given=str(place),
             allowed="*.mtx, *.edges, *.edges.txt, or these with .gz",
         )
@@ -168,7 +186,7 @@ def read_matrix(path: str | Path) -> Any:
     except MemoryError as error:
         raise BadFileError(
             "The matrix does not fit into memory.", given=str(error), where=str(place),
-            hint="the numbers of rows and columns that the file tells, or its largest vertex, may be wrong",
+            hint="the numbers of rows and columns that the file declares, or its largest vertex, may be wrong",
         ) from None  # fmt: skip
     except (ValueError, OverflowError) as error:
         raise BadFileError(
@@ -192,7 +210,7 @@ def _market(content: io.BytesIO) -> Any:
     size_bytes = content.getbuffer().nbytes
     # The least are lines as short as "1 1", and in a dense file half of them where it is symmetric.
     if (rows * columns // 2 if form == "array" else 4 * entries) > size_bytes:
-        raise ValueError(f"its header tells {entries:,} entries, more than its {size_bytes:,} bytes can hold")
+        raise ValueError(f"its header declares {entries:,} entries, more than its {size_bytes:,} bytes can hold")
     content.seek(0)
     return csr_array(mmread(content, spmatrix=False)).astype(np.float64)
 
@@ -212,7 +230,7 @@ def _edges(place: Path, content: io.BytesIO) -> Any:
             continue
         if len(words) < 2 or not all(map(_is_vertex, words[:2])):
             raise BadFileError(
-                "This line is no edge.", given=line.decode(errors="replace").strip()[:80],
+                "This line is not an edge.", given=line.decode(errors="replace").strip()[:80],
                 allowed=f"two vertex numbers, 0 to {_MOST_VERTEX}", where=f"{place}, line {number}",
             )  # fmt: skip
         edges.append((int(words[0]), int(words[1])))

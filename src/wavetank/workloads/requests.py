@@ -1,7 +1,7 @@
 """LLM requests as arrays: when each arrives, how long its prompt is, how many tokens it will produce.
 
-A trace is one immutable struct of numpy arrays, one row a request, checked once when it is made; everything that reads
-it afterwards (a compiled simulator above all) may rely on the checks.  Operations return new traces.
+A trace is one immutable struct of numpy arrays, one row per request, checked once when it is made; everything that
+reads it afterwards (a compiled simulator above all) may rely on the checks.  Operations return new traces.
 
 Sources: the fields are those of the public traces of Patel et al., "Splitwise", ISCA 2024 (arrivals and lengths) and
 Qin et al., "Mooncake", FAST 2025 (prefix blocks).  Resampling is the circular block bootstrap of D. N. Politis and
@@ -19,13 +19,14 @@ import hashlib
 import itertools
 import math
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from wavetank.errors import BadTraceError, BadValueError
-from wavetank.rng import stream
+from wavetank.sim.rng import stream
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -97,8 +98,7 @@ class RequestTrace:
             row = int(falls[0]) + 1
             _refuse(
                 "Arrivals are not in order.", "arrival_s", row, f"{arrival_s[row]:.9g} after {arrival_s[row - 1]:.9g}",
-                hint="RequestTrace.sorted(...) and read_trace(..., sort=True) put the requests in order of arrival; "
-                "for the command line sort the file's rows first, e.g. sort -t, -k1,1g where column 1 is the arrival",
+                hint="RequestTrace.sorted(...) and read_trace(..., sort=True) put the requests in order of arrival",
             )  # fmt: skip
         prompt_tokens = _token_counts(self.prompt_tokens, "prompt_tokens", n)
         self._store("arrival_s", arrival_s)
@@ -215,7 +215,7 @@ class RequestTrace:
         """SHA-256 (hexadecimal) over everything but the name, computed on first use."""
         if not self._checksum:
             digest = hashlib.sha256()
-            for column, value in self._columns().items():
+            for column, value in self._with_used_names().items():
                 if column == "name" or (column.startswith("adapter") and self.adapter is None):
                     continue
                 if isinstance(value, np.ndarray):
@@ -225,6 +225,47 @@ class RequestTrace:
                     digest.update(f"{column}:{value!r}\n".encode())
             object.__setattr__(self, "_checksum", digest.hexdigest())
         return self._checksum
+
+    def _with_used_names(self) -> dict[str, Any]:
+        """Return the columns with names in alphabetical order, each used and each once, as a file holds them."""
+        columns = self._columns()
+        for column in ("model", "tier", "adapter"):
+            codes, names = columns[column], columns[f"{column}_names"]
+            if codes is None:
+                continue
+            used = sorted({names[code] for code in np.unique(codes)})
+            if tuple(used) != names:
+                place = {name: code for code, name in enumerate(used)}
+                columns[column] = np.array([place.get(name, -1) for name in names], dtype=np.int64)[codes]
+                columns[f"{column}_names"] = tuple(used)
+        return columns
+
+    def write(self, path: str | Path) -> Path:
+        """Write the trace to a file that :func:`wavetank.workloads.read_trace` reads back equal.
+
+        Arrivals of Unix times (beyond 1e8 s) are counted from the first one when they are read back.
+
+        Parameters
+        ----------
+        path : str or Path
+            Ends in ``.csv``, ``.csv.gz``, ``.jsonl``, ``.jsonl.gz`` or ``.parquet``; its folder is made where it is not
+            there.  A file of that name is replaced as a whole or not at all.
+
+        Returns
+        -------
+        Path
+            Where it was written.
+
+        Raises
+        ------
+        BadValueError
+            If the ending is another one.
+        BadFileError
+            If the file cannot be written.
+        """
+        from wavetank.workloads.trace_writing import write_trace
+
+        return write_trace(self, path)
 
     def scaled(self, factor: float) -> RequestTrace:
         """Return the same requests under ``factor`` times the load: arrival times divided by ``factor``.
@@ -401,7 +442,9 @@ class RequestTrace:
     def _need_a_span(self, what: str) -> None:
         if self.span_s == 0:
             raise BadValueError(
-                f"All requests arrive at the same instant, so {what} has no meaning.", where=f"trace {self.name!r}"
+                f"All requests arrive at the same instant, so {what} has no meaning.",
+                where=f"trace {self.name!r}",
+                hint="keep the trace's own times, or take a trace whose requests arrive at several times",
             )
 
     def _take(self, rows: IntArray | None, arrival_s: FloatArray) -> RequestTrace:
@@ -506,7 +549,7 @@ def _token_counts(values: npt.ArrayLike, column: str, length: int) -> IntArray:
     if wrong.size:
         _refuse(
             "A request has at least one token.", column, int(wrong[0]), int(tokens[wrong[0]]),
-            hint="drop failed or empty requests from the trace",
+            hint="leave failed or empty requests out; read_trace(..., bad_rows='drop') leaves out those of a file",
         )  # fmt: skip
     return tokens
 

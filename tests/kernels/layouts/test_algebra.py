@@ -103,29 +103,9 @@ def test_transposed_dimensions():
 def test_reshaped_dimensions():
     layout = Layout({"in1": [1, 4, 8], "in2": [2]}, ["out"])
     assert layout.reshape_ins({"in3": 2, "in4": 8}).bases == {"in3": ((1,),), "in4": ((4,), (8,), (2,))}
-    assert layout.flatten_ins().bases == {"in1": ((1,), (4,), (8,), (2,))}
     layout = Layout({"in1": [1, 4, 8], "in2": [3]}, ["out"])
     found = layout.reshape_outs({"out2": 2, "out3": 8})
     assert found.bases == {"in1": ((1, 0), (0, 2), (0, 4)), "in2": ((1, 1),)}
-    layout = Layout({"in1": [(1, 0), (4, 1), (8, 4)], "in2": [(3, 2)]}, {"out1": 16, "out2": 8})
-    assert layout.flatten_outs().bases == {"in1": ((1,), (4 + 16,), (8 + 4 * 16,)), "in2": ((3 + 2 * 16,),)}
-
-
-def test_rows_of_consecutive_outputs():
-    beside = identity(4, "in1", "out") * identity(8, "in2", "out")
-    cases = [
-        (identity(1, "in", "out"), 1),
-        (identity(4, "in", "out"), 4),
-        (beside, 4),
-        (identity(4, "in", "out1") * identity(8, "in", "out2"), 4),
-        (zeros(4, "in", "out1") * identity(4, "in", "out2"), 1),
-        (Layout({"in": [1, 2, 4, 9]}, ["out"]), 1),
-        (Layout({"in": [1, 2, 4, 10]}, ["out"]), 2),
-        (Layout({"in": [1, 4, 2]}, ["out"]), 2),
-        (Layout({"in": [1, 2, 4], "in2": [8, 18]}, ["out"]), 2),
-    ]
-    for layout, wanted in cases:
-        assert layout.consecutive() == wanted, layout
 
 
 def test_parts_of_a_layout():
@@ -139,10 +119,6 @@ def test_parts_of_a_layout():
 
 
 def test_bits_that_do_not_matter():
-    pieces = identity(2, "in", "out") * zeros(4, "in", "out") * identity(4, "in", "out") * zeros(2, "in", "out")
-    assert pieces.free_variable_masks() == {"in": 0b100110}
-    layout = Layout({"in1": [(1, 1), (2, 2), (0, 0)], "in2": [(1, 0), (0, 1), (2, 0)]}, ["out1", "out2"])
-    assert layout.free_variable_masks() == {"in1": 0b100, "in2": 0b10}
     copies = Layout({"register": [1, 0, 2, 3], "lane": [4]}, ["out"])
     assert copies.without_broadcast().bases == {"register": ((1,), (2,)), "lane": ((4,),)}
 
@@ -186,12 +162,6 @@ def test_a_fragment_fits_where_its_bits_come_first():
     assert fitting.divide_left(fragment) is not None
     swapped = identity(8, "lane", "dim1") * identity(4, "register", "dim1")
     assert swapped.divide_left(fragment) is None
-
-
-def test_dimensions_side_by_side():
-    one, other = identity(4, "a", "x"), Layout({"b": [3]}, {"x": 4})
-    assert one.concat_ins(other).bases == {"a": ((1,), (2,)), "b": ((3,),)}
-    assert one.concat_outs(Layout({"a": [1, 1]}, ["y"])).bases == {"a": ((1, 1), (2, 1))}
 
 
 def test_the_swizzle_of_the_paper():
@@ -311,10 +281,6 @@ def test_layouts_of_different_tensors_do_not_go_together():
         identity(8, "in", "out").compose(identity(4, "out", "x"))
     with pytest.raises(BadValueError, match="in contradiction"):
         (identity(2, "a", "x") * identity(2, "b", "y")) * (identity(2, "b", "y") * identity(2, "a", "x"))
-    with pytest.raises(BadValueError, match="side by side"):
-        identity(2, "a", "x").concat_ins(identity(2, "a", "x"))
-    with pytest.raises(BadValueError, match="side by side"):
-        identity(2, "a", "x").concat_outs(identity(2, "a", "x"))
 
 
 def test_layouts_too_large_to_list_or_hold_are_refused():

@@ -11,8 +11,8 @@ from wavetank.kernels.layouts.bits import Span, combine
 from wavetank.kernels.layouts.conversion import LinearLayouts, Shuffles
 from wavetank.kernels.layouts.families import Blocked, MmaOperand, MmaResult, PaddedShared
 from wavetank.kernels.layouts.rivals import PaddedRows
+from wavetank.kernels.layouts.study_conversion import executed
 from wavetank.kernels.layouts.warp_machine import WarpMachine
-from wavetank.kernels.studies.layout_conversion import executed
 
 ROWS = Blocked(registers=(1, 4), lanes=(4, 8), warps=(4, 1), order=(1, 0))
 COLUMNS = Blocked(registers=(4, 1), lanes=(8, 4), warps=(1, 4), order=(0, 1))

@@ -13,8 +13,8 @@ from wavetank.kernels.layouts.conversion import LinearLayouts, ThroughShared, th
 from wavetank.kernels.layouts.families import Blocked, MmaOperand, MmaResult, PaddedShared, SwizzledShared
 from wavetank.kernels.layouts.matrices import by_matrices, tile_of, tile_order, ways_of
 from wavetank.kernels.layouts.rivals import PaddedRows, XorSwizzle
+from wavetank.kernels.layouts.study_conversion import executed
 from wavetank.kernels.layouts.warp_machine import WarpMachine
-from wavetank.kernels.studies.layout_conversion import executed
 
 MACHINE = WarpMachine()
 # Registers hold eight 16-bit numbers of a row, as global memory is read best.

@@ -5,8 +5,8 @@ import pytest
 from wavetank.kernels.layouts.conversion import LinearLayouts, UnsupportedPairError
 from wavetank.kernels.layouts.families import Blocked, MmaOperand, MmaResult, Slice
 from wavetank.kernels.layouts.rivals import PaddedRows, PairRules, UnswizzledShared, XorSwizzle, classic_swizzle
+from wavetank.kernels.layouts.study_conversion import KINDS, executed, pairs_of
 from wavetank.kernels.layouts.warp_machine import WarpMachine
-from wavetank.kernels.studies.layout_conversion import KINDS, executed, pairs_of
 
 ROWS = Blocked(registers=(1, 4), lanes=(4, 8), warps=(4, 1), order=(1, 0))
 COLUMNS = Blocked(registers=(4, 1), lanes=(8, 4), warps=(1, 4), order=(0, 1))

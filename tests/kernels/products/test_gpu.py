@@ -137,7 +137,7 @@ def refused(case):
 
 def over_memory():
     """Run in the interpreter: the error where neither workspace nor result has room."""
-    from wavetank.kernels import machine
+    from wavetank.machine import limits as machine
 
     kept, machine.available_bytes = machine.available_bytes, lambda: 1 << 24
     texts = []
@@ -230,7 +230,7 @@ def test_a_prepared_operand_serves_many_products(interpreter, name, levels, turn
     [
         ("inner", "inner sides"), ("kinds", "same type"), ("whole", "floating-point"), ("cubes", "two dimensions"),
         ("array", "torch tensor"), ("sparse", "not dense"), ("shape", "does not fit"), ("out kind", "does not fit"),
-        ("overlap", "overlaps"), ("scheme", "nearest: strassen"), ("levels", "applied so often"),
+        ("overlap", "overlaps"), ("scheme", "nearest: strassen"), ("levels", "applied this many times"),
         ("type of scheme", "a name or a Scheme"), ("plan", "another product"), ("plan and scheme", "another product"),
         ("plan of a processor", "not for a GPU"),
         ("prepared", "brings its own"), ("empty", "cannot be prepared"), ("rank", "too many products"),
@@ -313,7 +313,7 @@ def test_a_plan_without_a_kept_profile_is_the_librarys_and_nothing_is_measured(m
 def test_schemes_and_accuracies_that_do_not_fit_are_refused():
     a, b = operands((64, 64, 64), "float32")
     asked = gpu._Asked(None, None, "library", "strassen", 1, None)
-    with pytest.raises(BadValueError, match="not the accuracy of a library"):
+    with pytest.raises(BadValueError, match="not have the accuracy of a library"):
         gpu._chosen(torch, 64, 64, 64, a, asked, None)
     with pytest.raises(BadValueError, match="not scaled"):
         gpu._chosen(torch, 64, 64, 64, a, asked._replace(accuracy="scaled", scheme=None), None)

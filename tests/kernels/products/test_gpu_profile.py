@@ -94,7 +94,7 @@ def test_a_profile_is_kept_by_type_and_never_measured_on_the_way(device, tmp_pat
 def test_what_no_measurement_gives_counts_as_nothing_kept(device, tmp_path, change):
     conditions = gpu_profile._conditions(device, "float32", False)
     content = {**dataclasses.asdict(made()), **change}
-    profiles.keep(profiles.Profile("gpu-products", gpu_profile.PROFILE_VERSION, conditions, content), tmp_path)
+    profiles.keep(profiles.Profile("gpu-products", gpu_profile.GpuProductCosts.version, conditions, content), tmp_path)
     assert gpu_profile.kept(device, "float32", False, tmp_path) is None
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.kernels import machine
 from wavetank.kernels.products import libraries, priors, profile
 from wavetank.kernels.products import product as product_module
 from wavetank.kernels.products.product import matmul, plan, plan_of, prepare
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, STRASSEN, WINOGRAD
+from wavetank.machine import limits as machine
 from wavetank.machine.threads import allowed_threads, libraries_limited
 
 METHODS = ("fused", "combined")
@@ -252,7 +252,7 @@ REFUSED = {
     "byte order": (lambda: matmul(F.astype(">f4"), F), "byte order"),
     "two types": (lambda: matmul(F, F.astype(np.float64)), "same type"),
     "inner sides": (lambda: matmul(F, F[:3]), "4 rows"),
-    "number": (lambda: matmul(np.float32(3), F), "no matrix"),
+    "number": (lambda: matmul(np.float32(3), F), "not a matrix"),
     "batches": (lambda: matmul(np.ones((2, 4, 4), np.float32), np.ones((3, 4, 4), np.float32)), "must broadcast"),
     "vector of another length": (lambda: matmul(F[0, :3], F), "inner sides"),
     "accuracy": (lambda: matmul(F, F, accuracy="norm"), "nearest: normwise"),

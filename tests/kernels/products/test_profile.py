@@ -75,7 +75,7 @@ def test_what_no_measurement_gives_counts_as_nothing_kept(tmp_path, change):
     fresh = made(TABLES)
     content = {**dataclasses.asdict(fresh), **change}
     content.pop("conditions")
-    kept = profiles.Profile("products-float32", profile.PROFILE_VERSION, profile.conditions_of(1), content)
+    kept = profiles.Profile("products-float32", profile.ProductCosts.version, profile.conditions_of(1), content)
     profiles.keep(kept, tmp_path)
     assert profile.kept("float32", 1, tmp_path) is None
 

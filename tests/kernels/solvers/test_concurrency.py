@@ -48,10 +48,10 @@ def test_solves_at_once_leave_blas_and_affinity_as_they_were(matrix: Any, method
             if not residual <= 1e-5:
                 wrong.append(residual)
 
-    crew = [threading.Thread(target=work) for _ in range(3)]
-    for each in crew:
+    pool = [threading.Thread(target=work) for _ in range(3)]
+    for each in pool:
         each.start()
-    for each in crew:
+    for each in pool:
         each.join()
     assert not wrong
     assert pools() == before

@@ -57,18 +57,17 @@ def test_copies_cost_time() -> None:
     assert slow.cholesky_s(n * block, block, law) - free.cholesky_s(n * block, block, law) == pytest.approx(copied)
 
 
-def test_below_the_break_even_sharing_does_not_pay() -> None:
+def test_only_large_systems_are_worth_sharing() -> None:
     model = CostModel(
         host_rate=1e9, accelerator_rate=3e9, link=LinkModel(bytes_per_s=1e9, latency_s=1e-4), serial_s=1e-4
     )
-    sizes = (128, 256, 512, 1024, 2048, 4096)
     for method in ("cholesky", "conjugate-gradient"):
-        found = model.break_even(method, 64, sizes)
-        assert found is not None
-        for size in sizes:
+        pays = []
+        for size in (128, 256, 512, 1024, 2048, 4096):
             alone = min(model.seconds(method, size, 64, share) for share in (0.0, 1.0))
-            assert (model.seconds(method, size, 64, None) < alone) == (size >= found)
-    assert CostModel(host_rate=1.0, accelerator_rate=1.0, serial_s=1e9).break_even("cholesky", 64, sizes) is None
+            pays.append(model.seconds(method, size, 64, None) < alone)
+        assert pays == sorted(pays)
+        assert pays[-1]
 
 
 def test_a_model_without_rates_is_refused() -> None:

@@ -83,7 +83,7 @@ def test_a_busy_machine_s_rates_are_refused_and_what_was_kept_stays(disturbed: A
 )  # fmt: skip
 def test_a_profile_that_no_measurement_gives_counts_as_none(content: Any, store: Path) -> None:
     conditions = rates.conditions_of(SPECS)
-    profiles.keep(profiles.Profile("solvers", rates.PROFILE_VERSION, conditions, content))
+    profiles.keep(profiles.Profile("solvers", rates.SolverRates.version, conditions, content))
     assert rates.kept(SPECS) is None
     with opened(SPECS) as pair:
         assert min(rates_of(pair, 32)) > 0
@@ -101,7 +101,7 @@ def test_a_pair_is_measured_for_the_store(monkeypatch: pytest.MonkeyPatch, store
     monkeypatch.setattr(rates, "BLOCKS", (16, 32))
     monkeypatch.setattr(rates, "_ROUNDS", 3)
     said: list[str] = []
-    found = rates.measure(SPECS, told=said.append)
+    found = rates.measure(SPECS, report=said.append)
     assert said == ["blocks of 16 rows", "blocks of 32 rows"]
     assert set(found.rates) == {16, 32}
     assert all(min(each) > 0 for each in found.rates.values())
@@ -121,10 +121,10 @@ def test_solves_at_once_measure_one_after_the_other(monkeypatch: pytest.MonkeyPa
         return FAST
 
     monkeypatch.setattr(rates, "_measured", measured)
-    crew = [threading.Thread(target=rates_of, args=(UnmeasuredPair(), block)) for block in (8, 8, 16, 16)]
-    for each in crew:
+    pool = [threading.Thread(target=rates_of, args=(UnmeasuredPair(), block)) for block in (8, 8, 16, 16)]
+    for each in pool:
         each.start()
-    for each in crew:
+    for each in pool:
         each.join()
     assert most == [1]
     assert len(rates._known) == 2

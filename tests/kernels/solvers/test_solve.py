@@ -11,7 +11,6 @@ import scipy.sparse
 from scipy.io import mmread
 
 from wavetank.errors import BadValueError, DataUnavailableError, UnknownNameError
-from wavetank.kernels import machine
 from wavetank.kernels.solvers import (
     BlockTriangle,
     CpuWorker,
@@ -27,6 +26,7 @@ from wavetank.kernels.solvers import (
 )
 from wavetank.kernels.solvers.covariance import mass_spring_damper, windows
 from wavetank.kernels.solvers.solve import METHODS, default_block
+from wavetank.machine import limits as machine
 from wavetank.machine.threads import allowed_threads
 from wavetank.workloads import datasets
 

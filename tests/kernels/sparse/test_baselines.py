@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from wavetank import catalog
 from wavetank.errors import BadValueError
 from wavetank.kernels.sparse import baselines
 from wavetank.kernels.sparse.baselines import Coordinates, MergeCsr, RowSplit, SellCSigma
+from wavetank.ledger import catalog
 from wavetank.machine.threads import allowed_threads
 from wavetank.workloads import matrices
 

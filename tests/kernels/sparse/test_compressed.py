@@ -47,7 +47,7 @@ def test_torch_tensors_without_plain_rows_are_refused():
         torch.eye(4).to_sparse_bsr((2, 2)), torch.eye(4).to_sparse_bsc((2, 2)), torch.eye(4).to_sparse(1),
         torch.eye(4, dtype=torch.bfloat16).to_sparse_csr(),
     ):  # fmt: skip
-        with pytest.raises(BadValueError, match="does not tell the rows"):
+        with pytest.raises(BadValueError, match="does not give the rows"):
             compressed_rows(tensor)
 
 

@@ -287,10 +287,10 @@ def test_one_plan_serves_several_threads_of_the_program(engine: str) -> None:
             if not np.allclose(plan @ vectors[which], expected, rtol=1e-9, atol=1e-9):
                 wrong.append(which)
 
-    crew = [threading.Thread(target=work, args=(which,)) for which in range(4)]
-    for each in crew:
+    pool = [threading.Thread(target=work, args=(which,)) for which in range(4)]
+    for each in pool:
         each.start()
-    for each in crew:
+    for each in pool:
         each.join()
     assert not wrong
 
@@ -343,7 +343,7 @@ def test_a_plan_has_helpers_again_after_a_fork() -> None:
             from wavetank.machine import threads
             found = [plan @ x for _ in range(50)]
             same = all(np.array_equal(expected, each) for each in found)
-            os._exit(0 if same and threads._crew._workers >= 1 else 1)
+            os._exit(0 if same and threads._pool._workers >= 1 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=300)

@@ -6,8 +6,8 @@ import pytest
 import scipy.sparse as sp
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.kernels import machine
 from wavetank.kernels.sparse.pagerank import pagerank
+from wavetank.machine import limits as machine
 from wavetank.workloads import matrices
 
 

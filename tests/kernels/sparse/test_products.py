@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError, UnknownNameError
-from wavetank.kernels import machine
-from wavetank.kernels.crew import cuts
 from wavetank.kernels.sparse import products
 from wavetank.kernels.sparse.products import Merbit, SpMVPlan, spmv
+from wavetank.machine import limits as machine
+from wavetank.machine.thread_pool import cuts
 from wavetank.workloads import datasets, matrices
 
 RNG = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""Sweeps on a GPU: run by Triton's interpreter, torch's contenders on the processor, and what is refused."""
+"""Sweeps on a GPU: run by Triton's interpreter, torch's systems on the processor, and what is refused."""
 
 import json
 import os
@@ -29,10 +29,11 @@ errors = {}
 for name in ("identity", "star-4", "box-2", "odd"):
     pattern = odd if name == "odd" else Stencil.named(name)
     for shape in ((9, 9), (11, 140)):
-        for dtype in (np.float32, np.float64):
+        # The interpreter is slow: both types for two patterns, every number of steps for one.
+        for dtype in (np.float32, np.float64) if name in ("box-2", "odd") else (np.float32,):
             grid = rng.random(shape).astype(dtype)
             for boundary in ("dirichlet", "periodic", "reflect"):
-                for steps in (0, 1, 2):
+                for steps in (0, 1, 2) if name == "odd" else (2,):
                     kept = torch.from_numpy(grid.copy())
                     found = sweep_on_gpu(kept, pattern, steps, boundary=boundary)
                     expected = reference_sweep(grid, pattern, steps, boundary=boundary)
@@ -66,11 +67,11 @@ def test_triton_sweeps_as_the_reference_does():
     assert found["prepared"]
 
 
-@pytest.mark.parametrize("contender", [TorchSlices(), TorchConv2dGpu()])
+@pytest.mark.parametrize("system", [TorchSlices(), TorchConv2dGpu()])
 @pytest.mark.parametrize("name", ["identity", "star-1", "box-3"])
-def test_torch_sweeps_as_the_reference_does(contender, name):
+def test_torch_sweeps_as_the_reference_does(system, name):
     grid, pattern = np.random.default_rng(1).random((30, 41)), Stencil.named(name)
-    call = contender.prepare(torch.from_numpy(grid), pattern, 3)
+    call = system.prepare(torch.from_numpy(grid), pattern, 3)
     for _ in range(2):
         assert np.abs(call().numpy() - reference_sweep(grid, pattern, 3)).max() < 1e-14
 

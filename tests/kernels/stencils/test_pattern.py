@@ -77,10 +77,10 @@ def test_other_radii_are_refused(build, radius):
         ((), (), "at least one"),
         (((0, 0),), (1.0, 2.0), "one coefficient for each"),
         (((0, 0), (0, 0)), (1.0, 2.0), "given twice"),
-        (((0, 5),), (1.0,), "no offset"),
-        (((0, 0.5),), (1.0,), "no offset"),
-        (((0, 0, 0),), (1.0,), "no offset"),
-        ((3,), (1.0,), "no offset"),
+        (((0, 5),), (1.0,), "not an offset"),
+        (((0, 0.5),), (1.0,), "not an offset"),
+        (((0, 0, 0),), (1.0,), "not an offset"),
+        ((3,), (1.0,), "not an offset"),
         (((0, 0),), (float("nan"),), "not finite"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_misspelt_boundary_gets_the_nearest_and_a_non_stencil_an_example():
     with pytest.raises(BadValueError) as caught:
         check_grid(np.zeros((9, 9)), Stencil.star(1), "perodic")
     assert (caught.value.nearest, caught.value.allowed) == ("periodic", BOUNDARIES)
-    with pytest.raises(BadValueError, match="no stencil") as caught:
+    with pytest.raises(BadValueError, match="not a stencil") as caught:
         check_grid(np.zeros((9, 9)), np.ones((3, 3)), "periodic")
     assert "from_matrix" in caught.value.hint
 

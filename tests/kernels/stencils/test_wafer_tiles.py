@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from wavetank.kernels.stencils import wafer_tiles
 from wavetank.kernels.stencils.pattern import Stencil
+from wavetank.kernels.stencils.reference import reference_sweep, weighted_sum
 from wavetank.kernels.stencils.wafer import WaferStencil
+from wavetank.kernels.stencils.wafer_tiles import (
+    exchange_columns,
+    exchange_rows,
+    gather,
+    may_change,
+    scatter,
+    store,
+)
 
 PAD = {"dirichlet": "constant", "periodic": "wrap", "reflect": "symmetric"}
 
@@ -79,3 +88,23 @@ def test_a_step_gives_the_same_with_and_without_overlap(overlap):
     wafer_tiles.step(tiles, pattern, tiling, wafer_tiles.may_change(tiling), overlap)
     wafer_tiles.step(plain, pattern, tiling, wafer_tiles.may_change(tiling), False)
     np.testing.assert_array_equal(tiles, plain)
+
+
+@pytest.mark.parametrize(("boundary", "shape"), [("dirichlet", (45, 70)), ("reflect", (45, 66))])
+def test_two_halves_of_a_mesh_share_nothing_but_the_rows_at_the_cut(boundary, shape):
+    grid, pattern, steps = np.random.default_rng(0).random(shape).astype(np.float32), Stencil.box(2), 4
+    tiling = WaferStencil(mesh_rows=5, mesh_columns=6).plan(*shape, pattern, boundary=boundary)
+    tiles, changing, radius = scatter(grid, tiling), may_change(tiling), tiling.radius
+    cut = tiling.rows // 2
+    halves = [tiles[:cut].copy(), tiles[cut:].copy()]
+    for _ in range(steps):
+        for half in halves:
+            exchange_columns(half, tiling)
+            exchange_rows(half, tiling)
+        north, south = halves
+        north[-1, :, -radius:] = south[0, :, radius : 2 * radius]
+        south[0, :, :radius] = north[-1, :, -2 * radius : -radius]
+        for half, mine in zip(halves, (changing[:cut], changing[cut:]), strict=True):
+            store(half, weighted_sum(half, pattern), mine, radius)
+    swept = gather(np.concatenate(halves), tiling)
+    np.testing.assert_array_equal(swept, reference_sweep(grid, pattern, steps, boundary=boundary))

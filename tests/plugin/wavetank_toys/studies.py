@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from wavetank.errors import BadValueError
-from wavetank.rng import stream
 from wavetank.settings import setting
-from wavetank.study import Case, Chart, Measurements, Metric, Study, TimingStudy
+from wavetank.sim.rng import stream
+from wavetank.study.study import Chart, Measurements, Metric, Study
+from wavetank.study.timing import SHARE_OF_COPY, Case, TimingStudy
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToyNoise(Study):
-    """Which toy gives the smallest value?
-
-    Every seed draws once; all toys change the same draw.
-    """
+    """Every seed draws once; all toys change the same draw."""
 
     name: ClassVar[str] = "toy-noise"
-    systems: ClassVar[tuple[str, ...]] = ("toy-plain", "toy-shifted")
     baseline: ClassVar[str] = "toy-plain"
+    primary: ClassVar[str] = "value_s"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("value_s", "s", "lower", "simulated", "the draw after the toy changed it"),
         Metric("scatter", "", "", "simulated", "the bare draw, between 0 and 1"),
@@ -60,12 +59,14 @@ class ToyNoise(Study):
 
 @dataclass(frozen=True, kw_only=True)
 class ToyTiming(TimingStudy):
-    """Which toy adds numbers fastest?"""
+    """Every toy adds the same numbers."""
 
     name: ClassVar[str] = "toy-timing"
-    systems: ClassVar[tuple[str, ...]] = ("toy-plain", "toy-shifted")
     baseline: ClassVar[str] = "toy-plain"
-    metrics: ClassVar[tuple[Metric, ...]] = TimingStudy.timing_metrics
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        SHARE_OF_COPY,
+        Metric("process", "", "", "counted", "the process that ran the case, recorded once by each", table=False),
+    )
 
     sizes: tuple[int, ...] = setting((100, 1000), says="how many numbers", low=1, high=10**6)
 
@@ -74,7 +75,7 @@ class ToyTiming(TimingStudy):
         for size in self.sizes:
             yield Case(f"{size} numbers", list(range(size)), bytes_moved=8.0 * size)
 
-    def contender(self, system: Any, case: Case) -> Callable[[], object]:
+    def prepared_call(self, system: Any, case: Case) -> Callable[[], object]:
         """Return the sum of the changed numbers."""
         return lambda: sum(system.change(number, 1) for number in case.data)
 
@@ -83,3 +84,7 @@ class ToyTiming(TimingStudy):
         size = len(case.data)
         if system == "toy-plain" and result != size * (size - 1) // 2:
             raise ArithmeticError("the plain toy cannot add")
+
+    def result_figures(self, case: Case, name: str, system: Any, result: Any) -> Mapping[str, float]:
+        """Return the number of this process."""
+        return {"process": os.getpid()}

@@ -1,11 +1,6 @@
 """Four ways to change a random draw, none of them clever.
 
 A toy answers one question, what a draw becomes, so that a test can say beforehand what a study must find.
-
-Source: Toys for tests.
-
-Differs from the source:
-1. There is no source.
 """
 
 from __future__ import annotations

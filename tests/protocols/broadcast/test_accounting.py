@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_faults import Scripted
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.broadcast import accounting, bracha, coded, hash_bracha, sampled
@@ -17,14 +18,14 @@ from wavetank.protocols.broadcast.accounting import (
     encoded_bytes,
     payload_of,
 )
-from wavetank.protocols.broadcast.adversaries import Scripted
 from wavetank.protocols.broadcast.amortized import Amortized, Echo, Link, Proof, Vote
 from wavetank.protocols.broadcast.bracha import Bracha, Send
 from wavetank.protocols.broadcast.coded import Coded
 from wavetank.protocols.broadcast.hash_bracha import HashBracha
 from wavetank.protocols.broadcast.sampled import Sampled
-from wavetank.protocols.interfaces import Message, Snapshot
-from wavetank.protocols.simulation import Request, Run, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.node import Message, Snapshot, disagreement
+from wavetank.sim.simulation import Request, Run
 
 _encode = msgspec.msgpack.encode
 
@@ -89,7 +90,7 @@ def test_a_request_names_a_payload() -> None:
 
 @pytest.mark.parametrize("command", ["broadcast", ("write", "k", 1), ("broadcast", 3), ("broadcast",), None])
 def test_what_is_no_broadcast_is_refused(command: object) -> None:
-    with pytest.raises(BadValueError, match="nothing that could be broadcast"):
+    with pytest.raises(BadValueError, match="cannot be broadcast"):
         payload_of(command)
 
 
@@ -99,7 +100,7 @@ def test_broken_properties_are_named() -> None:
 
     assert not accounting.broken_totality(end({(0, (2, 1)): b"a", (1, (2, 1)): b"a", (3, (2, 2)): b"b"}))
     assert "node 1 never delivered (2, 1)" in accounting.broken_totality(end({(0, (2, 1)): b"a"}))
-    assert "nodes 0 and 1" in accounting.broken_agreement(end({(0, (2, 1)): b"a", (1, (2, 1)): b"b"}))
+    assert "nodes 0 and 1" in disagreement(end({(0, (2, 1)): b"a", (1, (2, 1)): b"b"}))
     assert "without the broadcast before" in accounting.broken_order(end({(0, (2, 2)): b"a"}))
     assert not accounting.broken_order(end({(0, (2, 1)): b"a", (0, (2, 2)): b"a"}))
 

@@ -3,18 +3,20 @@ from __future__ import annotations
 import math
 
 import pytest
+from scripted_faults import HoldBack, Scripted
 
-from wavetank.protocols.broadcast.adversaries import ADVERSARIES, Favour, HoldBack, Scripted, Twins
+from wavetank.protocols.broadcast.adversaries import ADVERSARIES, Favour, Twins
 from wavetank.protocols.broadcast.amortized import Amortized, Ask
 from wavetank.protocols.broadcast.bracha import Bracha, Echo, Send
-from wavetank.protocols.faults import byzantine_members
-from wavetank.protocols.simulation import Request, simulate
-from wavetank.rng import Draws
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import byzantine_members
+from wavetank.sim.rng import Draws
+from wavetank.sim.simulation import Request
 
 TWO = [Request(at=1.0 + number, node=0, command=("broadcast", b"p%d" % number)) for number in range(2)]
 
 
-def test_twins_tell_each_part_its_own_story() -> None:
+def test_twins_say_something_else_to_each_part() -> None:
     faults = [Twins(members=(0,), first=(1, 2), second=(2, 3))]
     run = simulate(Bracha(), size=4, until=20, requests=TWO[:1], faults=faults, log=True)
     heard = {
@@ -32,7 +34,7 @@ def test_twins_vote_for_both() -> None:
     assert voters == {1, 3}
 
 
-def test_twins_part_where_they_are_told_to() -> None:
+def test_twins_part_where_the_fork_is_set() -> None:
     faults = [Twins(members=(0,), first=(1, 2), second=(3,), fork=2)]
     run = simulate(Bracha(), size=4, until=20, requests=TWO, faults=faults)
     assert {run.decisions[node, (0, 1)] for node in (1, 2, 3)} == {b"p0"}

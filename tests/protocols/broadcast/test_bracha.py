@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from wavetank.check.explore import Environment, SearchBudget, explore, replay
+from wavetank.check.explore.environment import AnyOf
 from wavetank.protocols.broadcast.adversaries import Twins
 from wavetank.protocols.broadcast.bracha import Bracha, Echo, Ready, Send
 from wavetank.protocols.broadcast.trials import judged
-from wavetank.protocols.explore import Environment, SearchBudget, explore, replay
-from wavetank.protocols.explore.environment import AnyOf
-from wavetank.protocols.faults import SelectiveRelay
-from wavetank.protocols.interfaces import Snapshot
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import SelectiveRelay
+from wavetank.sim.node import Snapshot
+from wavetank.sim.simulation import Request
 
 ONE = [Request(at=1.0, node=0, command=("broadcast", b"a"))]
 # A Byzantine sender and what it may say.

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
-from wavetank.protocols.broadcast.adversaries import Scripted, Twins
-from wavetank.protocols.broadcast.coded import Coded, Echo, Ready, Send
+from scripted_faults import Scripted
+
+from wavetank.protocols.broadcast.accounting import Ready
+from wavetank.protocols.broadcast.adversaries import Twins
+from wavetank.protocols.broadcast.coded import Coded, Echo, Send
 from wavetank.protocols.broadcast.erasure import encode, merkle_tree
 from wavetank.protocols.broadcast.trials import judged
-from wavetank.protocols.faults import SelectiveRelay
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import SelectiveRelay
+from wavetank.sim.simulation import Request
 
 ONE = [Request(at=1.0, node=0, command=("broadcast", bytes(range(256)) * 40))]
 

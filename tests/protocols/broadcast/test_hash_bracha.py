@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import pytest
+from scripted_faults import Scripted
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.broadcast.adversaries import Scripted, Twins
+from wavetank.protocols.broadcast.accounting import Echo, Ready
+from wavetank.protocols.broadcast.adversaries import Twins
 from wavetank.protocols.broadcast.bracha import Bracha
-from wavetank.protocols.broadcast.hash_bracha import Echo, HashBracha, Payload, Ready
+from wavetank.protocols.broadcast.hash_bracha import HashBracha, Payload
 from wavetank.protocols.broadcast.trials import judged
-from wavetank.protocols.faults import SelectiveRelay
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import SelectiveRelay
+from wavetank.sim.simulation import Request
 
 ONE = [Request(at=1.0, node=0, command=("broadcast", b"x" * 5000))]
 
@@ -37,7 +40,7 @@ def test_who_was_left_out_fetches_the_payload_from_those_who_echoed() -> None:
     assert 1 <= len(fetched) <= 3
 
 
-def test_who_was_told_something_else_delivers_what_the_others_do() -> None:
+def test_a_node_that_heard_something_else_delivers_what_the_others_do() -> None:
     faults = [Twins(members=(0,), first=(1, 2, 3, 4, 5), second=(6,))]
     run = simulate(HashBracha(), size=7, until=40, requests=ONE, faults=faults)
     delivered = {run.decisions.get((node, (0, 1))) for node in range(1, 7)}

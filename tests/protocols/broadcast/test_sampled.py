@@ -3,14 +3,15 @@ from __future__ import annotations
 import statistics
 
 import pytest
+from scripted_faults import Scripted
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.broadcast.accounting import broken_totality, digest_of
-from wavetank.protocols.broadcast.adversaries import Scripted
-from wavetank.protocols.broadcast.sampled import Echo, Gossip, Ready, Sampled, SampledNode
-from wavetank.protocols.faults import SelectiveRelay
-from wavetank.protocols.network import Network
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.protocols.broadcast.accounting import Echo, Ready, broken_totality, digest_of
+from wavetank.protocols.broadcast.sampled import Gossip, Sampled, SampledNode
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import SelectiveRelay
+from wavetank.sim.network import Network
+from wavetank.sim.simulation import Request
 
 ONE = [Request(at=1.0, node=0, command=("broadcast", b"payload"))]
 TWO = [Request(at=5.0, node=2, command=("broadcast", b"payload"))]

@@ -11,7 +11,7 @@ from wavetank.protocols.broadcast.coded import Coded
 from wavetank.protocols.broadcast.hash_bracha import HashBracha
 from wavetank.protocols.broadcast.sampled import Sampled
 from wavetank.protocols.broadcast.trials import drawn, judged
-from wavetank.protocols.faults import byzantine_members
+from wavetank.sim.faults import byzantine_members
 
 
 def broken(algorithm: Bracha, seeds: range, **settings: tuple[int, ...] | int) -> list[tuple[int, str, str]]:
@@ -73,7 +73,7 @@ def test_samples_fail_where_quorums_do_not() -> None:
     assert sum(kinds.values()) > 0
 
 
-def test_what_was_delivered_wrongly_is_told() -> None:
+def test_what_was_delivered_wrongly_is_named() -> None:
     setting = drawn(3)
     run = setting.play(Bracha())
     node = min(run.correct)

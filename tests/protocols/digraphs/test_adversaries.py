@@ -9,9 +9,9 @@ from wavetank.protocols.digraphs.adversaries import ADVERSARIES, TwoFaced, attac
 from wavetank.protocols.digraphs.conditions import holds
 from wavetank.protocols.digraphs.flooding import CrashFlooding
 from wavetank.protocols.digraphs.signed_consensus import Chain, Denial, SignedConsensus
-from wavetank.protocols.network import Network, Topology
-from wavetank.protocols.simulation import simulate
-from wavetank.rng import Draws
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Network, Topology
+from wavetank.sim.rng import Draws
 
 
 def broken_runs(graph: Topology, faults: int, seed: int = 0) -> list[int]:
@@ -39,7 +39,7 @@ def test_the_attack_breaks_every_network_that_misses_the_condition_and_no_other(
         assert broken_runs(graph, faults) != []
 
 
-def test_two_halves_of_a_small_complete_network_cannot_be_told_apart() -> None:
+def test_two_halves_of_a_small_complete_network_cannot_be_distinguished() -> None:
     for size in (2, 4):
         assert broken_runs(Topology.complete(size), size // 2) != []
 
@@ -73,12 +73,12 @@ def test_a_two_faced_node_signs_both_values() -> None:
     found = simulate(
         SignedConsensus(faults=2), network=Network(topology=graph), until=3, log=True, faults=[TwoFaced(members=(0,))]
     )
-    told = {
+    said = {
         each.what.value
         for each in found.log
         if isinstance(each.what, Chain) and each.what.signers == (0,) and each.sender == 0
     }
-    assert told == {0, 1}
+    assert said == {0, 1}
 
 
 def test_false_denials_differ_from_neighbour_to_neighbour() -> None:
@@ -86,10 +86,10 @@ def test_false_denials_differ_from_neighbour_to_neighbour() -> None:
     algorithm = SignedConsensus(faults=1)
     faults = ADVERSARIES["false-denials"]((2,), graph, Draws(0))
     found = simulate(algorithm, network=Network(topology=graph), until=algorithm.rounds(5), log=True, faults=faults)
-    told = {
+    said = {
         each.what.lacks for each in found.log if isinstance(each.what, Denial) and each.sender == each.what.node == 2
     }
-    assert len(told) > 1
+    assert len(said) > 1
 
 
 def test_a_chain_of_the_adversary_verifies() -> None:

@@ -10,10 +10,10 @@ from wavetank.errors import BadValueError
 from wavetank.protocols.digraphs.adversaries import ADVERSARIES
 from wavetank.protocols.digraphs.conditions import holds
 from wavetank.protocols.digraphs.flooding import CrashFlooding, DolevStrong, FloodingNode, Input
-from wavetank.protocols.faults import Crash
-from wavetank.protocols.network import Network, Topology
-from wavetank.protocols.simulation import simulate
-from wavetank.rng import Draws
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Crash
+from wavetank.sim.network import Network, Topology
+from wavetank.sim.rng import Draws
 
 
 @given(

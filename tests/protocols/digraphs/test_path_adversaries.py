@@ -3,18 +3,20 @@ from __future__ import annotations
 import math
 
 import pytest
+from scripted_faults import SlowNodes
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.digraphs.approximate import ApproximateConsensus, Choice, Interval
 from wavetank.protocols.digraphs.flooding import CrashFlooding
-from wavetank.protocols.digraphs.path_adversaries import PATH_ADVERSARIES, SlowNodes, with_value
+from wavetank.protocols.digraphs.path_adversaries import PATH_ADVERSARIES, with_value
 from wavetank.protocols.digraphs.unsigned import Report, UnsignedConsensus
-from wavetank.protocols.network import Topology
-from wavetank.protocols.simulation import Happening, simulate
-from wavetank.rng import Draws
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Topology
+from wavetank.sim.rng import Draws
+from wavetank.sim.simulation import LogEntry
 
 
-def heard(algorithm: UnsignedConsensus | ApproximateConsensus, adversary: str, size: int = 5) -> list[Happening]:
+def heard(algorithm: UnsignedConsensus | ApproximateConsensus, adversary: str, size: int = 5) -> list[LogEntry]:
     """Return what correct nodes hear from node 1, which is faulty."""
     faults = PATH_ADVERSARIES[adversary]((1,), Topology.complete(size), Draws(3)) if adversary else []
     found = simulate(algorithm, size=size, until=algorithm.rounds(size), log=True, faults=faults)
@@ -29,15 +31,15 @@ def test_every_adversary_but_the_pretending_one_does_something_else_than_a_corre
     assert (heard(algorithm, adversary) == heard(algorithm, "")) == (adversary == "pretending")
 
 
-def test_the_two_faced_tell_each_node_one_thing_and_not_all_the_same() -> None:
-    told: dict[int, set[int]] = {}
+def test_the_two_faced_say_to_each_node_one_thing_and_not_all_the_same() -> None:
+    said: dict[int, set[int]] = {}
     for each in heard(UnsignedConsensus(), "two-faced"):
-        told.setdefault(each.node, set()).add(each.what.value)
-    assert all(len(values) == 1 for values in told.values())
-    assert set.union(*told.values()) == {0, 1}
+        said.setdefault(each.node, set()).add(each.what.value)
+    assert all(len(values) == 1 for values in said.values())
+    assert set.union(*said.values()) == {0, 1}
 
 
-def test_the_two_faced_tell_both_ends_of_the_range() -> None:
+def test_the_two_faced_say_both_ends_of_the_range() -> None:
     heard_first = [each.what for each in heard(ApproximateConsensus(), "two-faced") if each.what.round == 0]
     assert {each.low for each in heard_first if isinstance(each, Interval)} == {0, 100}
 

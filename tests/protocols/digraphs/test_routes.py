@@ -22,7 +22,7 @@ from wavetank.protocols.digraphs.routes import (
     reaches,
     small_sets,
 )
-from wavetank.protocols.network import Topology
+from wavetank.sim.network import Topology
 
 
 @st.composite
@@ -47,7 +47,7 @@ def test_there_is_a_path_around_a_set_wherever_the_set_can_be_gone_around(graph:
 
 
 @given(digraphs())
-def test_links_tell_the_whole_network(graph: Topology) -> None:
+def test_links_describe_the_whole_network(graph: Topology) -> None:
     again = graph_of(links_of(graph), graph.size, where="here")
     assert all(list(again.peers(node)) == list(graph.peers(node)) for node in range(graph.size))
     check_links(links_of(graph), where="here")
@@ -71,7 +71,7 @@ def test_a_word_that_is_no_link_is_refused(word: str) -> None:
         graph_of((word,), 3, where="here")
 
 
-def test_a_node_is_where_it_was_told_to_be() -> None:
+def test_a_node_is_where_it_belongs() -> None:
     check_peers((), 1, (0, 2), 3)
     check_peers(("0>1",), 0, (1,), 2)
     with pytest.raises(BadValueError, match="not the one"):

@@ -3,18 +3,19 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_faults import Scripted
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.broadcast.adversaries import Scripted
+from wavetank.live.cluster import run_cluster
 from wavetank.protocols.digraphs.adversaries import ADVERSARIES
 from wavetank.protocols.digraphs.conditions import holds
 from wavetank.protocols.digraphs.signed_consensus import Chain, Denial, SignedConsensus, denial_content
 from wavetank.protocols.digraphs.signing import scheme
-from wavetank.protocols.faults import Corruption, Replay
-from wavetank.protocols.live.cluster import run_cluster
-from wavetank.protocols.network import Links, Network, Topology
-from wavetank.protocols.simulation import LIVES, Run, simulate
-from wavetank.rng import Draws
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Corruption, Replay
+from wavetank.sim.network import Links, Network, Topology
+from wavetank.sim.rng import Draws
+from wavetank.sim.simulation import LIVES, Run
 
 CLIQUES = Topology.from_edges([(0, 1), (1, 0), (2, 3), (3, 2), (3, 0), (3, 1), (1, 2), (1, 3)], size=4)
 
@@ -186,7 +187,7 @@ def test_real_nodes_with_real_signatures_decide_what_the_simulation_decides() ->
     assert found.decisions == expected
 
 
-def test_violations_are_told() -> None:
+def test_violations_are_named() -> None:
     found = run(SignedConsensus(inputs=(1,)), Topology.complete(3))
     found.decisions[0, 0] = 0
     assert SignedConsensus(inputs=(1,)).violation(found.snapshot()) == "nodes 0 and 1 decided 0 and 1 in instance 0"

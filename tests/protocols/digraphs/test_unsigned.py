@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
+from wavetank.live.cluster import run_cluster
 from wavetank.protocols.digraphs.conditions import holds
 from wavetank.protocols.digraphs.path_adversaries import PATH_ADVERSARIES
 from wavetank.protocols.digraphs.routes import links_of, members_of, reaches, small_sets
 from wavetank.protocols.digraphs.unsigned import Report, UnsignedConsensus, UnsignedNode, source_of, spreads, timetable
-from wavetank.protocols.faults import Fault
-from wavetank.protocols.live.cluster import run_cluster
-from wavetank.protocols.network import Links, Network, Topology
-from wavetank.protocols.simulation import LIVES, Run, simulate
-from wavetank.rng import Draws
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Fault
+from wavetank.sim.network import Links, Network, Topology
+from wavetank.sim.rng import Draws
+from wavetank.sim.simulation import LIVES, Run
 
 PAIRS = {(node, to) for node in range(5) for to in range(5) if node != to}
 
@@ -55,7 +56,7 @@ def test_a_network_need_not_be_complete() -> None:
         assert sum(len(graph.peers(node)) for node in range(5)) == 15
 
 
-def test_a_node_refuses_to_start_in_another_network_than_it_was_told() -> None:
+def test_a_node_refuses_to_start_in_another_network_than_its_links_describe() -> None:
     with pytest.raises(BadValueError, match="not the one that the parameter links describes"):
         run(UnsignedConsensus(), incomplete())
 
@@ -211,7 +212,7 @@ def test_a_node_alone_decides_its_input() -> None:
     assert run(UnsignedConsensus(faults=0, inputs=(1,)), Topology.complete(1)).decisions == {(0, 0): 1}
 
 
-def test_violations_are_told() -> None:
+def test_violations_are_named() -> None:
     found = run(UnsignedConsensus(inputs=(1,)), Topology.complete(4))
     assert UnsignedConsensus(inputs=(1,)).violation(found.snapshot()) == ""
     found.decisions[0, 0] = 0

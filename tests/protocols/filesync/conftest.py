@@ -13,8 +13,9 @@ from wavetank.protocols.filesync.simulated import Outcome, outcome_of
 from wavetank.protocols.filesync.timeline import TimelineSync
 from wavetank.protocols.filesync.tree import Clock, MemoryTree
 from wavetank.protocols.filesync.vectors import VersionVectorSync
-from wavetank.protocols.network import Links, Network, Partition, Topology
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Links, Network, Partition, Topology
+from wavetank.sim.simulation import Request
 
 ENGINES = {
     "timeline": TimelineSync(),

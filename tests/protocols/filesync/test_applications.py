@@ -19,13 +19,11 @@ from wavetank.protocols.filesync.applications import (
     Seen,
     compiled,
     group_problem,
-    reader_of,
     repository_problem,
     steps_of,
     torn_groups,
 )
-from wavetank.protocols.filesync.tree import TreeError
-from wavetank.protocols.interfaces import Message
+from wavetank.sim.node import Message
 
 
 class Disk:
@@ -37,7 +35,8 @@ class Disk:
         self.states: list[dict[str, Seen]] = []
 
     def do(self, command: Message) -> None:
-        for step in steps_of(command, {path: seen.mtime for path, seen in self.files.items()}, reader_of(self.files)):
+        mtimes = {path: seen.mtime for path, seen in self.files.items()}
+        for step in steps_of(command, mtimes, lambda path: self.files[path].content or b""):
             self.now += 1
             if step.action == "write":
                 self.files[step.path] = Seen(step.content, self.now)
@@ -158,5 +157,3 @@ def test_plain_commands_do_what_they_say() -> None:
     assert {path: seen.content for path, seen in disk.files.items()} == {"out/a": b"1"}
     with pytest.raises(ApplicationError, match="No program knows"):
         disk.do(Look())
-    with pytest.raises(TreeError, match="no such content"):
-        reader_of(disk.files)("in/none")

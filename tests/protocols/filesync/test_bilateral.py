@@ -10,7 +10,8 @@ from wavetank.protocols.filesync.applications import Put
 from wavetank.protocols.filesync.bilateral import BilateralSync
 from wavetank.protocols.filesync.simulated import network_of
 from wavetank.protocols.filesync.workloads import Scenario
-from wavetank.protocols.simulation import Request, Run, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.simulation import Request, Run
 
 CUT = [(20.0, 100.0, 2)]
 EDITS = [(1, 1, Put("a", b"0")), (30, 1, Put("a", b"by one")), (60, 2, Put("a", b"by two"))]

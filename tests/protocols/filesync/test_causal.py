@@ -50,7 +50,7 @@ def test_a_head_is_never_moved_to_what_is_not_whole() -> None:
         def send(self, to: int, message: Any) -> None:
             self.sent.append(message)
 
-    cloud, context = CausalCloud(), Context()
+    cloud, context = CausalCloud(CausalSnapshotSync()), Context()
     cloud.context = context  # type: ignore[assignment]
     cloud.start()
     cloud.receive(1, Propose(b"", b"nothing of this name", (b"junk",)))

@@ -8,16 +8,18 @@ import pytest
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.filesync.applications import Backup, GitCommit, Look, Put, Remove, Save
-from wavetank.protocols.filesync.causal import MESSAGES, CausalSnapshotSync, Propose
-from wavetank.protocols.filesync.device import PART_BYTES, Device, Part, Wire, checked_size, digest_of, item_of
+from wavetank.protocols.filesync.causal import CausalSnapshotSync, Propose
+from wavetank.protocols.filesync.device import PART_BYTES, Device, Part, Wire, digest_of
+from wavetank.protocols.filesync.items import item_of
 from wavetank.protocols.filesync.tree import Entry, MemoryTree, TreeError
 from wavetank.protocols.filesync.vectors import VersionVectorSync
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.simulation import Request
 
 
 class Ears(Wire):
     def __init__(self) -> None:
-        super().__init__(MESSAGES)
+        super().__init__(CausalSnapshotSync())
         self.heard: list[Any] = []
 
     def arrived(self, sender: int, message: Any) -> None:
@@ -89,9 +91,9 @@ def test_programs_run_one_after_the_other_and_answer() -> None:
     assert found.replies[0].result == found.replies[1].result == found.replies[2].result == "done"
     assert {path: seen.content for path, seen in found.replies[3].result.items()} == {"b": b"2"}
     assert found.replies[4].result == found.replies[3].result
-    deeds = found.nodes[1].deeds
-    assert [(deed.path, bool(deed.version)) for deed in deeds][-1] == ("b", True)
-    assert deeds[2].saw == (("a~".replace("a~", deeds[0].path), digest_of(b"1")),)
+    operations = found.nodes[1].operations
+    assert [(operation.path, bool(operation.version)) for operation in operations][-1] == ("b", True)
+    assert operations[2].saw == (("a~".replace("a~", operations[0].path), digest_of(b"1")),)
 
 
 def test_a_program_that_stops_says_why_and_the_next_one_runs() -> None:
@@ -144,7 +146,7 @@ def test_a_directory_that_is_gone_is_not_one_that_was_emptied(engine: Any) -> No
 
 def test_a_cloud_alone_is_refused_and_packages_are_items() -> None:
     with pytest.raises(BadValueError, match="nothing to synchronise with"):
-        checked_size(1)
+        VersionVectorSync().node(0, 1)
     assert item_of("a/l.bundle/p") == "a/l.bundle"
     assert item_of("a/p") == "a/p"
     assert issubclass(type(VersionVectorSync().node(1, 2)), Device)

@@ -9,7 +9,7 @@ import pytest
 from wavetank.protocols.filesync.applications import Put, Remove, SaveBundle
 from wavetank.protocols.filesync.items import GONE, Body, Poll, Record, Upload, version_of
 from wavetank.protocols.filesync.simulated import run_simulated
-from wavetank.protocols.filesync.vectors import VectorCloud
+from wavetank.protocols.filesync.vectors import VectorCloud, VersionVectorSync
 from wavetank.protocols.filesync.workloads import Scenario
 
 BODY = (Body("", False, 1.0, b"1"),)
@@ -38,7 +38,7 @@ class Context:
 
 
 def cloud(context: Context | None = None) -> tuple[VectorCloud, Context]:
-    made, context = VectorCloud(), context or Context()
+    made, context = VectorCloud(VersionVectorSync()), context or Context()
     made.context = context  # type: ignore[assignment]
     made.start()
     return made, context

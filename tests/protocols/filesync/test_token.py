@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavetank.protocols.explore.environment import Environment
-from wavetank.protocols.explore.explorer import explore
+from wavetank.check.explore.environment import Environment
+from wavetank.check.explore.explorer import explore
 from wavetank.protocols.filesync.token import (
     COMMITTED,
     HELD,
     IDLE,
+    MESSAGES,
     OFFERED,
     Ack,
     Commit,
@@ -19,11 +23,116 @@ from wavetank.protocols.filesync.token import (
     LinkToken,
     Offer,
     Reverse,
-    TokenExchange,
 )
-from wavetank.protocols.interfaces import Message, Snapshot
-from wavetank.protocols.network import Links, Network, Topology
-from wavetank.protocols.simulation import simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Links, Network, Topology
+from wavetank.sim.node import Message, Node, Snapshot
+
+
+class TokenEnd(Node):
+    """One of two nodes that pass a token to and fro.
+
+    Parameters
+    ----------
+    owner : bool
+        Whether it begins with the token.
+    transfers : int
+        Offers after which the two ends keep still.
+    reversals : bool
+        Whether a timer reverses what is under way.
+    """
+
+    def __init__(self, owner: bool, transfers: int, reversals: bool) -> None:
+        self.transfers = transfers
+        self.reversals = reversals
+        self.token = LinkToken(owner)
+
+    def start(self) -> None:
+        """Take up what was saved; settle what was under way."""
+        saved = self.context.load("token")
+        if saved is not None:
+            self.token = LinkToken(*saved)
+        self._timers()
+
+    def receive(self, sender: int, message: Any) -> None:
+        """Take a step of the protocol; what comes out of order changes nothing."""
+        token = self.token
+        answer: Message | None = None
+        if isinstance(message, Offer):
+            answer = token.offered(message)
+        elif isinstance(message, Hold):
+            answer = token.held(message)
+        elif isinstance(message, Commit):
+            answer, _ = token.committed(message)
+        elif isinstance(message, Ack):
+            token.acknowledged(message)
+        elif isinstance(message, Reverse):
+            answer = token.reversed(message)
+        self._say(answer)
+
+    def timer(self, name: str) -> None:
+        """Offer, say again, or reverse."""
+        token = self.token
+        if name == "offer" and token.owner and token.state == IDLE and token.serial < self.transfers:
+            self._say(token.offer(b""))
+        elif name == "again":
+            self._say(token.again())
+        elif name == "reverse":
+            self._say(token.reverse())
+
+    def _say(self, message: Message | None) -> None:
+        self.context.save("token", self.token.saved())
+        if message is not None:
+            self.context.send(1 - self.context.id, message)
+        self._timers()
+
+    def _timers(self) -> None:
+        token = self.token
+        self._timer("offer", token.owner and token.state == IDLE and token.serial < self.transfers)
+        self._timer("again", token.state != IDLE)
+        self._timer("reverse", self.reversals and token.state in (OFFERED, HELD))
+
+    def _timer(self, name: str, wanted: bool) -> None:
+        if wanted:
+            self.context.set_timer(name, {"offer": 2.0, "again": 4.0, "reverse": 9.0}[name])
+        else:
+            self.context.cancel_timer(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenExchange:
+    """Two nodes and one token.
+
+    Parameters
+    ----------
+    transfers : int
+        Offers, after which the two ends keep still.
+    reversals : bool
+        Whether transfers are also reversed.
+    """
+
+    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
+
+    transfers: int = 2
+    reversals: bool = True
+
+    def node(self, index: int, size: int) -> Node:
+        """Return one end; number 0 begins with the token."""
+        return TokenEnd(index == 0, self.transfers, self.reversals)
+
+    def max_faults(self, size: int) -> int:
+        """Return 0: an end that lies is not foreseen."""
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
+        """Return in words that the token is at both ends, or at none while both are idle."""
+        ends = [node.token for node in snapshot.nodes if isinstance(node, TokenEnd)]
+        owners = sum(end.owner for end in ends)
+        if owners > 1:
+            return "both ends own the token"
+        if owners == 0 and all(end.state == IDLE for end in ends):
+            return "no end owns the token, and none is under way"
+        return ""
 
 
 def pair() -> tuple[LinkToken, LinkToken]:
@@ -97,7 +206,7 @@ def test_a_holder_asks_and_stays_bound() -> None:
 def test_what_is_saved_is_what_comes_back() -> None:
     one, _ = pair()
     one.offer(b"x")
-    again = LinkToken.restored(one.saved())
+    again = LinkToken(*one.saved())
     assert again == one
     assert again.again() == Offer(1, b"x")
     assert LinkToken(True).again() is None

@@ -61,7 +61,7 @@ def test_a_full_device_keeps_what_it_has() -> None:
     with pytest.raises(TreeError, match="full"):
         put(tree, "b", b"123")
     with pytest.raises(TreeError, match="full"):
-        tree.add_group("g", {"g/x": Incoming(b"123", 0.0, False)})
+        tree.change_group("g", {"g/x": Incoming(b"123", 0.0, False)}, {})
     assert tree.listing().keys() == {"a"}
     put(tree, "a", b"1234567890")
     assert tree.free_bytes() == 0
@@ -70,7 +70,7 @@ def test_a_full_device_keeps_what_it_has() -> None:
 def test_a_group_is_added_whole_or_not_at_all() -> None:
     tree = MemoryTree()
     put(tree, "g/x", b"mine")
-    assert tree.add_group("g", {"g/y": Incoming(b"", 0.0, False)}) is None
+    assert tree.change_group("g", {"g/y": Incoming(b"", 0.0, False)}, {}) is None
     assert tree.listing().keys() == {"g/x"}
 
 
@@ -129,7 +129,7 @@ def test_gits_locks_are_known() -> None:
 
 def test_a_group_changes_at_once_or_not_at_all() -> None:
     tree = MemoryTree(capacity_bytes=10)
-    tree.add_group("g", {"g/a": Incoming(b"12345", 0.0, False), "g/b": Incoming(b"12345", 0.0, False)})
+    tree.change_group("g", {"g/a": Incoming(b"12345", 0.0, False), "g/b": Incoming(b"12345", 0.0, False)}, {})
     expected = tree.listing()
     with pytest.raises(TreeError, match="full"):
         tree.change_group("g", {"g/c": Incoming(b"1", 0.0, False)}, expected)

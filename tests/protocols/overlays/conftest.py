@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from wavetank.protocols.interfaces import Node
 from wavetank.protocols.overlays.directory import Directory, Outcome
 from wavetank.protocols.overlays.tables import give_exact
-from wavetank.protocols.simulation import Request, Run, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.node import Node
+from wavetank.sim.simulation import Request, Run
 
 
 class Stationary:

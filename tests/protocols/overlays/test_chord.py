@@ -1,19 +1,36 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from wavetank.protocols.faults import Crash
 from wavetank.protocols.overlays.chord import Chord, ChordNode
-from wavetank.protocols.overlays.directory import FINGERS, RIGHT, Told, inner_node
+from wavetank.protocols.overlays.directory import FINGERS, RIGHT, DirectoryNode, State, inner_node
 from wavetank.protocols.overlays.identifiers import identifiers, key_of
-from wavetank.protocols.overlays.tables import Ring, give_exact, ring_of
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.protocols.overlays.tables import Ring, give_exact
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Crash
+from wavetank.sim.simulation import Request
 
 STILL: dict[str, Any] = {
     "stabilize_rounds": 1000, "refresh_rounds": 1000, "republish_rounds": 1000, "ttl_rounds": 1000
 }  # fmt: skip
+
+
+def ring_of(nodes: Sequence[DirectoryNode], first: int) -> list[int]:
+    """Follow Chord's successors from a node until one comes a second time; return the nodes in that order."""
+    seen: list[int] = []
+    at = first
+    marked: set[int] = set()
+    while at not in marked:
+        marked.add(at)
+        seen.append(at)
+        node = nodes[at]
+        if not isinstance(node, ChordNode) or not node.successors:
+            break
+        at = node.successors[0]
+    return seen
 
 
 def test_with_exact_fingers_the_mean_path_at_4096_nodes_is_about_6_and_none_is_over_12(stationary: Any) -> None:
@@ -99,7 +116,7 @@ def test_a_newcomer_has_a_whole_list_and_fingers_before_its_first_period() -> No
 def test_a_short_list_does_not_shorten_the_one_of_the_node_before() -> None:
     node = given(40)[0]
     whole = list(node.successors)
-    node.told(whole[0], RIGHT, (node.own, *whole[1:4]))
+    node.part_received(whole[0], RIGHT, (node.own, *whole[1:4]))
     assert node.successors == whole
 
 
@@ -107,7 +124,7 @@ def test_in_a_ring_that_closes_nobody_beyond_is_kept() -> None:
     node = given(6)[0]
     whole = list(node.successors)
     assert len(whole) == 5
-    node.told(whole[0], RIGHT, (node.own, *whole[1:3], node.own))
+    node.part_received(whole[0], RIGHT, (node.own, *whole[1:3], node.own))
     assert node.successors == whole[:3]
 
 
@@ -116,10 +133,10 @@ def test_a_suspected_node_that_the_successor_names_is_asked_in_person_and_taken_
     back, follower, *after = node.successors
     node.suspected[back] = 1e9
     node.forget(back)
-    node.told(follower, RIGHT, (back, *after))
+    node.part_received(follower, RIGHT, (back, *after))
     assert back not in node.successors
     assert [waiting[1] for waiting in node.waiting.values()][-1] == back
-    node.receive(back, Told(node.count, RIGHT, (node.own, follower, *after), 1))
+    node.receive(back, State(node.count, RIGHT, (node.own, follower, *after), 1))
     assert node.successors[:2] == [back, follower]
 
 
@@ -136,7 +153,7 @@ def test_of_the_last_successors_the_one_responsible_is_named_last() -> None:
 def test_numbers_of_nodes_that_do_not_exist_are_not_taken_over() -> None:
     node = given(40)[0]
     whole = list(node.successors)
-    node.told(whole[0], RIGHT, (10**9, *whole[1:], -7))
-    node.told(whole[0], FINGERS, (-1, 10**9))
+    node.part_received(whole[0], RIGHT, (10**9, *whole[1:], -7))
+    node.part_received(whole[0], FINGERS, (-1, 10**9))
     assert node.successors == whole
     assert all(0 <= other < 40 for other in node.known())

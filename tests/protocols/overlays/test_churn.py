@@ -5,11 +5,11 @@ import math
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.interfaces import Node
 from wavetank.protocols.overlays.chord import Chord
-from wavetank.protocols.overlays.churn import Presence, Sessions, tell_traffic
+from wavetank.protocols.overlays.churn import Presence, Sessions, record_traffic
 from wavetank.protocols.overlays.directory import inner_node
-from wavetank.protocols.simulation import simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.node import Node
 
 
 def test_nodes_are_up_when_the_schedule_says_so() -> None:
@@ -31,7 +31,7 @@ def test_nodes_are_up_when_the_schedule_says_so() -> None:
 def test_mean_times_are_those_asked_for() -> None:
     sessions = Sessions(members=tuple(range(300)), mean_up=40, mean_down=10, until=2000, seed=1)
     presence = Presence(sessions, 300)
-    shares = [presence.share(at) for at in range(500, 2000, 50)]
+    shares = [sum(presence.up(node, at) for node in range(300)) / 300 for at in range(500, 2000, 50)]
     assert math.isclose(sum(shares) / len(shares), 0.8, abs_tol=0.02)
 
 
@@ -55,7 +55,7 @@ def test_what_a_node_sent_before_a_crash_is_counted() -> None:
 
 
 def test_another_node_tells_nothing() -> None:
-    tell_traffic(Node())
+    record_traffic(Node())
 
 
 def test_sessions_take_time() -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.network import Links, Network, Topology
 from wavetank.protocols.overlays.continuum import CLOUD, EDGE, INTERMITTENT, Intermittent, LinkClasses, Sites
 from wavetank.protocols.overlays.directory import Notify
 from wavetank.protocols.overlays.registry import Registry
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Links, Network, Topology
+from wavetank.sim.simulation import Request
 
 
 def test_shares_of_sites_are_those_asked_for() -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from wavetank.protocols.faults import Crash
 from wavetank.protocols.overlays.gossip import Gossip, GossipNode
 from wavetank.protocols.overlays.identifiers import key_of
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Crash
+from wavetank.sim.simulation import Request
 
 
 def test_a_record_reaches_everybody_in_time() -> None:
@@ -38,4 +39,4 @@ def test_lookups_succeed_while_most_are_down() -> None:
 
 
 def test_all_but_one_may_crash() -> None:
-    assert Gossip().bears(10) == 9
+    assert Gossip().max_faults(10) == 9

@@ -10,7 +10,8 @@ from wavetank.protocols.overlays.directory import inner_node
 from wavetank.protocols.overlays.identifiers import identifiers, key_of
 from wavetank.protocols.overlays.kademlia import Kademlia, KademliaNode
 from wavetank.protocols.overlays.tables import give_exact
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.simulation import Request
 
 STILL: dict[str, Any] = {
     "stabilize_rounds": 1000, "refresh_rounds": 1000, "republish_rounds": 1000, "ttl_rounds": 1000

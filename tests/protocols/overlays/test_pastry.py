@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from wavetank.protocols.faults import Crash
 from wavetank.protocols.overlays.directory import JOIN, LEAVES, inner_node
 from wavetank.protocols.overlays.identifiers import identifiers, key_of, ring_distance, shared_digits
 from wavetank.protocols.overlays.pastry import Pastry, PastryNode
 from wavetank.protocols.overlays.tables import Ring, give_exact
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Crash
+from wavetank.sim.simulation import Request
 
 STILL: dict[str, Any] = {
     "stabilize_rounds": 1000, "refresh_rounds": 1000, "republish_rounds": 1000, "ttl_rounds": 1000
@@ -88,7 +89,7 @@ def test_a_newcomer_passes_questions_on_but_settles_nothing_before_it_has_leaves
     ring = Ring(node.ids, range(1, 100))
     host = node.hosts[0]
     around = (*ring.predecessors(node.ids[host], 8), *ring.successors(node.ids[host] + 1, 8))
-    node.told(host, LEAVES, tuple(around))
+    node.part_received(host, LEAVES, tuple(around))
     assert node.answer(node.ids[node.right[0]])[1]
 
 

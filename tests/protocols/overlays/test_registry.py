@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from wavetank.protocols.overlays.registry import Registry
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.simulation import Request
 
 
 def test_every_question_takes_one_hop_and_two_rounds() -> None:
@@ -19,4 +20,4 @@ def test_nothing_is_maintained() -> None:
 
 
 def test_the_registry_bears_no_crash() -> None:
-    assert Registry().bears(100) == 0
+    assert Registry().max_faults(100) == 0

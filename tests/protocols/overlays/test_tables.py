@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from wavetank.protocols.interfaces import Node
 from wavetank.protocols.overlays.chord import Chord, ChordNode
 from wavetank.protocols.overlays.directory import Directory, inner_node
 from wavetank.protocols.overlays.gossip import Gossip
@@ -14,7 +13,8 @@ from wavetank.protocols.overlays.kademlia import Kademlia, KademliaNode
 from wavetank.protocols.overlays.pastry import Pastry, PastryNode
 from wavetank.protocols.overlays.registry import Registry
 from wavetank.protocols.overlays.tables import Ring, give_cold, give_exact, give_records, owners_of
-from wavetank.protocols.simulation import simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.node import Node
 
 SIZE = 150
 

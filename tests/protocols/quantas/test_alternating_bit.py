@@ -9,7 +9,7 @@ import pytest
 from wavetank.errors import BadValueError
 from wavetank.protocols.quantas.alternating_bit import AlternatingBit
 from wavetank.protocols.quantas.rounds import QuantasRounds
-from wavetank.protocols.simulation import simulate
+from wavetank.sim.events import simulate
 
 
 def test_without_losses_one_message_is_delivered_every_two_rounds() -> None:
@@ -28,7 +28,7 @@ def test_a_lost_message_is_sent_again() -> None:
 
 
 def test_numbers_are_acknowledged_in_order_whatever_the_links_do() -> None:
-    rules = QuantasRounds(most_delay=3, drop=0.2, duplicate=0.2, reorder=0.3, per_round=2)
+    rules = QuantasRounds(most_delay=3, drop=0.2, duplicate=0.2, reorder=0.3, budget=2)
     run = rules.simulate(AlternatingBit(timeout=3), rounds=1000, size=2)
     numbers = [number for _, number in run.decisions]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -37,8 +37,8 @@ def test_numbers_are_acknowledged_in_order_whatever_the_links_do() -> None:
 def test_drops_cost_what_they_cost_in_quantas() -> None:
     # Means of 300 tests there: 28.06 and 31.76 percent (standard errors 0.16 and 0.14).
     for rules, utility in (
-        (QuantasRounds(most_delay=3, drop=0.1, duplicate=0.02, reorder=0.05, capacity=3), 28.06),
-        (QuantasRounds(most_delay=3, capacity=100), 31.76),
+        (QuantasRounds(most_delay=3, drop=0.1, duplicate=0.02, reorder=0.05, queue=3), 28.06),
+        (QuantasRounds(most_delay=3, queue=100), 31.76),
     ):
         tests = [
             AlternatingBit().series(rules.simulate(AlternatingBit(timeout=3), rounds=100, size=2, seed=seed), 100)
@@ -62,4 +62,4 @@ def test_it_runs_as_events_too() -> None:
 def test_a_negative_timeout_is_refused() -> None:
     with pytest.raises(BadValueError):
         AlternatingBit(timeout=-1)
-    assert AlternatingBit().bears(2) == 0
+    assert AlternatingBit().max_faults(2) == 0

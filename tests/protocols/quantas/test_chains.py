@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.faults import Omission
 from wavetank.protocols.quantas.chains import NewBlock, Parasites, QuantasChain
 from wavetank.protocols.quantas.rounds import QuantasRounds
-from wavetank.protocols.simulation import Run, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Omission
+from wavetank.sim.simulation import Run
 
 NAMES = ("minedBlocks", "dagLongestChainLength", "dagCommonRootParasites", "dagTotalForkPoints")
 
@@ -111,4 +112,4 @@ def test_parameters_are_checked() -> None:
         QuantasChain(scaler=0)
     with pytest.raises(BadValueError):
         Parasites(members=(0,), lead=0)
-    assert QuantasChain().bears(12) == 5
+    assert QuantasChain().max_faults(12) == 5

@@ -7,11 +7,12 @@ import statistics
 
 import pytest
 
-from wavetank.protocols.network import Topology
 from wavetank.protocols.quantas.kademlia import KademliaNode, QuantasKademlia
 from wavetank.protocols.quantas.rounds import QuantasRounds
 from wavetank.protocols.quantas.series import lookups
-from wavetank.protocols.simulation import Request, Run, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Topology
+from wavetank.sim.simulation import Request, Run
 
 
 def requests(size: int, rounds: int) -> list[Request]:
@@ -67,5 +68,5 @@ def test_the_series_end_with_the_totals() -> None:
     series = QuantasKademlia().series(run, 1020)
     assert series["kademliaRequestsSatisfied"][-1] == 1000
     assert series["kademliaAverageHops"][-1] == pytest.approx(run.total("lookup_hops") / 1000)
-    assert QuantasKademlia().bears(16) == 0
+    assert QuantasKademlia().max_faults(16) == 0
     assert QuantasKademlia().violation(run.snapshot()) == ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from wavetank.protocols.network import Topology
 from wavetank.protocols.quantas.linear_chord import QuantasChord
 from wavetank.protocols.quantas.rounds import QuantasRounds
-from wavetank.protocols.simulation import Request, Run, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Topology
+from wavetank.sim.simulation import Request, Run
 
 
 def looked_up(size: int, origin: int, target: int, topology: Topology | None = None) -> Run:
@@ -49,5 +50,5 @@ def test_the_series_have_quantas_names() -> None:
     series = QuantasChord().series(looked_up(16, 0, 3), 100)
     assert series["linearChordRequestsSatisfied"][-1] == 1
     assert series["linearChordAverageHops"] == [2.0] * 98
-    assert QuantasChord().bears(16) == 0
+    assert QuantasChord().max_faults(16) == 0
     assert QuantasChord().violation(looked_up(4, 0, 1).snapshot()) == ""

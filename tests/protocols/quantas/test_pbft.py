@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.faults import Crash
 from wavetank.protocols.quantas.pbft import (
     Checkpoint,
     Payload,
@@ -21,12 +20,14 @@ from wavetank.protocols.quantas.pbft import (
     splitters,
 )
 from wavetank.protocols.quantas.rounds import QuantasRounds
-from wavetank.protocols.simulation import Run, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Crash
+from wavetank.sim.simulation import Run
 
 
 def run(size: int, rounds: int, equivocators: int = 0, **parameters: int) -> Run:
     faults = (splitters(range(equivocators), range(size)),) if equivocators else ()
-    return QuantasRounds(per_round=10).simulate(QuantasPBFT(**parameters), rounds=rounds, size=size, faults=faults)
+    return QuantasRounds(budget=10).simulate(QuantasPBFT(**parameters), rounds=rounds, size=size, faults=faults)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +64,11 @@ def test_f_equivocators_never_make_correct_nodes_confirm_different_requests(
     size: int, patience: int, data: st.DataObject
 ) -> None:
     algorithm = QuantasPBFT(patience=patience * 5)
-    members = data.draw(st.sets(st.integers(0, size - 1), max_size=algorithm.bears(size)))
+    members = data.draw(st.sets(st.integers(0, size - 1), max_size=algorithm.max_faults(size)))
     other = data.draw(st.sets(st.integers(0, size - 1)))
     fault = SplitVotes(members=tuple(sorted(members)), other=tuple(sorted(other)))
     seed = data.draw(st.integers(0, 1000))
-    rules = QuantasRounds(per_round=10, most_delay=data.draw(st.integers(1, 3)))
+    rules = QuantasRounds(budget=10, most_delay=data.draw(st.integers(1, 3)))
     found = rules.simulate(algorithm, rounds=150, size=size, seed=seed, faults=(fault,))
     assert algorithm.violation(found.snapshot()) == ""
 
@@ -78,7 +79,7 @@ def test_a_quorum_of_f_plus_one_lets_an_equivocator_split_the_others() -> None:
     assert "decided" in weak.violation(found.snapshot())
 
 
-def test_more_equivocators_than_it_bears_split_it_and_are_not_hidden() -> None:
+def test_more_equivocators_than_it_tolerates_split_it_and_are_not_hidden() -> None:
     found = run(20, 200, 9)
     assert QuantasPBFT().violation(found.snapshot()) != ""
     series = QuantasPBFT().series(found, 200)
@@ -87,7 +88,7 @@ def test_more_equivocators_than_it_bears_split_it_and_are_not_hidden() -> None:
 
 
 def test_a_silent_leader_is_replaced_where_there_is_one_node_more_than_needed() -> None:
-    rules = QuantasRounds(per_round=10)
+    rules = QuantasRounds(budget=10)
     silent = (Crash(members=(0,)),)
     found = rules.simulate(QuantasPBFT(), rounds=60, size=5, faults=silent)
     assert QuantasPBFT().series(found, 60)["throughput"][-1] > 5
@@ -129,4 +130,4 @@ def test_parameters_are_checked() -> None:
     for wrong in ({"patience": 0}, {"votes": -1}, {"window": 0}):
         with pytest.raises(BadValueError):
             QuantasPBFT(**wrong)
-    assert [QuantasPBFT().bears(size) for size in (3, 4, 100)] == [0, 1, 33]
+    assert [QuantasPBFT().max_faults(size) for size in (3, 4, 100)] == [0, 1, 33]

@@ -10,7 +10,8 @@ import pytest
 from wavetank.errors import BadValueError
 from wavetank.protocols.quantas.raft import QuantasRaft
 from wavetank.protocols.quantas.rounds import Pauses, QuantasRounds
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.simulation import Request
 
 
 def means(algorithm: QuantasRaft, pauses: Pauses, seeds: int) -> tuple[float, float]:
@@ -75,7 +76,7 @@ def test_a_new_leader_is_elected_when_the_first_stands_still() -> None:
 def test_a_minority_commits_nothing() -> None:
     run = QuantasRounds().simulate(QuantasRaft(), rounds=400, size=5, pauses=Pauses(stopped=(0, 1, 2)))
     assert run.decisions == {}
-    assert QuantasRaft().bears(5) == 1
+    assert QuantasRaft().max_faults(5) == 1
 
 
 def test_without_clients_nothing_is_sent_before_the_first_timeout() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wavetank.protocols.quantas.series import lookup_series, lookups, recorded_count, recorded_total, running_total
-from wavetank.protocols.simulation import Run
+from wavetank.sim.simulation import Run
 
 
 def run_with(**recorded: list[tuple[float, int, float]]) -> Run:

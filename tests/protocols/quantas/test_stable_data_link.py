@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.network import Topology
 from wavetank.protocols.quantas.rounds import QuantasRounds
 from wavetank.protocols.quantas.stable_data_link import StableDataLink
-from wavetank.protocols.simulation import simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Topology
 
 
 def utility(rules: QuantasRounds, seed: int = 0) -> float:
@@ -18,7 +18,7 @@ def utility(rules: QuantasRounds, seed: int = 0) -> float:
 
 
 def test_without_losses_it_has_quantas_figures() -> None:
-    run = QuantasRounds(capacity=100).simulate(StableDataLink(), rounds=100, size=2)
+    run = QuantasRounds(queue=100).simulate(StableDataLink(), rounds=100, size=2)
     series = StableDataLink().series(run, 100)
     assert (series["utility"][-1], series["messages"][-1], series["throughput"][-1]) == (49.0, 100.0, 24.5)
     assert series["messages"][:4] == [1, 2, 3, 4]
@@ -27,9 +27,9 @@ def test_without_losses_it_has_quantas_figures() -> None:
 @pytest.mark.parametrize(
     ("rules", "there"),
     [
-        (QuantasRounds(most_delay=3, drop=0.1, duplicate=0.02, reorder=0.05, capacity=3), 37.57),
-        (QuantasRounds(most_delay=3, capacity=100), 43.22),
-        (QuantasRounds(most_delay=3, drop=0.1, duplicate=0.4, reorder=0.5, per_round=2, capacity=2), 33.09),
+        (QuantasRounds(most_delay=3, drop=0.1, duplicate=0.02, reorder=0.05, queue=3), 37.57),
+        (QuantasRounds(most_delay=3, queue=100), 43.22),
+        (QuantasRounds(most_delay=3, drop=0.1, duplicate=0.4, reorder=0.5, budget=2, queue=2), 33.09),
     ],
 )
 def test_faults_cost_what_they_cost_in_quantas(rules: QuantasRounds, there: float) -> None:
@@ -38,7 +38,7 @@ def test_faults_cost_what_they_cost_in_quantas(rules: QuantasRounds, there: floa
 
 
 def test_a_duplicate_counts_once() -> None:
-    run = QuantasRounds(duplicate=0.5, per_round=5).simulate(StableDataLink(), rounds=200, size=2)
+    run = QuantasRounds(duplicate=0.5, budget=5).simulate(StableDataLink(), rounds=200, size=2)
     numbers = [number for _, number in run.decisions]
     assert len(numbers) > 90
     assert numbers == list(range(1, len(numbers) + 1))
@@ -62,4 +62,4 @@ def test_it_runs_as_events_too() -> None:
 def test_a_timeout_takes_time() -> None:
     with pytest.raises(BadValueError):
         StableDataLink(timeout=0)
-    assert StableDataLink().bears(2) == 0
+    assert StableDataLink().max_faults(2) == 0

@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
+from wavetank.check.report import Budget
 from wavetank.errors import BadFileError
-from wavetank.protocols.checking import Budget
 from wavetank.protocols.sessions.check import SessionCheck
 from wavetank.protocols.sessions.examples import NAMES, example
 from wavetank.protocols.sessions.syntax import IllFormedError
@@ -66,7 +66,7 @@ def test_only_what_is_asked_for_is_checked(checked):
     ]
 
 
-def test_the_local_type_of_a_role_is_told(checked):
+def test_the_local_type_of_a_role_is_reported(checked):
     assert ("Race, p", "{ q!data(int).end > q?stop().end }") in checked(example("race"), role="p").facts
 
 

@@ -50,16 +50,16 @@ start(Role, Module, Self) ->
 command({send, Role, To, Label}, Pids, Network) ->
     {Module, Pid} = maps:get(Role, Pids),
     Answer = case Module:send(Pid, To, Label, []) of ok -> "ok"; {error, Why} -> atom_to_list(Why) end,
-    told(Role, Answer, Module:where(Pid)),
+    report(Role, Answer, Module:where(Pid)),
     collect(Network);
 command({deliver, From, To}, Pids, Network) ->
     {Module, Pid} = maps:get(To, Pids),
     [Frame | Rest] = maps:get({From, To}, Network),
     Module:deliver(Pid, Frame),
-    told(To, "got", Module:where(Pid)),
+    report(To, "got", Module:where(Pid)),
     collect(Network#{{From, To} := Rest}).
 
-told(Role, Answer, {State, Tag, Waiting}) ->
+report(Role, Answer, {State, Tag, Waiting}) ->
     Marks = [io_lib:format(" ~b.~b.~b.~s", [Mix, First, Last, Side]) || {Mix, First, Last, Side} <- Tag],
     io:format("~s ~s ~s ~b~s~n", [Role, Answer, State, Waiting, Marks]).
 
@@ -90,7 +90,7 @@ def script(machines, seed, length=40):
         }
     )
 
-    def told(role, answer, happened):
+    def report(role, answer, happened):
         session = sessions[role]
         marks = "".join(
             f" {mark.mix}.{mark.first}.{mark.last}.{'right' if mark.right else 'left'}" for mark in session.tag
@@ -103,7 +103,7 @@ def script(machines, seed, length=40):
         if waiting and rng.random() < 0.45:
             sender, receiver = waiting[int(rng.integers(len(waiting)))]
             commands.append(f"{{deliver, {atom(sender)}, {atom(receiver)}}}")
-            told(receiver, "got", sessions[receiver].deliver(network[sender, receiver].pop(0)))
+            report(receiver, "got", sessions[receiver].deliver(network[sender, receiver].pop(0)))
             continue
         offers = [(role, each.partner, each.label) for role, session in sessions.items() for each in session.offers()]
         pool = offers if offers and rng.random() < 0.9 else labels
@@ -112,9 +112,9 @@ def script(machines, seed, length=40):
         if sessions[role].can_send(partner, label):
             envelope, happened = sessions[role].send(partner, label)
             network.setdefault((role, partner), []).append(envelope)
-            told(role, "ok", happened)
+            report(role, "ok", happened)
         else:
-            told(role, "not_allowed", [])
+            report(role, "not_allowed", [])
     return commands, answers
 
 
@@ -152,9 +152,9 @@ def test_erlang_and_python_machines_accept_the_same_traces(compiled):
             scripts.append(f'{{"{name} {seed}", [{modules}], [{", ".join(commands)}]}}')
             expected += [f"script {name} {seed}", *answers]
     assert run_erlang(compiled, scripts) == expected
-    told = "\n".join(expected)
+    report = "\n".join(expected)
     for word in ("dropped", "switched", "taken", "not_allowed"):
-        assert told.count(word) > 50
+        assert report.count(word) > 50
 
 
 @needs_erlang

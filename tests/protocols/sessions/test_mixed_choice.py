@@ -29,14 +29,12 @@ def test_protocols_come_as_text_or_as_global_types(name):
     assert set(MixedChoice().machines(example(name)))
 
 
-def test_text_that_is_no_protocol_is_told():
+def test_text_that_is_no_protocol_is_reported():
     with pytest.raises(BadFileError):
         MixedChoice().machines("nothing")
 
 
 def test_rules_follow_the_parameters():
-    assert MixedChoice().rules().reach
-    assert not MixedChoice(reach_rule=False).rules().reach
     assert not MixedChoice(drop_stale=False).race().drop_stale
 
 

@@ -1,10 +1,12 @@
 import gzip
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavetank.errors import BadFileError
+from wavetank.errors import BadFileError, MissingExtraError
+from wavetank.protocols.sessions import parser
 from wavetank.protocols.sessions.examples import NAMES, example
 from wavetank.protocols.sessions.parser import DEEPEST_NESTING, parse_protocols, read_protocols
 from wavetank.protocols.sessions.syntax import Choice, Continue, Do, Loop, Message, Mix, Place, Unsupported
@@ -93,22 +95,24 @@ def test_what_scribble_has_beyond_is_read_as_unsupported(text, word):
 @pytest.mark.parametrize(
     ("text", "problem", "place"),
     [
-        ("protocol P(role A) {\n  a() from A;\n}", "where a message goes on", "line 2, column 13"),
-        ("protocol P(role A) {\n  a() fron A to B;\n}", "where a statement goes on", "line 2, column 7"),
+        ("protocol P(role A) {\n  a() from A;\n}", "Expected `to`", "line 2, column 13"),
+        ("protocol P(role A) {\n  a() fron A to B;\n}", "Expected `connect` or `from`", "line 2, column 7"),
         ("protocol P(role A) {", "never ends", "line 1, column 20"),
+        ("protocol P(role A) { do Q<)}>(A);", "never ends", "line 1, column 20"),
         ("protocol P(role A) { (* ", "comment that begins here never ends", "line 1, column 22"),
         ("/* ", "comment that begins here never ends", "line 1, column 1"),
         ("protocol P(role A) { $ }", "begins nothing", "line 1, column 22"),
-        ("protocol P() { }", "where the list of roles goes on", "line 1, column 12"),
-        ("choice at A { }", "protocol was expected", "line 1, column 1"),
-        ("(*# Nonsense #*)", "no such pragma", "line 1, column 5"),
+        ("protocol P(role A) { } }", "Something else is expected", "line 1, column 24"),
+        ("protocol P() { }", "Expected `role`", "line 1, column 12"),
+        ("choice at A { }", "Something else is expected", "line 1, column 1"),
+        ("(*# Nonsense #*)", "Something else is expected", "line 1, column 5"),
         ("protocol P(role A; new role B) { }", "Only a nested protocol", "line 1, column 18"),
-        ("protocol P(role from) { }", "cannot name a role", "line 1, column 17"),
-        ("protocol P(role A) { mix { } or { } }", "where mix goes on", "line 1, column 33"),
+        ("protocol P(role from) { }", "Expected a role; `from` is a word of the language", "line 1, column 17"),
+        ("protocol P(role A) { mix { } or { } }", "Expected `interrupt`", "line 1, column 33"),
         ("protocol P(role A) { mix { } or interrupt by A { } or { } }", "two sides", "line 1, column 52"),
     ],
 )
-def test_what_breaks_the_grammar_is_told_with_its_place(text, problem, place):
+def test_what_breaks_the_grammar_is_reported_with_its_place(text, problem, place):
     with pytest.raises(BadFileError) as caught:
         parse_protocols(text, path="p.nuscr")
     assert problem in caught.value.problem
@@ -127,6 +131,45 @@ def test_too_deep_nesting_is_refused_not_a_crash():
         parse_protocols("protocol P(role A) {" + "rec X {" * deep + "}" * deep + "}")
     with pytest.raises(BadFileError, match="nested too deeply"):
         parse_protocols("protocol P(role A, role B) { m(x: int{" + "(" * 5000 + "1" + ")" * 5000 + "}) from A to B; }")
+    with pytest.raises(BadFileError, match="nested too deeply"):
+        parse_protocols("protocol P(role A, role B) { m(x: int{" + "not -" * 5000 + "1}) from A to B; }")
+    with pytest.raises(BadFileError, match="nested too deeply"):
+        parse_protocols("protocol P(role A, role B) { m(x: int{1" + " + 1" * 5000 + "}) from A to B; }")
+
+
+def test_signs_bind_loosest_first_and_tightest_later():
+    (message,) = body("m(x: int{- 1 + not 2 && 3}) from A to B;")
+    sign = message.payload[0].refinement
+    assert (sign.kind, sign.place) == ("neg", Place(2, 10))
+    (both,) = sign.parts
+    assert [each.kind for each in (both, *both.parts)] == ["&&", "+", "int"]
+    assert [each.kind for each in both.parts[0].parts] == ["int", "not"]
+
+
+def test_a_misspelt_word_has_a_nearest_one_and_a_model_to_follow():
+    with pytest.raises(BadFileError) as caught:
+        body("a() fron A to B;")
+    assert (caught.value.given, caught.value.nearest) == ("fron", "from")
+    assert caught.value.hint == "label(type) from A to B;"
+
+
+def test_words_are_read_whole():
+    for text in ("protocol P(roleA) { }", "protocol P<>(role A) { }", "globalprotocol P(role A) { }"):
+        with pytest.raises(BadFileError):
+            parse_protocols(text)
+
+
+def test_a_number_beyond_every_type_is_refused():
+    with pytest.raises(BadFileError, match="number is too large"):
+        body(f"m(x: int{{x < {'9' * 5000}}}) from A to B;")
+
+
+def test_without_lark_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lark", None)
+    parser._grammar.cache_clear()
+    with pytest.raises(MissingExtraError) as caught:
+        parse_protocols("protocol P(role A) { }")
+    assert caught.value.hint == "pip install 'wavetank[protocols]'"
 
 
 @given(st.text(max_size=80))
@@ -193,7 +236,7 @@ def test_files_are_read_plain_and_compressed(tmp_path):
     ("content", "problem"),
     [(b"\xff\xfe\x00", "not UTF-8"), (b"//" + b"x" * (5 << 20), "too large"), (None, "cannot be read")],
 )
-def test_a_file_that_is_no_protocol_is_told(tmp_path, content, problem):
+def test_a_file_that_is_no_protocol_is_reported(tmp_path, content, problem):
     path = tmp_path / "p.nuscr"
     if content is not None:
         path.write_bytes(content)
@@ -201,7 +244,7 @@ def test_a_file_that_is_no_protocol_is_told(tmp_path, content, problem):
         read_protocols(path)
 
 
-def test_a_byte_that_is_no_text_is_told_with_line_and_column(tmp_path):
+def test_a_byte_that_is_no_text_is_reported_with_line_and_column(tmp_path):
     path = tmp_path / "p.nuscr"
     path.write_bytes("protocol\n \u00e4 ".encode() + b"\xff")
     with pytest.raises(BadFileError, match="not UTF-8") as caught:
@@ -221,7 +264,7 @@ def test_no_more_of_a_file_is_read_than_is_allowed(tmp_path):
         read_protocols(path)
 
 
-def test_a_damaged_compressed_file_is_told(tmp_path):
+def test_a_damaged_compressed_file_is_reported(tmp_path):
     path = tmp_path / "p.nuscr.gz"
     whole = bytearray(gzip.compress(" ".join(map(str, range(2000))).encode()))
     whole[300:360] = bytes(byte ^ 0x5A for byte in whole[300:360])

@@ -169,7 +169,7 @@ def test_one_role_may_starve_while_others_loop():
     assert finding.says == "s waits for ever for p?never()"
 
 
-def test_a_run_that_only_full_queues_end_is_told_apart_from_a_deadlock():
+def test_a_run_that_only_full_queues_end_is_no_deadlock():
     # Both send twice before they take anything: two places a queue are needed.
     def sides(partner):
         sends = [State(transitions=(step("m", number + 1, partner, sends=True),)) for number in range(2)]
@@ -265,9 +265,9 @@ class RandomProtocol:
                 parts.append(f"choice at {one} {' or '.join(sides)}")
             elif kind < 0.85:
                 left = f"{self.message(one, other)} {self.block(depth - 1, loops)}"
-                told = [self.message(other, role) for role in self.roles if role not in (one, other)]
-                told = told if self.rng.random() < 0.7 else []
-                right = " ".join([self.message(other, one), *told, self.block(depth - 1, loops)])
+                informs = [self.message(other, role) for role in self.roles if role not in (one, other)]
+                informs = informs if self.rng.random() < 0.7 else []
+                right = " ".join([self.message(other, one), *informs, self.block(depth - 1, loops)])
                 parts.append(f"mix {{ {left} }} or interrupt by {other} {{ {right} }}")
             else:
                 name = f"X{self.label()}"

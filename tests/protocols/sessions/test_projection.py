@@ -7,14 +7,13 @@ from wavetank.protocols.sessions.parser import parse_protocols, read_protocols
 from wavetank.protocols.sessions.projection import payload_text, project_all
 from wavetank.protocols.sessions.refinements import check_refinements
 from wavetank.protocols.sessions.syntax import IllFormedError
-from wavetank.protocols.sessions.wellformed import Rules
 from wavetank.workloads import datasets
 
 
-def local_types(body, *, unfolds=False, rules=None, pragmas=""):
+def local_types(body, *, unfolds=False, reach=True, pragmas=""):
     text = f"{pragmas}protocol P(role A, role B, role C) {{ {body} }}"
     protocol = global_type(parse_protocols(text, path="p.nuscr"), unfolds=unfolds)
-    machines = project_all(protocol, rules or Rules())
+    machines = project_all(protocol, reach=reach)
     return {role: machine.local_type() for role, machine in machines.items()}
 
 
@@ -79,7 +78,7 @@ def test_equal_states_become_one():
         ),
     ],
 )
-def test_branches_that_cannot_be_told_apart_are_refused(body, why):
+def test_branches_that_look_alike_are_refused(body, why):
     assert why in refused(body)
 
 
@@ -128,7 +127,7 @@ def test_the_arbiter_is_never_interrupted():
 def test_without_rule_a_an_end_merges_with_a_message_to_come():
     body = "mix { a from A to B; } or interrupt by B { b from B to A; y from B to C; }"
     assert "in one branch it is done" in refused(body)
-    assert local_types(body, rules=Rules(reach=False))["C"].splitlines()[0] == "{ B?y().end & end }"
+    assert local_types(body, reach=False)["C"].splitlines()[0] == "{ B?y().end & end }"
 
 
 def test_payloads_are_written_as_in_the_file():

@@ -28,7 +28,7 @@ def check(body, *pragmas):
         ("rec X [n<A>: (n: int{n > 0}) = 0] { m from A to B; continue X [n]; }", "need not fulfil", 32),
     ],
 )
-def test_what_makes_no_sense_is_told_with_its_place(body, problem, column):
+def test_what_makes_no_sense_is_reported_with_its_place(body, problem, column):
     with pytest.raises(IllFormedError) as caught:
         check(body)
     assert problem in caught.value.problem

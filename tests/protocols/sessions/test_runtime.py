@@ -110,7 +110,7 @@ def test_a_message_that_waits_is_dropped_when_another_shows_that_it_is_stale():
     interrupt, _ = p.send("q", "m5")
     assert [each.what for each in q.deliver(interrupt)] == ["switched", "taken"]
     assert s.deliver(ahead) == []
-    told, _ = q.send("s", "m7")
-    # What tells s stands behind what it makes stale.
-    assert [(each.what, each.label) for each in s.deliver(told)] == [("dropped", "m2"), ("taken", "m7")]
+    news, _ = q.send("s", "m7")
+    # What informs s stands behind what it makes stale.
+    assert [(each.what, each.label) for each in s.deliver(news)] == [("dropped", "m2"), ("taken", "m7")]
     assert [each.what for each in p.deliver(late)] == ["dropped"]

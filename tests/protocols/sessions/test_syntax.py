@@ -7,7 +7,7 @@ from wavetank.protocols.sessions.parser import parse_protocols
 from wavetank.protocols.sessions.syntax import IllFormedError, Place, where
 
 
-def test_a_place_is_told_with_line_and_column():
+def test_a_place_is_reported_with_line_and_column():
     assert where("a.nuscr", Place(2, 5)) == "a.nuscr, line 2, column 5"
 
 

@@ -9,7 +9,6 @@ from wavetank.protocols.sessions.tags import (
     joined,
     passes,
     relation,
-    show_tag,
     sides_of,
     switched,
     turns_of,
@@ -92,7 +91,3 @@ def test_a_message_from_beyond_a_mix_is_not_the_one_waited_for():
     assert passes(NO_TAG, later, [(1, "left")])
     assert passes(tag_of([(1, "left")]), later, [(1, "right")])
     assert passes(NO_TAG, NO_TAG, [(1, "right")])
-
-
-def test_a_tag_reads_as_text():
-    assert show_tag(tag_of([(1, "left"), (1, "left"), (2, "right")]), {1: "item"}) == "item#1-2 left, 2#1 right"

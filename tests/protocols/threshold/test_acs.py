@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from wavetank.check.deadline import Deadline
 from wavetank.protocols.threshold.acs import IntervalBackward, backward_basis
 from wavetank.protocols.threshold.answers import SETTLED
-from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.counterexample import AbstractRun, concretise, replay
 from wavetank.protocols.threshold.intervals import IntervalAbstraction
 from wavetank.protocols.threshold.parser import parse_automaton

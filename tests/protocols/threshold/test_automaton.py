@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wavetank.protocols.threshold.automaton import Rule, is_increment, is_shift
+from wavetank.protocols.threshold.automaton import Rule, is_shift
 from wavetank.protocols.threshold.expressions import TRUE, Linear
 
 
@@ -15,11 +15,8 @@ def test_rules_are_equal_wherever_they_stand_in_a_file() -> None:
 
 
 def test_an_increment_adds_a_constant_to_the_counter_itself() -> None:
-    assert is_increment("x", Linear.of({"x": 1}, 2))
-    assert not is_increment("x", Linear.of({"x": 1}, -1))
     assert is_shift("x", Linear.of({"x": 1}, -1))
     assert not is_shift("x", Linear.of({"y": 1}, 1))
-    assert not is_increment("x", Linear())
 
 
 def test_resets_make_an_automaton_extended(broadcast, rounds) -> None:

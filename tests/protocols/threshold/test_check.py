@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from wavetank.check.deadline import Deadline
+from wavetank.check.report import Budget, CheckReport
 from wavetank.errors import BadFileError, UnknownNameError
-from wavetank.protocols.checking import KINDS, Budget, CheckReport
+from wavetank.ledger import catalog
 from wavetank.protocols.threshold import check
 from wavetank.protocols.threshold.check import METHODS, FormulaFirst, OneMethod, ThresholdCheck
-from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.preprocess import counter_system
 from wavetank.protocols.threshold.properties import safety_properties
 from wavetank.protocols.threshold.writer import write_automaton
@@ -24,7 +25,7 @@ def report(tmp_path: Path, automaton, budget: Budget | None = None, **more: obje
 
 
 def test_it_is_the_checker_of_its_kind_of_file() -> None:
-    assert KINDS["threshold"].load() is ThresholdCheck
+    assert catalog.commands("check")["threshold"].load() is ThresholdCheck
 
 
 def test_a_safe_model_holds_for_every_number_of_processes(tmp_path: Path, broadcast) -> None:
@@ -88,7 +89,7 @@ def test_a_file_without_safety_properties_says_so(tmp_path: Path) -> None:
     assert "no safety property" in dict(found.facts)["verdicts"]
 
 
-def test_a_broken_file_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "model.eta"
     path.write_text("skel P {\n  shared x\n}")
     with pytest.raises(BadFileError) as caught:

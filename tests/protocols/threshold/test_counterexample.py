@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from wavetank.protocols.threshold.clock import OutOfTimeError
+from wavetank.check.deadline import OutOfTimeError
 from wavetank.protocols.threshold.counterexample import (
     AbstractRun,
     Counterexample,
@@ -119,7 +119,7 @@ def test_the_listing_reads_from_parameters_to_violation() -> None:
     assert lines[-1] == "reached     (c != 0) && (x >= 2)"
 
 
-def test_a_class_of_locations_is_told_by_its_members() -> None:
+def test_a_class_of_locations_is_reported_by_its_members() -> None:
     twins = parse_automaton("""skel P { shared x; parameters N; locations (0) { a: [0]; b1: [1]; b2: [2]; c: [3]; }
       inits (0) { a == N; b1 == 0; b2 == 0; c == 0; x == 0; }
       rules (0) { 0: a -> b1 when (true) do { }; 1: a -> b2 when (true) do { };
@@ -134,7 +134,7 @@ def test_a_class_of_locations_is_told_by_its_members() -> None:
     assert replay(twins, item.queries[0], found)[-1]["c"] == 2
 
 
-def test_a_counter_that_only_the_start_speaks_of_is_told_too() -> None:
+def test_a_counter_that_only_the_start_speaks_of_is_reported_too() -> None:
     automaton = parse_automaton("""skel P { shared x; parameters N; assumptions (0) { N >= 1; }
       locations (0) { a: [0]; b: [1]; } inits (0) { a == N; b == 0; x <= N; x >= 1; }
       rules (0) { 0: a -> b when (true) do { x' == x + 1; }; }

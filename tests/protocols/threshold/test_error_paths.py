@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.acs import IntervalBackward
 from wavetank.protocols.threshold.automaton import ThresholdAutomaton
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import AbstractRun, concretise, replay
 from wavetank.protocols.threshold.error_paths import find_run
 from wavetank.protocols.threshold.intervals import IntervalAbstraction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import Counterexample, replay
 from wavetank.protocols.threshold.explicit import ExplicitSearch, StateSpace, small_parameters
 from wavetank.protocols.threshold.parser import parse_automaton

@@ -23,7 +23,6 @@ from wavetank.protocols.threshold.expressions import (
     conjunction,
     disjunction,
     disjuncts,
-    greatest_common_divisor,
     holds,
     is_temporal,
     negation_normal,
@@ -122,9 +121,7 @@ def test_temporal_operators_are_found_and_turned_round_by_negation() -> None:
         holds(Always(atom), {"a": 0})
 
 
-def test_parts_of_an_expression_are_told_apart() -> None:
+def test_parts_of_an_expression_are_split() -> None:
     inside, outside = Linear.of({"a": 2, "b": 3}, 1).split("a".__eq__)
     assert inside == {"a": 2}
     assert outside == Linear.of({"b": 3}, 1)
-    assert greatest_common_divisor([4, -6]) == 2
-    assert greatest_common_divisor([]) == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.automaton import ThresholdAutomaton
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.intervals import IntervalAbstraction, Target, targets
 from wavetank.protocols.threshold.parser import parse_automaton
 from wavetank.protocols.threshold.preprocess import CounterSystem, plain_counter_system

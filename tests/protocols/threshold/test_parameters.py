@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.expressions import (
     FALSE,
     TRUE,
@@ -62,7 +62,7 @@ def test_parameters_that_do_not_exist_make_everything_impossible() -> None:
         facts(Always(TRUE))
 
 
-def test_a_question_out_of_time_is_told() -> None:
+def test_a_question_out_of_time_is_reported() -> None:
     with pytest.raises(OutOfTimeError):
         ParameterFacts(["N"], [], Deadline(-1)).possible(N - Linear((), 3))
 
@@ -108,6 +108,6 @@ def test_a_solver_without_memory_gives_up() -> None:
                 raise z3.Z3Exception("out of memory")
             return lambda *_: None
 
-    facts._solver = Full()
+    facts._question._solver = Full()
     with pytest.raises(OutOfTimeError, match="out of memory"):
         facts.possible(Linear.name("N"))

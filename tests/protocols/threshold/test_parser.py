@@ -79,7 +79,7 @@ def test_published_liberties_are_taken() -> None:
         ("y == 0 }", "y == 0 y }", "Expected ; or }", "line 8, column 46"),
     ],
 )
-def test_a_malformed_file_is_told_with_line_and_column(old: str, new: str, says: str, place: str) -> None:
+def test_a_malformed_file_is_reported_with_line_and_column(old: str, new: str, says: str, place: str) -> None:
     assert old in MODEL
     with pytest.raises(BadFileError, match=says) as caught:
         parse_automaton(MODEL.replace(old, new), "model.ta")

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wavetank.protocols.studies.threshold_checkers import published_sheet
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.acs import IntervalBackward
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import AbstractRun, concretise, replay
 from wavetank.protocols.threshold.explicit import StateSpace, small_parameters
 from wavetank.protocols.threshold.generate import random_automaton
@@ -19,6 +18,7 @@ from wavetank.protocols.threshold.portfolio import Portfolio
 from wavetank.protocols.threshold.preprocess import counter_system
 from wavetank.protocols.threshold.properties import safety_properties
 from wavetank.protocols.threshold.smt import SmtReachability
+from wavetank.protocols.threshold.study import published_sheet
 from wavetank.protocols.threshold.zero_counters import ZeroCounters
 
 METHODS = {"smt": SmtReachability(most_segments=6), "acs": IntervalBackward(), "zcs": ZeroCounters()}
@@ -48,19 +48,19 @@ def cross_check(seed: int, *, resets: bool, largest: int, states: int, differenc
                     assert run is None, (seed, item.name, outcomes, parameters)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.integers(0, 10**9))
 def test_three_methods_and_the_oracle_agree_on_random_automata(seed: int) -> None:
     cross_check(seed, resets=False, largest=4, states=2000)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(st.integers(0, 10**9))
 def test_they_agree_where_counters_are_reset_or_lowered(seed: int) -> None:
     cross_check(seed, resets=True, largest=3, states=1000)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(st.integers(0, 10**9))
 def test_they_agree_where_guards_compare_differences_and_counters_start_anywhere(seed: int) -> None:
     cross_check(seed, resets=False, largest=3, states=1000, differences=True)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.errors import BadFileError
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.expressions import FALSE, TRUE, Comparison, Linear, holds
 from wavetank.protocols.threshold.generate import random_automaton
 from wavetank.protocols.threshold.parser import parse_automaton
@@ -131,7 +131,7 @@ def test_moves_of_the_plain_system_have_the_guards_of_their_rules(seed: int, num
     } == alike
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.integers(0, 10**6))
 def test_the_reduced_question_has_the_answer_of_the_plain_one(seed: int) -> None:
     automaton = random_automaton(seed)

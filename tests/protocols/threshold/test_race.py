@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wavetank.check.deadline import Deadline
 from wavetank.protocols.threshold.answers import Answer
-from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.counterexample import Counterexample, Step, replay
 from wavetank.protocols.threshold.preprocess import CounterSystem, counter_system
 from wavetank.protocols.threshold.properties import safety_properties

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.answers import SETTLED
 from wavetank.protocols.threshold.automaton import ThresholdAutomaton
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import AbstractRun, concretise, replay
 from wavetank.protocols.threshold.parameters import load_z3
 from wavetank.protocols.threshold.parser import parse_automaton, read_automaton

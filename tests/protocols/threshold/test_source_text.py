@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-from pathlib import Path
 
 import pytest
 
 from wavetank.errors import BadFileError
-from wavetank.protocols.threshold.source_text import Tokens, read_text
+from wavetank.protocols.threshold.source_text import Tokens
 
 PATTERN = re.compile(r"(?P<skip>\s+|/\*(?s:.*?)\*/)|/\*|[a-z_]+|\d+|[;(]")
 
@@ -61,50 +59,3 @@ def test_a_stray_character_and_an_endless_comment_are_pointed_at() -> None:
     with pytest.raises(BadFileError, match="does not end") as caught:
         tokens("ab\n /* c")
     assert caught.value.where == "model, line 2, column 2"
-
-
-def test_a_byte_that_is_no_text_is_told_with_line_and_column(tmp_path: Path) -> None:
-    path = tmp_path / "model.ta"
-    path.write_bytes("skel\n\u00e4b".encode() + b"\xff")
-    with pytest.raises(BadFileError, match="not text") as caught:
-        read_text(path)
-    assert caught.value.where == f"{path}, line 2, column 3"
-
-
-def test_no_more_of_a_file_is_read_than_is_allowed(tmp_path: Path) -> None:
-    path = tmp_path / "model.ta"
-    with path.open("wb") as file:
-        file.truncate(2**40)
-    with pytest.raises(BadFileError, match="too large"):
-        read_text(path)
-
-
-def test_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "a.ta").write_bytes(b"\xef\xbb\xbfskel\n")
-    assert read_text(tmp_path / "a.ta") == "skel\n"
-
-
-def test_files_are_read_packed_or_not(tmp_path: Path) -> None:
-    (tmp_path / "a.ta").write_text("skel\n")
-    (tmp_path / "a.ta.gz").write_bytes(gzip.compress(b"skel\n"))
-    assert read_text(tmp_path / "a.ta") == read_text(tmp_path / "a.ta.gz") == "skel\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "cannot be read"),
-        (gzip.compress(b"skel" * 999)[:40], "damaged"),
-        (b"\x1f\x8b\x08garbage", "damaged"),
-        (b"ok\n\xff\xfe", "not text"),
-        (gzip.compress(bytes(65 * 2**20)), "too large"),
-    ],
-    ids=["missing", "cut", "garbage", "binary", "bomb"],
-)
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, says: str) -> None:
-    path = tmp_path / "model.ta.gz"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(BadFileError, match=says) as caught:
-        read_text(path)
-    assert str(path) in str(caught.value.where)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from wavetank.check.deadline import Deadline
 from wavetank.errors import BadFileError
-from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.expressions import Comparison, Linear
 from wavetank.protocols.threshold.parser import parse_automaton, read_automaton
 from wavetank.protocols.threshold.preprocess import counter_system
@@ -94,7 +94,7 @@ def test_rules_that_next_does_not_name_are_none() -> None:
         ("   is what *)", "", "does not end", "line 6, column 1"),
     ],
 )
-def test_a_malformed_module_is_told_with_line_and_column(old: str, new: str, says: str, place: str) -> None:
+def test_a_malformed_module_is_reported_with_line_and_column(old: str, new: str, says: str, place: str) -> None:
     assert old in MODEL
     text = MODEL.replace(old, new)
     if not place:
@@ -145,7 +145,7 @@ def test_a_list_inside_a_rule_ends_where_the_next_item_begins() -> None:
     assert found.rules[0].target == "b"
 
 
-def test_a_list_without_an_item_is_told_with_its_place() -> None:
+def test_a_list_without_an_item_is_reported_with_its_place() -> None:
     with pytest.raises(BadFileError, match="Expected a name") as caught:
         parse_tla(with_list("ASSUME\n  /\\ NbOfCorrProc = N - F\n  /\\ )"), "model.tla")
     assert caught.value.where == "model.tla, line 6, column 6"

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from wavetank.check.deadline import Deadline
 from wavetank.errors import MissingExtraError
-from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.counterexample import AbstractRun, concretise, replay
 from wavetank.protocols.threshold.intervals import IntervalAbstraction
 from wavetank.protocols.threshold.parser import parse_automaton

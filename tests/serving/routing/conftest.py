@@ -1,16 +1,29 @@
-"""Views made by hand: what a router is shown in these tests."""
+"""Views made by hand, and traces as files: what routers and studies are given in these tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from wavetank.serving.interfaces import ActiveView, Arrival, PoolView, WorkersView
+from wavetank.serving.routing.interface import ActiveView, Arrival, PoolView, WorkersView
 
 WHOLE = {"running", "slots", "waiting", "sent_requests"}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[list[tuple[float, int, int]]], dict[str, Any]]:
+    """Write a request trace as CSV with the column names of somebody else and return the settings that read it."""
+
+    def make(rows: list[tuple[float, int, int]]) -> dict[str, Any]:
+        path = tmp_path / "mine.csv"
+        path.write_text("\n".join(["TS,IN,OUT", *(",".join(map(str, row)) for row in rows)]) + "\n")
+        return {"trace": str(path), "columns": ("arrival_s=TS", "prompt_tokens=IN", "output_tokens=OUT")}
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.platforms.step_time import FittedStepTime
-from wavetank.rng import stream
-from wavetank.serving.cluster import Cluster
 from wavetank.serving.routing.balance_route import (
     GEOMETRIC,
     LOGISTIC,
@@ -21,7 +19,9 @@ from wavetank.serving.routing.balance_route import (
 from wavetank.serving.routing.baselines import FewestKVTokens, FewestRequests, RandomWorker, RoundRobin
 from wavetank.serving.routing.power_of_two import PowerOfTwo
 from wavetank.serving.routing.vllm_default import VLLMDefault
-from wavetank.serving.simulator import simulate
+from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.simulate import simulate
+from wavetank.sim.rng import stream
 from wavetank.workloads import RequestTrace, generate_requests
 
 KINDS = ("none", "geometric", "logistic", "oracle")

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.rng import stream
-from wavetank.serving.cluster import Cluster
 from wavetank.serving.routing.balance_route import BalanceRoute
 from wavetank.serving.routing.one_step_optimum import OneStepOptimum, solve
-from wavetank.serving.simulator import simulate
+from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.simulate import simulate
+from wavetank.sim.rng import stream
 from wavetank.workloads import generate_requests
 
 pytest.importorskip("ortools", reason="the optimum is found with OR-tools")

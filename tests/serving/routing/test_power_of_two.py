@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from wavetank.serving.interfaces import Arrival
 from wavetank.serving.routing.baselines import RandomWorker
+from wavetank.serving.routing.interface import Arrival
 from wavetank.serving.routing.power_of_two import PowerOfTwo
 
 

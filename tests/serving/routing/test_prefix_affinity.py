@@ -2,10 +2,10 @@
 
 import pytest
 
-from wavetank.serving.cluster import Cluster
 from wavetank.serving.routing.baselines import FewestKVTokens
 from wavetank.serving.routing.prefix_affinity import PrefixAffinity
-from wavetank.serving.simulator import simulate
+from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.simulate import simulate
 from wavetank.workloads import SharedPrefix, generate_requests
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.rng import stream
 from wavetank.serving.routing.termination import fit_geometric, fit_logistic, newton_logistic
+from wavetank.sim.rng import stream
 
 
 def probability(weights, generated, prompt):

@@ -7,7 +7,7 @@
 * :mod:`~wavetank.kernels.layouts.gather` - plans a gather along an axis: the same three ways;
 * :mod:`~wavetank.kernels.layouts.matrices` - when ldmatrix and stmatrix can serve an access;
 * :class:`WarpMachine` - executes a plan on real arrays and counts instructions, wavefronts and bytes;
-* :mod:`~wavetank.kernels.layouts.rivals` - naive, padded, classic swizzle, one formula a pair.
+* :mod:`~wavetank.kernels.layouts.rivals` - naive, padded, classic swizzle, one formula per pair.
 """
 
 from __future__ import annotations
@@ -22,14 +22,4 @@ if TYPE_CHECKING:
     from wavetank.kernels.layouts.describe import layout_of
     from wavetank.kernels.layouts.warp_machine import WarpMachine
 
-_HOMES = {
-    "Layout": "algebra",
-    "LinearLayouts": "conversion",
-    "Plan": "conversion",
-    "WarpMachine": "warp_machine",
-    "layout_of": "describe",
-}
-
-__all__ = ["Layout", "LinearLayouts", "Plan", "WarpMachine", "layout_of"]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

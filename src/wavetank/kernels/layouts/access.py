@@ -1,6 +1,6 @@
 """How warps go through shared memory: by vectors of their own registers, or by matrices that a warp moves together.
 
-A layout's columns say where each bit of the register, lane and warp number leads. Told in offsets of a memory, they
+A layout's columns say where each bit of the register, lane and warp number leads. As offsets of a memory, they
 say which words the lanes of one phase touch, so what an access costs (instructions, rows of banks) follows from ranks.
 
 Source: the shared memory rules of the CUDA programming guide, and "Linear Layouts", arXiv 2505.23819, section 5.
@@ -23,7 +23,7 @@ class Banks(NamedTuple):
     Attributes
     ----------
     banks : int
-        Each of which serves one word a wavefront.
+        Each of which serves one word per wavefront.
     word_bytes : int
         Width of a bank.
     vector_bytes : int

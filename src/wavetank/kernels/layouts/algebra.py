@@ -1,7 +1,7 @@
 """A layout is a linear map over bits from where data lies to which element of a tensor lies there.
 
 Hardware coordinates (register, lane, warp, or a memory offset) go in, tensor coordinates come out; every size is a
-power of two, and L(a xor b) = L(a) xor L(b), so a layout is told by the images of the powers of two alone: its
+power of two, and L(a xor b) = L(a) xor L(b), so a layout is determined by the images of the powers of two alone: its
 bases. One small algebra (product, composition, inverse, quotient, reshape) then takes the place of a formula for
 every pair of layouts.
 
@@ -10,7 +10,7 @@ arXiv 2505.23819, sections 3 and 4.
 
 Differs from the source:
 
-1. A layout keeps its bases as flat whole numbers, one a column, the first output dimension in the low bits.
+1. A layout keeps its bases as flat whole numbers, one per column, the first output dimension in the low bits.
 2. A dimension has at least size 1; the empty dimension of size 0 does not exist.
 3. A layout remembers which encoding it was built from, if any; that takes no part in comparisons.
 """
@@ -38,8 +38,8 @@ class Layout:
     Parameters
     ----------
     bases : mapping of str to sequence
-        For each input dimension the images of its bits 1, 2, 4, ...: tuples with one coordinate an output dimension, or
-        plain numbers when there is one output dimension.  Its size is two to the power of their count.
+        For each input dimension the images of its bits 1, 2, 4, ...: tuples with one coordinate per output dimension,
+        or plain numbers when there is one output dimension.  Its size is two to the power of their count.
     outs : mapping of str to int, or sequence of str
         Output dimensions with sizes.  With names alone, sizes are the smallest that hold the bases, and the layout must
         reach every output.  The order of dimensions, minor first, matters to reshaping alone.
@@ -154,7 +154,7 @@ class Layout:
 
     @property
     def bases(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """Return for each input dimension the images of its bits, one coordinate an output dimension."""
+        """Return for each input dimension the images of its bits, one coordinate per output dimension."""
         return {name: tuple(self._split(column) for column in self.columns_of(name)) for name, _ in self._ins}
 
     def columns_of(self, name: str) -> tuple[int, ...]:
@@ -210,10 +210,6 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"Layout({self.bases}, {self.out_sizes})"
-
-    def same_bases(self, other: Layout) -> bool:
-        """Return whether two layouts are equal but for the sizes of their outputs."""
-        return [name for name, _ in self._outs] == [name for name, _ in other._outs] and self.bases == other.bases
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
@@ -418,40 +414,6 @@ class Layout:
         outs = [name for name, _ in self._outs if name not in names]
         return self.sublayout(ins, outs)
 
-    def concat_ins(self, other: Layout) -> Layout:
-        """Return the layout with the inputs of both, into the same outputs.
-
-        Raises
-        ------
-        BadValueError
-            When they share an input or have other outputs.
-        """
-        if set(self.in_sizes) & set(other.in_sizes) or self._outs != other._outs:
-            raise BadValueError(
-                "Inputs can be put side by side when they differ and lead to the same outputs.",
-                given=f"{self.in_sizes} to {self.out_sizes}, and {other.in_sizes} to {other.out_sizes}",
-                where="concat_ins",
-            )
-        return Layout._made(self._ins + other._ins, self._outs, self._columns + other._columns)
-
-    def concat_outs(self, other: Layout) -> Layout:
-        """Return the layout with the outputs of both, from the same inputs.
-
-        Raises
-        ------
-        BadValueError
-            When they share an output or have other inputs.
-        """
-        if set(self.out_sizes) & set(other.out_sizes) or self._ins != other._ins:
-            raise BadValueError(
-                "Outputs can be put side by side when they differ and come from the same inputs.",
-                given=f"{self.in_sizes} to {self.out_sizes}, and {other.in_sizes} to {other.out_sizes}",
-                where="concat_outs",
-            )
-        low = self.out_bits
-        columns = (a | b << low for a, b in zip(self._columns, other._columns, strict=True))
-        return Layout._made(self._ins, self._outs + other._outs, columns)
-
     # -- parts and views -----------------------------------------------------------------------------------------------
 
     def sublayout(self, ins: Sequence[str], outs: Sequence[str]) -> Layout:
@@ -473,15 +435,6 @@ class Layout:
     def sublayout_is_zero(self, ins: Sequence[str], outs: Sequence[str]) -> bool:
         """Return whether the named inputs leave the named outputs alone."""
         return not any(self.sublayout(ins, outs)._columns)
-
-    def free_variable_masks(self) -> dict[str, int]:
-        """Return for each input dimension the bits that reach nothing that earlier bits do not reach."""
-        kept = set(independent(self._columns))
-        masks, start = {}, 0
-        for name, bits in self._ins:
-            masks[name] = sum(1 << bit for bit in range(bits) if start + bit not in kept)
-            start += bits
-        return masks
 
     def without_broadcast(self, name: str = "register") -> Layout:
         """Return the layout without the bits of one input dimension that hold copies of its other bits' elements."""
@@ -514,16 +467,6 @@ class Layout:
         """Return the layout with its outputs flattened, minor first, and split anew."""
         return Layout._made(self._ins, _resized(sizes, self.out_bits, "reshape_outs"), self._columns)
 
-    def flatten_ins(self) -> Layout:
-        """Return the layout with one input dimension, named as the first was."""
-        name = self._ins[0][0] if self._ins else None
-        return Layout._made([(name, self.in_bits)] if name else [], self._outs, self._columns)
-
-    def flatten_outs(self) -> Layout:
-        """Return the layout with one output dimension, named as the first was."""
-        name = self._outs[0][0] if self._outs else None
-        return Layout._made(self._ins, [(name, self.out_bits)] if name else [], self._columns)
-
     def renamed(self, names: Mapping[str, str]) -> Layout:
         """Return the layout with dimensions, of either side, under other names."""
         return Layout._made(
@@ -534,39 +477,10 @@ class Layout:
 
     # -- contiguity ----------------------------------------------------------------------------------------------------
 
-    def consecutive(self) -> int:
-        """Return the largest power of two v such that inputs 0..v-1 of every aligned group are outputs in a row.
-
-        The first bits of the first input dimension must be 1, 2, 4, ... of the first output dimension, and nothing else
-        may touch them.
-        """
-        if not self._ins or not self._outs:
-            return 1
-        low = 0
-        most = min(self._ins[0][1], self._outs[0][1])
-        while low < most and self._columns[low] == 1 << low:
-            low += 1
-        for column in self._columns[low:]:
-            lowest = (column & -column).bit_length() - 1
-            if 0 <= lowest < low:
-                low = lowest
-        # A column that was among the first may have become one of the others.
-        while any(column & ((1 << low) - 1) for column in self._columns[low:]):
-            low -= 1
-        return 1 << low
-
-    def vector_width(self, order: Sequence[str] | None = None, name: str = "register") -> int:
-        """Return how many elements that lie in a row in memory one thread holds side by side, registers renamed freely.
-
-        Parameters
-        ----------
-        order : sequence of str, optional
-            Output dimensions, fastest first; by default the last one is fastest, as in C.
-        name : str
-            The input dimension that a thread holds.
-        """
-        flat = self.transpose_outs(list(order) if order is not None else list(reversed(self.out_sizes)))
-        span = Span(flat.columns_of(name))
+    def vector_width(self) -> int:
+        """Return how many elements in a row in memory, the last dimension fastest, a thread's registers hold."""
+        flat = self.transpose_outs(list(reversed(self.out_sizes)))
+        span = Span(flat.columns_of("register"))
         low = 0
         while low < flat.out_bits and 1 << low in span:
             low += 1
@@ -615,7 +529,7 @@ def aligned(one: Layout, other: Layout, where: str) -> Layout:
     """
     if one.out_sizes != other.out_sizes:
         raise BadValueError(
-            "The two layouts are about tensors of different shapes.",
+            "The two layouts describe tensors of different shapes.",
             given=_shape_in_words(one),
             allowed=_shape_in_words(other),
             where=where,
@@ -649,7 +563,7 @@ def _flat(basis: Sequence[int], sizes: Mapping[str, int], where: str) -> int:
                 given=part,
                 allowed=f"0 to {(1 << bits) - 1}",
                 where=where,
-                hint="padding cannot be told by a linear layout" if part & (part - 1) else None,
+                hint="a linear layout cannot describe padding" if part & (part - 1) else None,
             )
         flat |= part << place
         place += bits

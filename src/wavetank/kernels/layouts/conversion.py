@@ -4,19 +4,6 @@ What a thread wants is compared with what it holds, as spaces: when every wanted
 thread's own registers (up to its own lane and warp), registers move and nothing else; when it lies in the warp's
 span, shuffles do, in the fewest rounds that any schedule has; else the data takes one trip through shared memory,
 placed so that neither side meets a bank conflict.
-
-Source: "Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2", Zhou and others,
-arXiv 2505.23819, section 5.
-
-Differs from the source:
-
-1. Whether a conversion stays within a thread or a warp is decided on spaces, not on one inverse, so copies of the
-   data that lie closer are used.
-2. A round of shuffles is a value of a linear map that is one to one on both sides' registers; rounds in which every
-   lane reads itself are left out, which makes the number of rounds minimal.
-3. Store and load may have different vector widths; ``vectors="common"`` gives the paper's rule.
-4. Where layouts hold copies, shuffles are taken only if memory would not need fewer wavefronts.
-5. One block of threads, and the whole tensor in shared memory at once.
 """
 
 from __future__ import annotations
@@ -53,7 +40,7 @@ class Counts(NamedTuple):
     selects : int
         Word moves whose register depends on the lane: one for each factor of two in the choice.
     shuffles, stores, loads : int
-        Instructions, one a warp.
+        Instructions, one per warp.
     wavefronts : int
         Trips through the crossbar of shared memory: rows of banks, and one for a shuffle of 32 lanes.
     memory_bytes : int
@@ -226,8 +213,8 @@ class LinearLayouts:
         Whether a warp may move 8 x 8 matrices together, where the machine can.
     """
 
-    vectors: str = setting("either", says="whose registers make up vectors", choices=("either", "common"))
-    matrices: bool = setting(True, says="whether matrix instructions (ldmatrix, stmatrix) may be used")
+    vectors: str = setting("either", says="Layout whose registers make up vectors", choices=("either", "common"))
+    matrices: bool = setting(True, says="Whether matrix instructions (ldmatrix, stmatrix) are allowed")
 
     def plan(self, source: Layout, target: Layout, element_bytes: int = 4, banks: Banks | None = None) -> Plan:
         """Return the cheapest way.
@@ -302,7 +289,7 @@ class LinearLayouts:
         return banks if self.matrices else banks._replace(matrix_loads=False, matrix_stores=False)
 
     def picture(self, text: str) -> str:
-        """Return an SVG picture of what ``text`` tells.
+        """Return ``text`` as an SVG picture.
 
         Parameters
         ----------
@@ -405,21 +392,13 @@ def checked_pair(source: Layout, target: Layout, element_bytes: int, banks: Bank
     span = Span(source.columns)
     for column in found.columns:
         if column not in span:
-            missing = dict(zip(source.out_sizes, _split(column, source), strict=True))
+            missing = dict(zip(source.out_sizes, source._split(column), strict=True))
             raise BadValueError(
                 "The source does not hold an element that the target wants.",
                 given=f"element {missing}",
                 allowed=f"{1 << held} of {1 << source.out_bits} elements are held",
                 where="plan",
             )
-    return found
-
-
-def _split(flat: int, layout: Layout) -> list[int]:
-    found = []
-    for size in layout.out_sizes.values():
-        found.append(flat % size)
-        flat //= size
     return found
 
 
@@ -433,23 +412,35 @@ def memory_of(basis: tuple[int, ...], tensor: Layout) -> Layout:
 def through_shared(
     source: Layout, target: Layout, element_bytes: int, memory: Layout, padding: PaddedShared | None, banks: Banks
 ) -> Plan:
-    """Return the plan of a trip through shared memory that is laid out as told; rivals are built on it."""
+    """Return the plan of a trip through shared memory that is laid out as given; rivals are built on it."""
     target = checked_pair(source, target, element_bytes, banks)
     memory = aligned(memory, source, "through_shared")
-    widest = max(banks.vector_bytes // element_bytes, 1).bit_length() - 1
-    if padding is not None and padding.padding:
-        # Vectors must stay aligned and within their row.
-        both = padding.interval | padding.padding
-        widest = min(widest, (both & -both).bit_length() - 1)
+    widest = widest_vector(padding, element_bytes, banks)
     have, want = spread_of(source), spread_of(target)
     widths = vector_bits_of(memory.columns, have, widest), vector_bits_of(memory.columns, want, widest)
     store, load = accesses(memory.columns, have, want, widths)
-    # Rows of matrices are 16 bytes that no gap may part or shift.
-    if padding is None or not (padding.interval | padding.padding) * element_bytes % ROW_BYTES:
-        store, _ = cheapest(store, True, element_bytes, banks, conflicts=padding is None)
-        load, _ = cheapest(load, False, element_bytes, banks, conflicts=padding is None)
+    store = with_matrices(store, True, padding, element_bytes, banks)
+    load = with_matrices(load, False, padding, element_bytes, banks)
     step = ThroughShared(memory, padding, store, load)
     return Plan(kind=SHARED, source=source, target=target, element_bytes=element_bytes, banks=banks, step=step)
+
+
+def widest_vector(padding: PaddedShared | None, element_bytes: int, banks: Banks) -> int:
+    """Return the binary logarithm of the elements of the widest vectors; gaps keep them aligned and within a row."""
+    widest = max(banks.vector_bytes // element_bytes, 1).bit_length() - 1
+    if padding is None or not padding.padding:
+        return widest
+    both = padding.interval | padding.padding
+    return min(widest, (both & -both).bit_length() - 1)
+
+
+def with_matrices(
+    access: Access, storing: bool, padding: PaddedShared | None, element_bytes: int, banks: Banks
+) -> Access:
+    """Return an access, by matrices where that is cheaper and no gap parts or shifts their rows of 16 bytes."""
+    if padding is not None and (padding.interval | padding.padding) * element_bytes % ROW_BYTES:
+        return access
+    return cheapest(access, storing, element_bytes, banks, conflicts=padding is None)[0]
 
 
 def words_of(layout: Layout, element_bytes: int) -> int:

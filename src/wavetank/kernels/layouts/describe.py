@@ -1,4 +1,4 @@
-"""Layouts told in one line of text, as on a command line: ``mma-result(warps=2x2) 64x64``.
+"""Layouts written in one line of text, as on a command line: ``mma-result(warps=2x2) 64x64``.
 
 A family with its numbers, then the shape of the tensor; the names are those of
 :mod:`wavetank.kernels.layouts.families` in lower case with hyphens.
@@ -38,7 +38,7 @@ _CALL = re.compile(r"\s*([a-z-]+)\s*\(")
 
 
 def layout_of(text: str) -> Layout:
-    """Return the layout that a line of text tells.
+    """Return the layout that a line of text describes.
 
     Parameters
     ----------

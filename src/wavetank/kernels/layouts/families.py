@@ -1,4 +1,4 @@
-"""The layouts that kernels use, each told by a few numbers and turned into one linear layout for a shape.
+"""The layouts that kernels use, each described by a few numbers and turned into one linear layout for a shape.
 
 Registers, lanes and warps of a *blocked* layout tile the tensor in an order of dimensions; matrix units dictate the
 fragments of their operands and results; a *slice* is what is left of a layout when one dimension is reduced; shared
@@ -61,7 +61,7 @@ class Blocked:
         dims = len(self.order)
         if sorted(self.order) != list(range(dims)) or {len(self.registers), len(self.lanes), len(self.warps)} != {dims}:
             raise BadValueError(
-                "A blocked layout has one number a dimension, and its order names each dimension once.",
+                "A blocked layout has one number per dimension, and its order names each dimension once.",
                 given=f"registers={self.registers}, lanes={self.lanes}, warps={self.warps}, order={self.order}",
                 where="blocked",
             )
@@ -373,7 +373,7 @@ class TileShared:
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedShared:
-    """Shared memory, row by row, with a gap after every ``interval`` elements: not linear, so told in two steps.
+    """Shared memory, row by row, with a gap after every ``interval`` elements: not linear, so described in two steps.
 
     Attributes
     ----------
@@ -383,8 +383,8 @@ class PaddedShared:
         Dimensions, fastest first.
     """
 
-    interval: int = setting(32, says="elements between gaps", low=1)
-    padding: int = setting(1, says="elements of a gap", low=0)
+    interval: int = setting(32, says="Elements between two gaps", low=1)
+    padding: int = setting(1, says="Elements per gap", low=0)
     order: tuple[int, ...] = (1, 0)
 
     def layout(self, shape: Sequence[int]) -> Layout:

@@ -1,6 +1,6 @@
 """Gathers along one axis of a tensor whose elements lie in registers: out[i, j] = source[index[i, j], j].
 
-Which element a place wants is told by its own coordinates, but for the axis, where the data decides. So the question
+Which element a place wants follows from its own coordinates, but for the axis, where the data decides. So the question
 whether a thread, or a warp, holds all that it can ever want is one about spaces: the whole axis, and what the places
 of the index differ in otherwise, must lie in the span of its registers, or of its registers and lanes. Then registers
 are selected, or shuffles fetch each register that may be meant; else the tensor goes through shared memory, placed
@@ -46,9 +46,10 @@ from wavetank.kernels.layouts.conversion import (
     Counts,
     check_machine,
     memory_of,
+    widest_vector,
+    with_matrices,
 )
 from wavetank.kernels.layouts.families import PaddedShared
-from wavetank.kernels.layouts.matrices import ROW_BYTES, cheapest
 
 _SHUFFLE_BYTES = 4
 
@@ -267,13 +268,9 @@ def through_memory(
     padding: PaddedShared | None,
     banks: Banks,
 ) -> GatherPlan:
-    """Return the plan of a gather through memory that is laid out as told; rivals are built on it."""
+    """Return the plan of a gather through memory that is laid out as given; rivals are built on it."""
     have, want = checked_gather(source, index, axis, element_bytes, banks)
-    widest = max(banks.vector_bytes // element_bytes, 1).bit_length() - 1
-    if padding is not None and padding.padding:
-        both = padding.interval | padding.padding
-        widest = min(widest, (both & -both).bit_length() - 1)
-    width = vector_bits_of(memory.columns, have, widest)
+    width = vector_bits_of(memory.columns, have, widest_vector(padding, element_bytes, banks))
     sides = _sides(memory.columns, padding, have, want, width, element_bytes, banks)
     step = GatherThrough(memory, padding, *sides)
     return GatherPlan(
@@ -398,9 +395,7 @@ def _sides(
     banks: Banks,
 ) -> _Sides:
     span = Span(basis)
-    store = access_of(span, have, width, storing=True)
-    if padding is None or not (padding.interval | padding.padding) * element_bytes % ROW_BYTES:
-        store, _ = cheapest(store, True, element_bytes, banks, conflicts=padding is None)
+    store = with_matrices(access_of(span, have, width, storing=True), True, padding, element_bytes, banks)
     registers, lanes, warps, axis = (
         tuple(span.express(column) or 0 for column in columns)
         for columns in (want.registers, want.lanes, want.warps, want.axis)
@@ -413,7 +408,7 @@ def _placed(
 ) -> tuple[GatherThrough, float]:
     """Return the placement with the fewest wavefronts to be expected, and how many these are."""
     dimension = source.out_bits
-    widest = max(banks.vector_bytes // element_bytes, 1).bit_length() - 1
+    widest = widest_vector(None, element_bytes, banks)
     word, row = word_bits(element_bytes, banks), min(row_bits(element_bytes, banks), dimension)
     reading = want.lanes[: phase_lane_bits(0, element_bytes, banks)]
     units = [1 << bit for bit in range(dimension)]

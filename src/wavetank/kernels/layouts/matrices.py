@@ -1,6 +1,6 @@
 """Instructions by which a warp moves 8 x 8 matrices of 16-bit numbers between registers and shared memory.
 
-Lane l of 32 tells where row l mod 8 of matrix l / 8 begins: 16 bytes in a row. Loading, lane t gets word t mod 4 of row
+Lane l of 32 gives where row l mod 8 of matrix l / 8 begins: 16 bytes in a row. Loading, lane t gets word t mod 4 of row
 t / 4 of each matrix; transposed, it gets the 16-bit numbers of column t / 4 in rows 2 (t mod 4) and the next. Storing
 is the same backwards. Which bits lead to the 16 bytes is fixed and all else is free, so an access can go this way when
 its layout, from registers and lanes to offsets, is divisible on the left by the instruction's tile.
@@ -113,7 +113,7 @@ def cheapest(
     element_bytes : int
     banks : Banks
     conflicts : bool
-        Whether conflicts are told by ranks; if not (padded memory), none are assumed.
+        Whether ranks determine the conflicts; if not (padded memory), none are assumed.
 
     Returns
     -------

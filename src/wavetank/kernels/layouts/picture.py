@@ -1,4 +1,4 @@
-"""A picture of a layout that tells at a glance who holds what.
+"""A picture of a layout that shows which thread holds which element.
 
 Every cell is a tensor element. In a layout of threads its colour is the lane's, its text says lane and register, and
 heavy lines part what different warps hold; all that one thread holds is outlined, and below it stands how the bits of
@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Sequence
-from html import escape
 
+from wavetank import svg
 from wavetank.errors import BadValueError
 from wavetank.kernels.layouts.access import Banks
 from wavetank.kernels.layouts.algebra import Layout
 
 _CELL_HEIGHT, _LEFT, _LINE = 24, 64, 19
 _LEAST_WIDTH = 760
+# On and around cells, whose colours are the same on light and on dark pages.
+_INK = "#111"
 # Of one letter at the size of the text, on the wide side.
 _LETTER = 6.6
 _MOST_CELLS = 4096
-# A tensor of one dimension is folded into lines of so many elements.
+# A tensor of one dimension is folded into lines of this number of elements.
 _FOLD = 16
-_FONT = "font-family='system-ui, sans-serif'"
-_SOLID, _DASHED = "stroke-width='2.5'", "stroke-width='2.5' stroke-dasharray='4 3'"
 
 
 def draw(
@@ -93,7 +93,7 @@ def draw(
 
     def holding(row: int, column: int) -> list[dict[str, int]]:
         places = holders.get(row * columns + column if flat else row + column * rows, [])
-        # Of several places, those of the outlined thread are told.
+        # Of several places, those of the outlined thread are named.
         return sorted(places, key=lambda place: not _is_of_thread(place, example))
 
     cells, outlines = [], []
@@ -104,9 +104,11 @@ def draw(
             cells.append(_cell(x, y, wide, places, several, colours, element_bytes if memory else 0, shared))
             for marked, style in _marks(places, example, written, read):
                 outlines.append(
-                    f"<rect x='{x + marked}' y='{y + marked}' width='{wide - 2 * marked}' "
-                    f"height='{_CELL_HEIGHT - 2 * marked}' fill='none' {style}/>"
-                )
+                    svg.element(
+                        "rect", x=x + marked, y=y + marked, width=wide - 2 * marked, height=_CELL_HEIGHT - 2 * marked,
+                        stroke=_INK, stroke_width=2.5, class_=f"fill-none {style}".rstrip(),
+                    )
+                )  # fmt: skip
     borders = []
     if not memory:
         warps = [
@@ -118,65 +120,49 @@ def draw(
     notes = [line for note in _notes(layout, example) for line in textwrap.wrap(note, letters)]
     height = foot + _LINE * len(notes) + 16
     axes = [
-        f"<text x='{_LEFT + column * wide + wide / 2}' y='{top - 8}' text-anchor='middle'>{column}</text>"
-        for column in range(columns)
+        svg.text(_LEFT + column * wide + wide / 2, top - 8, column, text_anchor="middle") for column in range(columns)
     ]
     step = columns if flat else 1
-    axes += [
-        f"<text x='{_LEFT - 8}' y='{top + row * _CELL_HEIGHT + 16}' text-anchor='end'>{row * step}</text>"
-        for row in range(rows)
-    ]
-    axes.append(f"<text x='{_LEFT}' y='{top - 26}' fill='#555'>{escape(names[-1])} →</text>")
+    axes += [svg.text(_LEFT - 8, top + row * _CELL_HEIGHT + 16, row * step, text_anchor="end") for row in range(rows)]
+    axes.append(svg.text(_LEFT, top - 26, f"{names[-1]} →", "quiet"))
     if len(names) == 2:
-        axes.append(f"<text x='{_LEFT - 8}' y='{top - 8}' text-anchor='end' fill='#555'>{escape(names[0])} ↓</text>")
-    return "\n".join(
-        [
-            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' "
-            f"role='img' aria-label='{escape(what, quote=True)}' {_FONT} font-size='12'>",
-            f"<title>{escape(what)}</title>",
-            f"<rect width='{width}' height='{height}' fill='white'/>",
-            *_texts(heading, 26, 21, "font-size='15' font-weight='600' fill='#111'"),
-            *_texts(lines, 28 + 21 * len(heading), _LINE, "fill='#444'"),
-            *_scale("bank" if memory else "lane", colours, scale_top, width),
-            "<g>",
-            *cells,
-            "</g>",
-            "<g stroke='#111' stroke-width='2.4' stroke-linecap='square'>",
-            *borders,
-            "</g>",
-            "<g class='outlines' stroke='#111'>",
-            *outlines,
-            "</g>",
-            "<g fill='#222'>",
-            *axes,
-            "</g>",
-            *_texts(notes, foot, _LINE, "fill='#222'"),
-            "</svg>",
-        ]
-    )
-
-
-def _texts(lines: Sequence[str], top: int, step: int, style: str) -> list[str]:
-    return [
-        f"<text x='{_LEFT}' y='{top + step * number}' {style}>{escape(line)}</text>"
-        for number, line in enumerate(lines)
+        axes.append(svg.text(_LEFT - 8, top - 8, f"{names[0]} ↓", "quiet", text_anchor="end"))
+    body = [
+        *_texts(heading, 26, 21, looks="large strong"),
+        *_texts(lines, 28 + 21 * len(heading), _LINE, "quiet"),
+        *_scale("bank" if memory else "lane", colours, scale_top, width),
+        *cells,
+        *borders,
+        svg.element("g", *outlines, class_="outlines"),
+        *axes,
+        *_texts(notes, foot, _LINE),
     ]
+    return svg.drawing(width, height, body, title=what, says=" ".join(legend))
+
+
+def _texts(lines: Sequence[str], top: int, step: int, tone: str = "ink", looks: str = "") -> list[str]:
+    return [svg.text(_LEFT, top + step * number, line, tone, looks=looks) for number, line in enumerate(lines)]
 
 
 def _scale(what: str, count: int, top: int, width: int) -> list[str]:
     """Return a strip of all colours with their numbers."""
     wide = min((width - _LEFT - 24) // count, 26)
-    found = [f"<text x='{_LEFT - 8}' y='{top + 13}' text-anchor='end' fill='#555'>{what}</text>", "<g font-size='10'>"]
+    found = [svg.text(_LEFT - 8, top + 13, what, "quiet", text_anchor="end")]
     for number in range(count):
         x = _LEFT + number * wide
-        found.append(f"<path d='M{x},{top} h{wide} v18 h-{wide} z' fill='{_colour(number, count)}'/>")
+        found.append(svg.element("rect", x=x, y=top, width=wide, height=18, fill=_colour(number, count)))
         if wide >= 16 or number % 4 == 0:
-            found.append(f"<text x='{x + wide / 2}' y='{top + 13}' text-anchor='middle' fill='#111'>{number}</text>")
-    return [*found, "</g>"]
+            found.append(_on_colour(x + wide / 2, top + 13, str(number)))
+    return found
+
+
+def _on_colour(x: float, y: float, shown: str) -> str:
+    """Return text on a cell, which has the same colour on a light and on a dark page."""
+    return svg.element("text", svg.escape(shown), x=x, y=y, fill=_INK, text_anchor="middle", class_="small")
 
 
 def _example(layout: Layout) -> dict[str, int]:
-    """Return a place whose numbers have more than one bit set, where there are so many."""
+    """Return a place whose numbers have more than one bit set, where there are such places."""
     wanted = {"register": 3, "lane": 5, "warp": 1, "offset": 5}
     return {name: min(wanted.get(name, 0), size - 1) for name, size in layout.in_sizes.items()}
 
@@ -192,7 +178,7 @@ def _legend(layout: Layout, memory: bool, several: bool, example: dict[str, int]
     code = f"{f'w{warp} ' if several else ''}L{lane} r{register}"
     words = f"{f'warp {warp}, ' if several else ''}lane {lane} (a thread of the warp), register {register}"
     found = (
-        f"Each cell is one element of a tensor of {shape}, and tells which thread holds it in which register: {code} "
+        f"Each cell is one element of a tensor of {shape}, and shows which thread holds it in which register: {code} "
         f"is {words}. The colour is the lane's."
     )
     if several:
@@ -211,14 +197,14 @@ def _is_of_thread(place: dict[str, int], example: dict[str, int]) -> bool:
 def _marks(
     places: Sequence[dict[str, int]], example: dict[str, int], written: Collection[int], read: Collection[int]
 ) -> list[tuple[int, str]]:
-    """Return how far in, and with what line, a cell is outlined."""
+    """Return how far in a cell is outlined, and with what looks."""
     if "offset" not in example:
-        return [(2, _SOLID)] if any(_is_of_thread(each, example) for each in places) else []
+        return [(2, "")] if any(_is_of_thread(each, example) for each in places) else []
     found = []
     if any(each["offset"] in written for each in places):
-        found.append((2, _SOLID))
+        found.append((2, ""))
     if any(each["offset"] in read for each in places):
-        found.append((5 if found else 2, _DASHED))
+        found.append((5 if found else 2, "dashed"))
     return found
 
 
@@ -246,28 +232,24 @@ def _cell(
     shared: Banks,
 ) -> str:
     if not places:
-        fill, text, told = "#f3f3f3", "", "held nowhere"
+        fill, text, title = "#f3f3f3", "", "held nowhere"
     elif element_bytes:
         offset = places[0]["offset"]
         bank = offset * element_bytes // shared.word_bytes % shared.banks
-        fill, text, told = _colour(bank, colours), str(offset), f"offset {offset}, bank {bank}"
+        fill, text, title = _colour(bank, colours), str(offset), f"offset {offset}, bank {bank}"
     else:
         first = places[0]
         lane, register = first.get("lane", 0), first.get("register", 0)
         fill, text = _colour(lane, colours), f"L{lane} r{register}"
         if several:
             text = f"w{first['warp']} {text}"
-        told = "; ".join(", ".join(f"{name} {place}" for name, place in at.items()) for at in places[:4]) + (
+        title = "; ".join(", ".join(f"{name} {place}" for name, place in at.items()) for at in places[:4]) + (
             f"; and {len(places) - 4} more" if len(places) > 4 else ""
         )
-    corner = ""
-    if len(places) > 1:
-        right = x + wide
-        corner = f"<path d='M{right - 8},{y} h8 v8 z' fill='#666'/>"
-    return (
-        f"<g><title>{escape(told)}</title><rect x='{x}' y='{y}' width='{wide}' height='{_CELL_HEIGHT}' "
-        f"fill='{fill}' stroke='#fff' stroke-width='1'/>{corner}"
-        f"<text x='{x + wide / 2}' y='{y + 16}' text-anchor='middle' font-size='11' fill='#111'>{text}</text></g>"
+    corner = svg.element("path", d=f"M{x + wide - 8},{y} h8 v8 z", fill="#666") if len(places) > 1 else ""
+    cell = svg.element("rect", x=x, y=y, width=wide, height=_CELL_HEIGHT, fill=fill, stroke="#fff")
+    return svg.element(
+        "g", svg.element("title", svg.escape(title)), cell, corner, _on_colour(x + wide / 2, y + 16, text)
     )
 
 
@@ -289,17 +271,21 @@ def _borders(owners: Sequence[Sequence[int]], top: int, wide: int) -> list[str]:
         for column in range(columns + 1):
             x, y = _LEFT + column * wide, top + row * _CELL_HEIGHT
             if column < columns and warp(row, column) != warp(row - 1, column):
-                lines.append(f"<path d='M{x},{y} h{wide}'/>")
+                lines.append(_border(f"M{x},{y} h{wide}"))
             if row < rows and warp(row, column) != warp(row, column - 1):
-                lines.append(f"<path d='M{x},{y} v{_CELL_HEIGHT}'/>")
+                lines.append(_border(f"M{x},{y} v{_CELL_HEIGHT}"))
     return lines
+
+
+def _border(d: str) -> str:
+    return svg.element("path", d=d, stroke=_INK, stroke_width=2.4, stroke_linecap="square")
 
 
 def _notes(layout: Layout, example: dict[str, int]) -> list[str]:
     """Return where the bits of each input lead, and how those of one place add up to its element."""
     outs = ", ".join(layout.out_sizes)
     notes = [f"The whole layout in {layout.in_bits} numbers: where each bit leads, as {outs}."]
-    told = []
+    led = []
     for name, bases in layout.bases.items():
         at = [basis if len(basis) > 1 else basis[0] for basis in bases]
         images = ";  ".join(f"{1 << bit} → {image}" for bit, image in enumerate(at))
@@ -308,9 +294,9 @@ def _notes(layout: Layout, example: dict[str, int]) -> list[str]:
         if bits:
             number = " + ".join(str(1 << bit) for bit in bits)
             parts = " xor ".join(str(at[bit]) for bit in bits)
-            told.append(f"{name} {example[name]}{f' = {number}' if len(bits) > 1 else ''} leads to {parts}")
+            led.append(f"{name} {example[name]}{f' = {number}' if len(bits) > 1 else ''} leads to {parts}")
     element = tuple(layout.apply(**example).values())
     place = ", ".join(f"{name} {at}" for name, at in example.items())
     where = f"({', '.join(map(str, element))})" if len(element) > 1 else str(element[0])
-    notes.append(f"For example {place}: {'; '.join(told) or 'no bit is set'}. All together, by xor: element {where}.")
+    notes.append(f"For example {place}: {'; '.join(led) or 'no bit is set'}. All together, by xor: element {where}.")
     return notes

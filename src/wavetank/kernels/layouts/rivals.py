@@ -2,9 +2,6 @@
 
 Row by row as it comes; with a gap after each row; with groups of elements xor-ed by the row, as libraries for matrix
 products do it; and the collection of rules for pairs of layout families that a compiler without the algebra has.
-
-Sources: the usual remedies against bank conflicts in the CUDA programming guide; Triton before its linear layouts, as
-"Linear Layouts", arXiv 2505.23819, sections 2 and 6, describes it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class WarpMachine:
         Shared memory of a block; by default that of an H100.
     """
 
-    shared_bytes: int = setting(232_448, unit="bytes", says="shared memory of a block", low=1)
+    shared_bytes: int = setting(232_448, unit="bytes", says="Shared memory per block", low=1)
 
     def load(self, tensor: ArrayLike, layout: Layout) -> NDArray[Any]:
         """Return what each register holds when ``tensor`` lies in ``layout``.
@@ -272,21 +272,25 @@ def _move(plan: Plan, step: RegisterMoves, registers: NDArray[Any]) -> tuple[NDA
     return found, Counts(selects=selects)
 
 
+def _fields(table: NDArray[np.int64], step: Shuffles | GatherWithin) -> tuple[NDArray[np.int64], ...]:
+    """Return register, lane, round and place within the round's word from columns that hold all of them."""
+    label = table >> (step.register_bits + step.lane_bits)
+    register, lane = table & ((1 << step.register_bits) - 1), table >> step.register_bits & ((1 << step.lane_bits) - 1)
+    return register, lane, label >> step.packed_bits, label & ((1 << step.packed_bits) - 1)
+
+
 def _shuffle(plan: Plan, step: Shuffles, registers: NDArray[Any]) -> tuple[NDArray[Any], Counts]:
     table = _spread_table(step.warps, step.lanes, step.registers)
-    register = table & ((1 << step.register_bits) - 1)
-    lane = table >> step.register_bits & ((1 << step.lane_bits) - 1)
-    label = table >> (step.register_bits + step.lane_bits)
+    register, lane, number, slot = _fields(table, step)
     warps, lanes, _ = table.shape
     warp = np.broadcast_to(np.arange(warps)[:, None, None], table.shape)
     reader = np.broadcast_to(np.arange(lanes)[:, None], table.shape)
-    number, slot = label >> step.packed_bits, label & ((1 << step.packed_bits) - 1)
-    # A lane publishes one word a round: each of its slots comes from one register.
+    # A lane publishes one word per round: each of its slots comes from one register.
     published = np.full((1 << (step.round_bits - step.packed_bits), warps, lanes, 1 << step.packed_bits), -1)
     published[number, warp, lane, slot] = register
     if not np.array_equal(published[number, warp, lane, slot], register):
         raise WavetankError("The plan lets a lane publish two values in one round.")
-    # And a lane reads one other lane a round.
+    # And a lane reads one other lane per round.
     read = np.full((published.shape[0], warps, lanes), -1)
     read[number, warp, reader] = lane
     if not np.array_equal(read[number, warp, reader], lane):
@@ -306,14 +310,11 @@ def _gather_within(
     plan: GatherPlan, step: GatherWithin, registers: NDArray[Any], index: NDArray[np.int64], kept: NDArray[np.int64]
 ) -> tuple[NDArray[Any], Counts]:
     table = _spread_table(step.warps, step.lanes, step.registers)[:, :, kept] ^ linear_table(step.axis)[index]
-    register = table & ((1 << step.register_bits) - 1)
-    lane = table >> step.register_bits & ((1 << step.lane_bits) - 1)
-    label = table >> (step.register_bits + step.lane_bits)
+    register, lane, number, slot = _fields(table, step)
     warps, lanes, asked = table.shape
     warp = np.broadcast_to(np.arange(warps)[:, None, None], table.shape)
     which = np.broadcast_to(np.arange(asked), table.shape)
-    number, slot = label >> step.packed_bits, label & ((1 << step.packed_bits) - 1)
-    # For each register of the index a lane publishes one word a round, whoever reads it.
+    # For each register of the index a lane publishes one word per round, for any reader.
     rounds = 1 << (step.round_bits - step.packed_bits)
     published = np.full((asked, rounds, warps, lanes, 1 << step.packed_bits), -1)
     published[which, number, warp, lane, slot] = register

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from wavetank.kernels.crew import crew_of, cuts
 from wavetank.kernels.products.microkernel import tile_of
 from wavetank.kernels.products.packing import pack_rows, spread_rows, terms_of
 from wavetank.kernels.products.schemes import Scheme
+from wavetank.machine.thread_pool import cuts, thread_pool
 
 Multiply = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], object]
 """Writes the product of the first two matrices to the third."""
@@ -71,18 +71,18 @@ def combined_product(
         groups = rows // tile.lanes
         return [(start * tile.lanes, stop * tile.lanes) for start, stop in cuts(groups, min(threads, groups))]
 
-    with crew_of(threads) as crew:
+    with thread_pool(threads) as pool:
         for r in range(scheme.rank):
             for terms, target in ((left, sum_a), (right, sum_b)):
                 row = target.strides[0]
-                crew(pack_rows, [
+                pool(pack_rows, [
                     (one, terms, r, start, stop - start, 0, target.shape[1], target.ctypes.data + start * row, row,
                      tile.columns, tile.lanes, size)
                     for start, stop in parts(target.shape[0])
                 ])  # fmt: skip
             multiply(sum_a, sum_b, product)
             row = product.strides[0]
-            crew(spread_rows, [
+            pool(spread_rows, [
                 (result, r, start, stop - start, 0, wide, product.ctypes.data + start * row, row, tile.lanes, size)
                 for start, stop in parts(high)
             ])  # fmt: skip
@@ -97,20 +97,9 @@ def separate_product(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], scheme
     high, deep, wide = (-(-size // parts) for size, parts in sides)
     a = _padded(a, (high * scheme.m, deep * scheme.k))
     b = _padded(b, (deep * scheme.k, wide * scheme.n))
-    whole = (
-        out
-        if out.shape == (high * scheme.m, wide * scheme.n)
-        else np.empty((high * scheme.m, wide * scheme.n), out.dtype)
-    )
-    blocks_a = [
-        a[i * high : (i + 1) * high, j * deep : (j + 1) * deep] for i in range(scheme.m) for j in range(scheme.k)
-    ]
-    blocks_b = [
-        b[i * deep : (i + 1) * deep, j * wide : (j + 1) * wide] for i in range(scheme.k) for j in range(scheme.n)
-    ]
-    blocks_c = [
-        whole[i * high : (i + 1) * high, j * wide : (j + 1) * wide] for i in range(scheme.m) for j in range(scheme.n)
-    ]
+    padded = (high * scheme.m, wide * scheme.n)
+    whole = out if out.shape == padded else np.empty(padded, out.dtype)
+    blocks_a, blocks_b, blocks_c = _cut(a, high, deep), _cut(b, deep, wide), _cut(whole, high, wide)
     product = np.empty((high, wide), out.dtype)
     written: set[int] = set()
     for u, v, w in zip(scheme.u, scheme.v, scheme.w, strict=True):
@@ -126,6 +115,12 @@ def separate_product(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], scheme
         out[:] = whole[: out.shape[0], : out.shape[1]]
 
 
+def _cut(matrix: NDArray[Any], high: int, wide: int) -> list[NDArray[Any]]:
+    """Return the blocks of a matrix, row by row of blocks."""
+    height, width = matrix.shape
+    return [matrix[i : i + high, j : j + wide] for i in range(0, height, high) for j in range(0, width, wide)]
+
+
 def _padded(matrix: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
     if matrix.shape == shape:
         return matrix
@@ -137,11 +132,9 @@ def _padded(matrix: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
 def _summed(blocks: list[NDArray[Any]], coefficients: NDArray[np.int64]) -> NDArray[Any]:
     places = np.flatnonzero(coefficients)
     kind = blocks[0].dtype.type
-    total = (
-        blocks[places[0]] * kind(coefficients[places[0]]) if len(places) > 1 or coefficients[places[0]] != 1 else None
-    )
-    if total is None:
+    if len(places) == 1 and coefficients[places[0]] == 1:
         return blocks[places[0]]
+    total = blocks[places[0]] * kind(coefficients[places[0]])
     for i in places[1:]:
         if coefficients[i] == 1:
             total += blocks[i]

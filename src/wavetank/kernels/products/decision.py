@@ -58,6 +58,15 @@ class Candidate(NamedTuple):
         return f"{self.method} {self.scheme.name}" + (f" on {self.library}" if self.library else "")
 
 
+def check_sides(m: int, k: int, n: int) -> None:
+    """Refuse sides of a product that are no whole numbers."""
+    for name, side in (("m", m), ("k", k), ("n", n)):
+        if isinstance(side, bool) or not isinstance(side, int | np.integer) or side < 0:
+            raise BadValueError(
+                "A side of a product must be a whole number.", given=side, allowed="0 or more", where=name
+            )
+
+
 def check_method(method: str) -> None:
     """Refuse a way to multiply that does not exist."""
     if method not in METHODS:
@@ -96,7 +105,7 @@ class Chosen:
         """Return the number of block products."""
         return self.scheme.rank
 
-    def told(self, product: str, workspace_bytes: int, bound: str) -> str:
+    def described(self, product: str, workspace_bytes: int, bound: str) -> str:
         """Return the choice, what it costs and the fastest candidates, a line each."""
         timed = [each for each in self.candidates[:8] if not math.isnan(each.predicted_s)]
         rows = "".join(f"\n  {each.label:<32} {each.predicted_s:.4g} s" for each in timed)
@@ -147,7 +156,7 @@ class ProductPlan(Chosen):
     def workspace_bytes(self) -> int:
         """Return the most memory used beside inputs and result; 0 for a library, whose scratch is its own.
 
-        Scaling takes copies of both operands and 200 bytes a row, column and inner index.
+        Scaling takes copies of both operands and 200 bytes per row, column and inner index.
         """
         if self.method == "library":
             return 0
@@ -177,8 +186,8 @@ class ProductPlan(Chosen):
     def __str__(self) -> str:
         product = f"{self.m} x {self.k} x {self.n} {self.dtype}, {self.threads} thread(s)"
         of = "a row's scale times a column's" if self.is_scaled else "max|A| max|B|"
-        told = self.told(product, self.workspace_bytes, f"{self.error_bound:.3g} {of}")
-        return told + (f"\n  from {self.basis}" if self.basis else "")
+        described = self.described(product, self.workspace_bytes, f"{self.error_bound:.3g} {of}")
+        return described + (f"\n  from {self.basis}" if self.basis else "")
 
 
 def error_bound(k: int, dtype: str, scheme: Scheme) -> float:

@@ -9,7 +9,7 @@ share data); J. Huang et al., "Strassen's Algorithm Reloaded", SC 2016 (sums for
 
 Differs from the source:
 1. A product is collected in a buffer over the whole inner dimension, so that each block of the result is read and
-written once a product and not once a chunk.
+written once per product and not once per chunk.
 2. Threads take columns (or rows) of every block; each packs for itself, and none waits for another.
 """
 
@@ -165,7 +165,7 @@ def _pack_right(one, right, inner, first_panel, last_panel, panels, target, targ
 
 
 # Rows and depth of a packed left block by bytes of an element: it takes under half of a 1 MB second-level cache, and
-# its depth is long because finished tiles are added up in a buffer once a chunk.
+# its depth is long because finished tiles are added up in a buffer once per chunk.
 _BLOCK = {4: (224, 512), 8: (112, 512)}
 
 # Measured: a plain product is best with narrower strips, a scheme's with fewer packings of the left operand.

@@ -31,13 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, MissingExtraError, missing_extra, nearest_of
-from wavetank.kernels.cuda import found_gpu, free_bytes, require_free, require_torch
-from wavetank.kernels.machine import require_memory
 from wavetank.kernels.products import gpu_profile, gradients
-from wavetank.kernels.products.decision import Candidate, Chosen, check_accuracy, check_method, choose
+from wavetank.kernels.products.decision import Candidate, Chosen, check_accuracy, check_method, check_sides, choose
 from wavetank.kernels.products.gpu_profile import GpuProfile
 from wavetank.kernels.products.gradients import Asked as _Asked
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, Scheme, scheme_of
+from wavetank.machine.cuda import found_gpu, free_bytes, require_free, require_torch
+from wavetank.machine.limits import require_memory
 
 if TYPE_CHECKING:
     from wavetank.kernels.products.decision import ProductPlan
@@ -169,7 +169,7 @@ class GpuPlan(Chosen):
     def __str__(self) -> str:
         kind = f"{self.dtype} as TF32" if self.tf32 else self.dtype
         product = f"{self.m} x {self.k} x {self.n} {kind}, GPU"
-        return self.told(product, self.workspace_bytes, f"{self.error_bound:.3g} max|A| max|B|")
+        return self.described(product, self.workspace_bytes, f"{self.error_bound:.3g} max|A| max|B|")
 
 
 def predict(candidate: Candidate, m: int, k: int, n: int, profile: GpuProfile, prepared: bool = False) -> float:
@@ -225,7 +225,7 @@ def candidates_of(
 
 
 def _is_large(m: int, k: int, n: int, scheme: Scheme, levels: int) -> bool:
-    """Return whether a scheme of so many levels is worth a thought."""
+    """Return whether a scheme of this many levels is considered."""
     blocks = (-(-m // scheme.m**levels), -(-k // scheme.k**levels), -(-n // scheme.n**levels))
     return min(blocks) >= _LEAST_BLOCK and 1 < scheme.rank**levels <= LARGEST_RANK
 
@@ -264,11 +264,7 @@ def plan(
     BadValueError
     """
     torch = require_torch(_NEEDED_FOR)
-    for name, side in (("m", m), ("k", k), ("n", n)):
-        if isinstance(side, bool) or not isinstance(side, int | np.integer) or side < 0:
-            raise BadValueError(
-                "A side of a product must be a whole number.", given=side, allowed="0 or more", where=name
-            )
+    check_sides(m, k, n)
     kind = _kind(str(dtype).removeprefix("torch."))
     _check_accuracy(accuracy)
     given = () if accuracy == "library" else None if schemes is None else tuple(schemes)
@@ -330,18 +326,7 @@ def _planned(
     return GpuPlan(m, k, n, kind, tf32, choose(fits), found, prepared)
 
 
-_CANDIDATES: dict[tuple[Any, ...], tuple[Candidate, ...]] = {}
-
-
-def _candidates(
-    m: int, k: int, n: int, profile: GpuProfile, schemes: tuple[Scheme, ...] | None, prepared: bool
-) -> tuple[Candidate, ...]:
-    key = (m, k, n, profile.device, profile.torch, profile.dtype, profile.tf32, schemes, prepared)
-    if key not in _CANDIDATES:
-        if len(_CANDIDATES) >= 4096:
-            _CANDIDATES.clear()
-        _CANDIDATES[key] = candidates_of(m, k, n, profile, schemes, prepared)
-    return _CANDIDATES[key]
+_candidates = functools.lru_cache(maxsize=4096)(candidates_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -527,7 +512,7 @@ def _chosen(torch: Any, m: int, k: int, n: int, left: Any, asked: _Asked, prepar
         found = scheme_of(scheme, asked.levels)
         if asked.accuracy == "library" and found.rank > 1:
             raise BadValueError(
-                "A scheme has not the accuracy of a library.", given=f"{found.name}, accuracy='library'",
+                "A scheme does not have the accuracy of a library.", given=f"{found.name}, accuracy='library'",
                 allowed="a scheme with accuracy 'normwise'", where="accuracy",
             )  # fmt: skip
         return plan_of(m, k, n, "combined", found, dtype=kind)
@@ -606,7 +591,7 @@ def _tensor(torch: Any, value: Any, name: str) -> Any:
         raise BadValueError("The tensor is not dense.", given=str(value.layout), allowed="torch.strided", where=name)
     if value.device.type != "cuda" and not (value.device.type == "cpu" and _has_kernels() and _kernels().INTERPRETED):
         raise BadValueError(
-            "The tensor is not on a GPU that this product is for.", given=str(value.device), allowed="cuda",
+            "The tensor is not on a GPU that this product supports.", given=str(value.device), allowed="cuda",
             where=name, hint="move it with .cuda(); wavetank.kernels.matmul takes tensors in main memory",
         )  # fmt: skip
     if value.ndim != 2:

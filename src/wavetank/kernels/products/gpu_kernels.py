@@ -47,7 +47,7 @@ def sum_blocks(
     tile_rows: tl.constexpr,
     tile_columns: tl.constexpr,
 ):
-    """Write ``count`` sums of the ``down`` x ``across`` blocks of a matrix; one program a tile of a block.
+    """Write ``count`` sums of the ``down`` x ``across`` blocks of a matrix; one program per tile of a block.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def spread_products(
     tile_rows: tl.constexpr,
     tile_columns: tl.constexpr,
 ):
-    """Write all blocks of the result from ``count`` products; one program a tile of a block.
+    """Write all blocks of the result from ``count`` products; one program per tile of a block.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def multiply_blocks(
     group: tl.constexpr,
     halvings: tl.constexpr,
 ):
-    """Multiply ``count`` pairs of sums and add each product to its blocks of the result; one program a tile of a block.
+    """Multiply ``count`` pairs of sums and add each product to its blocks of the result; one program per tile of it.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def multiply_blocks(
     precision : str
         Of products of float32: "ieee" or "tf32".
     group : int
-        Tiles of so many rows of tiles follow each other down, so that they share what they read.
+        Tiles of this many rows of tiles follow each other down, so that they share what they read.
     halvings : int
         A product's tile is added in 2**halvings slices, so that what is read back has room in registers beside it.
     """

@@ -12,19 +12,20 @@ Differs from the source:
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wavetank.kernels.cuda import free_bytes
+from wavetank.kernels.products.profile import interpolated_s, largest_rates
 from wavetank.kernels.products.schemes import STRASSEN
 from wavetank.machine import profiles
+from wavetank.machine.cuda import found_gpu, free_bytes, require_cuda
 
-PROFILE_VERSION = 2
 GRID = (256, 1024, 2048, 4096)
 """Sides on which products are timed."""
 WAYS = ("library", "batched", "own")
@@ -67,14 +68,10 @@ class GpuProfile:
 
     def product_s(self, way: str, m: int, k: int, n: int) -> float:
         """Return the seconds of one product of these sides by ``way``; below the grid a side costs as its least."""
-        rates = np.log(np.asarray(self.rates[way], dtype=float))
-        marks = np.log(np.asarray(self.grid, dtype=float))
-        sides = [max(side, self.grid[0]) for side in (m, k, n)]
-        for side in sides:
-            place = float(np.interp(math.log(side), marks, np.arange(len(marks))))
-            low = min(int(place), len(marks) - 2)
-            rates = rates[low] * (low + 1 - place) + rates[low + 1] * (place - low)
-        return 2.0 * math.prod(sides) / math.exp(float(rates))
+        return interpolated_s(self.rates[way], self.grid, (m, k, n))
+
+    # By identity: profiles hold lists, and the kept one is the same object until it is forgotten.
+    __hash__ = object.__hash__
 
 
 def least_s(call: Callable[[], object], repeats: int = 3, at_least_s: float = 0.002) -> float:
@@ -224,8 +221,7 @@ def kept(device: Any, dtype: str, tf32: bool, folder: Path | None = None) -> Gpu
     conditions = _conditions(device, dtype, tf32)
     key = (str(folder), *conditions.values())
     if key not in _KEPT:
-        found = profiles.read(_KIND, PROFILE_VERSION, conditions, folder)
-        _KEPT[key] = None if found is None else profile_of(found)
+        _KEPT[key] = GpuProductCosts().read(_KIND, conditions, folder)
     return _KEPT[key]
 
 
@@ -235,22 +231,59 @@ def forget() -> None:
 
 
 def keep(profile: GpuProfile, folder: Path | None = None) -> Path | None:
-    """Keep a profile for later processes, and use it in this one; return None where no file can be written."""
+    """Keep a profile for later processes, and use it in this one.
+
+    Parameters
+    ----------
+    profile : GpuProfile
+        Rates in operations/s on its grid, passes in bytes/s, a launch in seconds.
+    folder : Path, optional
+        Of the store; see :mod:`wavetank.machine.profiles`.
+
+    Returns
+    -------
+    Path or None
+        None, after a warning, where no file can be written.
+    """
     conditions = {
         "device": profile.device, "torch": profile.torch, "dtype": profile.dtype, "tf32": str(profile.tf32)
     }  # fmt: skip
-    path = profiles.keep(profiles.Profile(_KIND, PROFILE_VERSION, conditions, asdict(profile)), folder)
+    path = profiles.keep(profiles.Profile(_KIND, GpuProductCosts.version, conditions, asdict(profile)), folder)
     _KEPT[str(folder), *conditions.values()] = profile
     return path
 
 
-def profile_of(found: profiles.Profile) -> GpuProfile | None:
-    """Return what a kept profile says; None where it says what no measurement can give."""
-    try:
+class GpuProductCosts(profiles.ProfileKind[GpuProfile]):
+    """The profiles of this module."""
+
+    version = 2
+
+    def parsed(self, found: profiles.Profile) -> GpuProfile | None:
+        """Return the costs in a profile."""
         profile = GpuProfile(**{**found.content, "grid": tuple(found.content["grid"])})
         shape = (len(profile.grid),) * 3
         rates = [np.asarray(profile.rates[way], dtype=float) for way in WAYS]
         sound = len(profile.grid) > 1 and all(table.shape == shape and bool((table > 0).all()) for table in rates)
         return profile if sound and profile.pass_bytes_per_s > 0 and profile.launch_s >= 0 else None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+
+    def words(self, figures: GpuProfile) -> str:
+        """Return the speed of each way on the largest product."""
+        return f"{figures.device}: {largest_rates(figures.rates)}"
+
+    def steps(
+        self, threads: tuple[int, ...], dtypes: tuple[str, ...], named: bool, report: Callable[[str], object]
+    ) -> Iterator[profiles.Step]:
+        """Yield a measurement for each type that tensor cores or torch multiply, where there is a GPU."""
+
+        def step(dtype: str) -> tuple[Path | None, str]:
+            from wavetank.kernels.products import gpu
+
+            hint = "wavetank profile --only products measures the processor"
+            torch = require_cuda("A profile of a GPU", "cuda", hint)
+            device = torch.device("cuda", torch.cuda.current_device())
+            found = measure(device, dtype, gpu.rounds_to_tf32(torch.empty(0, dtype=getattr(torch, dtype))))
+            return keep(found), self.words(found)
+
+        if named or found_gpu():
+            for dtype in ("float16", "bfloat16", "float32", "float64"):
+                yield profiles.Step(f"products on the GPU, {dtype}", functools.partial(step, dtype))

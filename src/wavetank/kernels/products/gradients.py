@@ -1,7 +1,7 @@
 """Gradients of products: what flows back through ``matmul`` are two products of the same kind.
 
 For C = A B and the gradient G of a loss with respect to C, those with respect to A and B are G B^T and A^T G.  torch is
-imported by whoever has tensors; this module never imports it.
+imported already where there are tensors; this module never imports it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.given import has_tangent, is_tensor
+from wavetank.kernels.as_array import has_tangent, is_tensor
 
 Multiply = Callable[[Any, Any], Any]
 

@@ -118,7 +118,7 @@ class _Cblas:
         self._functions = functions
 
     def version(self) -> str:
-        """Return the version as the library tells it; the file's name where it does not."""
+        """Return the version that the library states; the file's name where it states none."""
         room = ctypes.create_string_buffer(256)
         try:
             self._library.mkl_get_version_string(room, 256)
@@ -126,15 +126,15 @@ class _Cblas:
         except AttributeError:
             pass
         try:
-            tell = self._library.bli_info_get_version_str
+            version_of = self._library.bli_info_get_version_str
         except AttributeError:
             return Path(self.path).name
-        tell.restype = ctypes.c_char_p
-        return (tell() or b"").decode(errors="replace")
+        version_of.restype = ctypes.c_char_p
+        return (version_of() or b"").decode(errors="replace")
 
     def multiply(self, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
         (m, k), n = a.shape, b.shape[1]
-        # Held until the call returns: a copy lives no longer than its name.
+        # Held until the call returns: a copy is freed with its name.
         (a, turn_a, step_a), (b, turn_b, step_b) = _stepped(a), _stepped(b)
         target = out if _step(out) else np.empty(out.shape, out.dtype)
         self._functions[a.itemsize](
@@ -259,10 +259,9 @@ def steering() -> dict[str, str]:
 
 def versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of libraries that are loaded."""
-    found = {}
-    for name in names:
-        found[name] = _LOADED[name].version() if name in _FILES else str(sys.modules[name].__version__)
-    return found
+    return {
+        name: _LOADED[name].version() if name in _FILES else str(sys.modules[name].__version__) for name in names
+    }
 
 
 def conditions(names: Iterable[str]) -> dict[str, str]:

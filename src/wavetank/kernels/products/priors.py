@@ -1,7 +1,7 @@
 """What is known of products on a family of processors before anything was measured on the one at hand.
 
 Priors are few and careful: where nothing is known, the caller's own library multiplies.  They are package data, read
-once a process from ``priors.toml``; ``wavetank profile`` measures what they leave open.
+once per process from ``priors.toml``; ``wavetank profile`` measures what they leave open.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def family_of(machine: str, facts: str) -> str:
 def here() -> Priors:
     """Return the priors of the processor at hand."""
     try:
-        # The first core's facts: the system takes long to tell those of many.
+        # The first core's facts: the system takes long to list those of all.
         with Path("/proc/cpuinfo").open("rb") as file:
             facts = file.read(1 << 13).decode(errors="replace").partition("\n\n")[0]
     except OSError:

@@ -4,17 +4,6 @@ By default a product is the caller's library's, another library's or our own pla
 fastest; each rounds like any plain product.  Where the caller allows other errors, large products may go through a
 lower-complexity scheme of one to three levels.  What is fastest comes from a profile that ``wavetank profile`` has
 measured, else from what ships for the family of processors.  A product never measures.
-
-Source: H. Zhu et al., "FalconGEMM: Surpassing Hardware Peaks with Lower-Complexity Matrix Multiplication", arXiv
-2605.06057, 2026.
-
-Differs from the source:
-1. For the CPU, compiled by numba for the host's vector width, with its own micro-kernel; no code generator beside it.
-2. Schemes are for those who ask: their errors are large in rows and columns that are small beside others.  With rows
-   and columns scaled by powers of two, errors are bounded by row and column.
-3. A result that is not finite is computed again without a scheme, so that NaN and infinities land where a library puts
-   them.
-4. Half precision is refused on the CPU, where nothing is gained.
 """
 
 from __future__ import annotations
@@ -30,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, nearest_of
-from wavetank.kernels.given import array_of, is_tensor, overlaps_itself, target_of
-from wavetank.kernels.machine import require_memory
+from wavetank.kernels.as_array import array_of, is_tensor, overlaps_itself, target_of
 from wavetank.kernels.products import decision, gradients, libraries, profile
-from wavetank.kernels.products.decision import Candidate, ProductPlan, check_accuracy, check_method
+from wavetank.kernels.products.decision import Candidate, ProductPlan, check_accuracy, check_method, check_sides
 from wavetank.kernels.products.gradients import Asked
 from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN, Scheme, scheme_of
+from wavetank.machine.limits import require_memory
 from wavetank.machine.quota import cpu_quota
 from wavetank.machine.threads import allowed_threads, libraries_limited, usable_cores
 from wavetank.settings import setting
@@ -93,11 +82,7 @@ def plan(
     ------
     BadValueError
     """
-    for name, side in (("m", m), ("k", k), ("n", n)):
-        if isinstance(side, bool) or not isinstance(side, int | np.integer) or side < 0:
-            raise BadValueError(
-                "A side of a product must be a whole number.", given=side, allowed="0 or more", where=name
-            )
+    check_sides(m, k, n)
     check_accuracy(accuracy)
     kind, threads = _kind(np.dtype(dtype)), _threads(threads)
     given = None if schemes is None else tuple(schemes)
@@ -110,7 +95,6 @@ def _planned(
     names: tuple[str, ...] | None = None, schemes: tuple[Scheme, ...] | None = None,
 ) -> ProductPlan:  # fmt: skip
     """Return the plan for a caller whose operands belong to a library."""
-
     if 2.0 * m * k * n <= _SMALL_FLOPS:
         choice = Candidate("library", caller, CLASSICAL, math.nan)
         return ProductPlan(m, k, n, kind, threads, choice, (choice,), accuracy, "the size: it is small")
@@ -118,29 +102,15 @@ def _planned(
     if caller not in loaded:
         loaded = (caller, *loaded)
     measured = profile.kept(kind, threads)
-    return _decided(m, k, n, kind, threads, accuracy, caller, loaded, schemes, _Same(measured))
-
-
-class _Same:
-    """Compares by identity: profiles hold lists, and the kept one is the same object until it is forgotten."""
-
-    def __init__(self, it: profile.ProductProfile | None) -> None:
-        self.it = it
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.it is other.it
-
-    def __hash__(self) -> int:
-        return id(self.it)
+    return _decided(m, k, n, kind, threads, accuracy, caller, loaded, schemes, measured)
 
 
 @functools.lru_cache(maxsize=4096)
 def _decided(
     m: int, k: int, n: int, kind: str, threads: int, accuracy: str, caller: str, loaded: tuple[str, ...],
-    schemes: tuple[Scheme, ...] | None, kept: _Same,
+    schemes: tuple[Scheme, ...] | None, measured: profile.ProductProfile | None,
 ) -> ProductPlan:  # fmt: skip
     """Return the plan by the kept profile, or by what ships where none is kept."""
-    measured = kept.it
     if measured is not None and measured.covers(caller):
         # The caller's own first: it stays in doubt.
         names = (caller, *(name for name in loaded if name != caller and measured.covers(name)))
@@ -193,7 +163,7 @@ def plan_of(
 def _check_allowed(scheme: Scheme, accuracy: str) -> None:
     if scheme.rank > 1 and accuracy == "library":
         raise BadValueError(
-            "A scheme has not the accuracy of a library.", given=f"{scheme.name}, accuracy='library'",
+            "A scheme does not have the accuracy of a library.", given=f"{scheme.name}, accuracy='library'",
             allowed="a scheme with accuracy 'scaled' or 'normwise'", where="accuracy",
         )  # fmt: skip
 
@@ -225,7 +195,7 @@ def matmul(
     out : array or torch tensor, shape (..., m, n), optional
         Receives the result; must not overlap the inputs, nor itself.
     threads : int, optional
-        At most so many; never more than the program may use.  By default a product that takes some milliseconds at most
+        The most to use; never more than the program may use.  By default a product that takes some milliseconds at most
         leaves a library the threads that it has.
     accuracy : str, optional
         What errors are bounded by.
@@ -565,7 +535,7 @@ def _of_two_types(one: object, other: object) -> BadValueError:
 def _sides(a: tuple[int, ...], b: tuple[int, ...]) -> _Sides:
     for shape, name in ((a, "a"), (b, "b")):
         if not shape:
-            raise BadValueError("A number is no matrix.", given="shape ()", allowed="one dimension or more",
+            raise BadValueError("A number is not a matrix.", given="shape ()", allowed="one dimension or more",
                                 where=name, hint="* multiplies by a number")  # fmt: skip
     rows, inner = (a[-2] if len(a) > 1 else 1), a[-1]
     deep, columns = (b[0], 1) if len(b) == 1 else (b[-2], b[-1])
@@ -632,7 +602,7 @@ def _result(
 
 @dataclass(frozen=True, kw_only=True)
 class FalconGemm:
-    """:func:`matmul` as a contender, at one accuracy.
+    """:func:`matmul` as a system, at one accuracy.
 
     Parameters
     ----------
@@ -640,7 +610,7 @@ class FalconGemm:
         "library" as by default, "scaled" or "normwise"; see :func:`matmul`.
     """
 
-    accuracy: str = setting("normwise", says="what errors are bounded by", choices=decision.ACCURACIES)
+    accuracy: str = setting("normwise", says="Kind of error bound", choices=decision.ACCURACIES)
 
     def planned(self, m: int, k: int, n: int, dtype: Any, threads: int) -> ProductPlan:
         """Return the plan for these sides."""

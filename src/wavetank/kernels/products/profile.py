@@ -13,9 +13,10 @@ thin.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import BadValueError
-from wavetank.kernels.machine import cpu_model, others_s
-from wavetank.kernels.products import libraries
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.kernels.products import libraries, priors
 from wavetank.kernels.products.schemes import CLASSICAL, STRASSEN, repeated
 from wavetank.machine import profiles
+from wavetank.machine.limits import cpu_model, others_cores
 from wavetank.machine.threads import libraries_limited, usable_cores
+from wavetank.terminal import say
+from wavetank.units import show
 
-PROFILE_VERSION = 3
 OURS = ("own", "block")
 """Ways that every profile has, beside libraries."""
 GRID = (16, 128, 768, 2304)
@@ -38,7 +40,7 @@ GRID = (16, 128, 768, 2304)
 # Sums are timed where they do not stay in a cache; less on a smaller grid.
 _TERM_SIDE = 3456
 _ROUNDS = 5
-# Products inside a scheme are timed several in a call, about so many operations together.
+# Products inside a scheme are timed several per call, about this many operations together.
 _REPEATED_FLOPS = 1e10
 # A shorter call is repeated within a round.
 _SHORTEST_S = 5e-4
@@ -102,17 +104,33 @@ class ProductProfile:
 
     def product_s(self, way: str, m: int, k: int, n: int) -> float:
         """Return the seconds of a plain product of these sides by ``way``."""
-        rates = np.log(np.asarray(self.rates[way], dtype=float))
-        sides = np.log(np.asarray(self.grid, dtype=float))
-        for side in (m, k, n):
-            place = math.log(max(side, 1))
-            low = int(np.clip(np.searchsorted(sides, place) - 1, 0, len(sides) - 2))
-            share = float(np.clip((place - sides[low]) / (sides[low + 1] - sides[low]), 0.0, 1.0))
-            rates = rates[low] * (1.0 - share) + rates[low + 1] * share
-        flops = 2.0 * m * k * n
-        # Below the grid the call itself takes the time, and a side of 1 costs as much as the grid's least.
-        least = 2.0 * math.prod(max(side, self.grid[0]) for side in (m, k, n))
-        return (least if min(m, k, n) < self.grid[0] else flops) / math.exp(float(rates))
+        return interpolated_s(self.rates[way], self.grid, (m, k, n))
+
+    # By identity: profiles hold lists, and the kept one is the same object until it is forgotten.
+    __hash__ = object.__hash__
+
+
+def interpolated_s(rates: Any, grid: tuple[int, ...], sides: tuple[int, int, int]) -> float:
+    """Return the seconds of a product from rates on a grid, interpolated in the logarithms of the sides.
+
+    Below the grid the call itself takes the time: a side of 1 costs as much as the grid's least.
+
+    Parameters
+    ----------
+    rates : nested list of float
+        Operations/s over rows, inner dimension and columns.
+    grid : tuple of int
+        Sides, ascending, at least two.
+    sides : tuple of int
+        Rows, inner dimension and columns.
+    """
+    table, marks = np.log(np.asarray(rates, dtype=float)), np.log(np.asarray(grid, dtype=float))
+    sides = (max(sides[0], grid[0]), max(sides[1], grid[0]), max(sides[2], grid[0]))
+    for place in map(math.log, sides):
+        low = int(np.clip(np.searchsorted(marks, place) - 1, 0, len(marks) - 2))
+        share = float(np.clip((place - marks[low]) / (marks[low + 1] - marks[low]), 0.0, 1.0))
+        table = table[low] * (1.0 - share) + table[low + 1] * share
+    return 2.0 * math.prod(sides) / math.exp(float(table))
 
 
 def _rounds(calls: Mapping[str, Callable[[], object]], rest_s: float) -> dict[str, NDArray[np.float64]]:
@@ -187,7 +205,7 @@ class _Clock:
         return best
 
 
-Told = Callable[[str], object]
+Report = Callable[[str], object]
 
 
 def measure(
@@ -195,9 +213,9 @@ def measure(
     threads: int,
     ways: tuple[str, ...] | None = None,
     grid: tuple[int, ...] = GRID,
-    told: Told = lambda _: None,
+    report: Report = lambda _: None,
 ) -> ProductProfile:
-    """Time plain products and sums: 15 to 45 seconds a type on one core, less on more.
+    """Time plain products and sums: 15 to 45 seconds per type on one core, less on more.
 
     All ways are timed in turn, round by round, so that a busy machine slows them alike; a measurement whose rounds
     disagree is made again.
@@ -211,19 +229,19 @@ def measure(
         Libraries beside our own; by default those that are loaded.
     grid : tuple of int, optional
         Sides on which to time plain products, ascending, at least two.
-    told : callable, optional
+    report : callable, optional
         Called with what is being measured.
     """
     with libraries_limited(threads):
-        return _measured(dtype, threads, libraries.available() if ways is None else ways, grid, told)
+        return _measured(dtype, threads, libraries.available() if ways is None else ways, grid, report)
 
 
-def _measured(dtype: str, threads: int, ways: tuple[str, ...], grid: tuple[int, ...], told: Told) -> ProductProfile:
-    # Whoever only wants a kept profile needs no compiler.
+def _measured(dtype: str, threads: int, ways: tuple[str, ...], grid: tuple[int, ...], report: Report) -> ProductProfile:
+    # Reading a kept profile needs no compiler.
     from wavetank.kernels.products.combined import combined_product
     from wavetank.kernels.products.fused import fused_product
 
-    began, others = time.perf_counter(), others_s()
+    others = others_cores()
     kind = np.dtype(dtype)
     largest = max(grid)
     rng = np.random.default_rng(0)
@@ -246,14 +264,14 @@ def _measured(dtype: str, threads: int, ways: tuple[str, ...], grid: tuple[int, 
     for i, m in enumerate(grid):
         for j, k in enumerate(grid):
             for p, n in enumerate(grid):
-                told(f"{dtype}, {threads} thread(s): {m} x {k} x {n}")
+                report(f"{dtype}, {threads} thread(s): {m} x {k} x {n}")
                 counts = 2.0 * m * k * n >= _LARGE_FLOPS
                 times = clock.times({way: call(way, m, k, n) for way in names}, counts, aside=ways[1:])
                 for way in names:
                     products = _times(m, k, n) if way == "block" else 1
                     rates[way][i][j][p] = 2.0 * m * k * n * products / float(np.median(times[way]))
     side = _TERM_SIDE * largest // max(GRID)
-    told(f"{dtype}, {threads} thread(s): sums of {side} x {side}")
+    report(f"{dtype}, {threads} thread(s): sums of {side} x {side}")
     x, y, z = (np.resize(array, (side, side)) for array in (a, b, out))
     library = ways[0] if ways else "own"
 
@@ -282,13 +300,12 @@ def _measured(dtype: str, threads: int, ways: tuple[str, ...], grid: tuple[int, 
     moved = (left + right + 2 * result + 3 * STRASSEN.rank) * half * half
     # Noise can make a difference negative; a hundredth of a nanosecond is less than any memory takes.
     least = 1e-11
-    now = others_s()
     return ProductProfile(
         dtype=dtype, threads=threads, grid=grid, rates=rates,
         term_s=max(float(np.median(fused["scheme"] - share * fused["products"])) / terms, least),
         pass_s=max(float(np.median(passes["scheme"] - STRASSEN.rank * passes["product"])) / moved, least),
         spread=clock.spread, versions=libraries.versions(ways), conditions=conditions_of(threads),
-        others_cores=0.0 if others is None or now is None else max(now - others, 0.0) / (time.perf_counter() - began),
+        others_cores=others(),
     )  # fmt: skip
 
 
@@ -303,7 +320,7 @@ _ANY: dict[str, bool] = {}
 
 
 def is_any_kept(dtype: str) -> bool:
-    """Return whether any profile of a type is in the store, whatever it holds for; looked up once a process."""
+    """Return whether any profile of a type is in the store, whatever it holds for; looked up once per process."""
     if dtype not in _ANY:
         _ANY[dtype] = profiles.is_any_kept(_kind(dtype))
     return _ANY[dtype]
@@ -325,7 +342,8 @@ def kept(dtype: str, threads: int, folder: Path | None = None) -> ProductProfile
     key = (dtype, threads, folder)
     if key not in _KEPT:
         # To look is cheap where nobody ever measured; to ask the libraries what they are is not.
-        _KEPT[key] = _read(dtype, threads, folder) if folder is not None or is_any_kept(dtype) else None
+        look = folder is not None or is_any_kept(dtype)
+        _KEPT[key] = ProductCosts().read(_kind(dtype), conditions_of(threads), folder) if look else None
     return _KEPT[key]
 
 
@@ -337,6 +355,13 @@ def forget() -> None:
 
 def keep(profile: ProductProfile, folder: Path | None = None) -> Path | None:
     """Keep a profile for later processes, and use it in this one.
+
+    Parameters
+    ----------
+    profile : ProductProfile
+        Rates in operations/s on its grid, costs of sums in seconds per element.
+    folder : Path, optional
+        Of the store; see :mod:`wavetank.machine.profiles`.
 
     Returns
     -------
@@ -356,7 +381,7 @@ def keep(profile: ProductProfile, folder: Path | None = None) -> Path | None:
         )
     content = asdict(profile)
     conditions = content.pop("conditions")
-    path = profiles.keep(profiles.Profile(_kind(profile.dtype), PROFILE_VERSION, conditions, content), folder)
+    path = profiles.keep(profiles.Profile(_kind(profile.dtype), ProductCosts.version, conditions, content), folder)
     forget()
     if path is None:
         _KEPT[profile.dtype, profile.threads, folder] = profile
@@ -368,14 +393,13 @@ def _kind(dtype: str) -> str:
     return f"products-{dtype}"
 
 
-def _read(dtype: str, threads: int, folder: Path | None) -> ProductProfile | None:
-    found = profiles.read(_kind(dtype), PROFILE_VERSION, conditions_of(threads), folder)
-    return None if found is None else profile_of(found)
+class ProductCosts(profiles.ProfileKind[ProductProfile]):
+    """The profiles of this module."""
 
+    version = 3
 
-def profile_of(found: profiles.Profile) -> ProductProfile | None:
-    """Return what a kept profile says; None where it says what no measurement can give."""
-    try:
+    def parsed(self, found: profiles.Profile) -> ProductProfile | None:
+        """Return the costs in a profile."""
         given = dict(found.content)
         profile = ProductProfile(**{**given, "grid": tuple(given["grid"]), "conditions": dict(found.conditions)})
         shape = (len(profile.grid),) * 3
@@ -385,5 +409,41 @@ def profile_of(found: profiles.Profile) -> ProductProfile | None:
         sound = sound and all(table.shape == shape and bool((table > 0).all()) for table in rates)
         sound = sound and profile.term_s > 0 and profile.pass_s > 0 and profile.spread >= 0 and not profile.disturbed
         return profile if sound else None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+
+    def words(self, figures: ProductProfile) -> str:
+        """Return the speed of each way on the largest product, and how far rounds differed."""
+        return f"largest product: {largest_rates(figures.rates)}; rounds differed by up to {figures.spread:.1%}"
+
+    def steps(
+        self, threads: tuple[int, ...], dtypes: tuple[str, ...], named: bool, report: Report
+    ) -> Iterator[profiles.Step]:
+        """Yield a measurement for each type and number of threads, of every library that can be loaded."""
+        for name in libraries.present():
+            try:
+                libraries.load(name)
+            except WavetankError as error:
+                say(f"left out: {name}: {error.problem} {error.given or ''}".rstrip(), err=True)
+
+        def step(dtype: str, count: int) -> tuple[Path | None, str]:
+            found = measure(dtype, count, report=report)
+            return keep(found), self.words(found)
+
+        for count in threads:
+            for dtype in dtypes or ("float32", "float64"):
+                yield profiles.Step(f"products, {dtype}, {count} thread(s)", functools.partial(step, dtype, count))
+
+    def fallback(self) -> str:
+        """Return which shipped figures serve without a profile."""
+        prior = priors.here()
+        return f"Where no profile holds, products go by what ships for {prior.name} ({prior.basis})."
+
+
+def largest_rates(rates: Mapping[str, Any]) -> str:
+    """Return the speed of each way on the largest shape of its grid, in words.
+
+    Parameters
+    ----------
+    rates : mapping of str to nested list of float
+        Way to operations/s over rows, inner dimension and columns.
+    """
+    return ", ".join(f"{way} {show(float(table[-1][-1][-1]), 'FLOP/s')}" for way, table in sorted(rates.items()))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.kernels.crew import cuts
+from wavetank.machine.thread_pool import cuts
 from wavetank.machine.threads import together
 from wavetank.sim.compiled import compiled
 

@@ -119,7 +119,7 @@ class Scheme:
             tables.append(product.reshape(self.rank * inner.rank, -1))
         name = f"{self.name} x {inner.name}"
         sizes = (self.m * inner.m, self.k * inner.k, self.n * inner.n)
-        return _Composed(
+        return _Unverified(
             name, sizes[0], sizes[1], sizes[2], tables[0], tables[1], tables[2], levels=self.levels + inner.levels
         )
 
@@ -127,7 +127,7 @@ class Scheme:
         """Return the scheme applied to itself ``levels`` times in all; at level 0 the classical single product."""
         if not 0 <= levels <= LARGEST_LEVELS:
             raise BadValueError(
-                "A scheme cannot be applied so often.", given=levels, allowed=f"0 to {LARGEST_LEVELS} levels"
+                "A scheme cannot be applied this many times.", given=levels, allowed=f"0 to {LARGEST_LEVELS} levels"
             )
         if levels == 0:
             return CLASSICAL
@@ -162,15 +162,8 @@ class Scheme:
             )
 
 
-class _Composed(Scheme):
-    """A scheme made of verified ones by application inside each other, which keeps the equations."""
-
-    def _verify(self) -> None:
-        return
-
-
-class _Repeated(Scheme):
-    """Not a scheme: one product several times over, which no equation allows."""
+class _Unverified(Scheme):
+    """Made of verified schemes inside each other, which keeps the equations; or no scheme, but one product repeated."""
 
     def _verify(self) -> None:
         return
@@ -180,7 +173,7 @@ class _Repeated(Scheme):
 def repeated(times: int) -> Scheme:
     """Return what adds up the classical product ``times`` times: for measuring what a product inside a scheme costs."""
     ones = np.ones((times, 1), np.int64)
-    return _Repeated(f"classical, {times} times", 1, 1, 1, ones, ones, ones)
+    return _Unverified(f"classical, {times} times", 1, 1, 1, ones, ones, ones)
 
 
 def _place(block: int, columns: int) -> str:
@@ -366,34 +359,6 @@ def read_schemes(folder: Path | str | None = None) -> dict[str, Scheme]:
     if not folder.is_dir():
         raise BadFileError("There is no such folder of schemes.", given=str(folder))
     return {scheme.name: scheme for scheme in map(read_scheme, sorted(folder.glob("*.json")))}
-
-
-def reference_product(scheme: Scheme, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Multiply by the definition of a scheme, block by block; exact for integers.
-
-    Parameters
-    ----------
-    scheme : Scheme
-    a, b : arrays, shapes (rows, inner) and (inner, columns)
-        Padded with zeros to whole blocks.
-    """
-    high, deep, wide = (-(-size // parts) for size, parts in zip(
-        (a.shape[0], a.shape[1], b.shape[1]), (scheme.m, scheme.k, scheme.n), strict=True))  # fmt: skip
-    left = np.zeros((high * scheme.m, deep * scheme.k), a.dtype)
-    right = np.zeros((deep * scheme.k, wide * scheme.n), b.dtype)
-    left[: a.shape[0], : a.shape[1]] = a
-    right[: b.shape[0], : b.shape[1]] = b
-    blocks_a = left.reshape(scheme.m, high, scheme.k, deep).transpose(0, 2, 1, 3).reshape(-1, high, deep)
-    blocks_b = right.reshape(scheme.k, deep, scheme.n, wide).transpose(0, 2, 1, 3).reshape(-1, deep, wide)
-    result = np.zeros((scheme.m * scheme.n, high, wide), np.result_type(a, b))
-    for u, v, w in zip(scheme.u, scheme.v, scheme.w, strict=True):
-        sum_a = sum(int(u[i]) * blocks_a[i] for i in np.flatnonzero(u))
-        sum_b = sum(int(v[i]) * blocks_b[i] for i in np.flatnonzero(v))
-        product = sum_a @ sum_b
-        for i in np.flatnonzero(w):
-            result[i] += int(w[i]) * product
-    whole = result.reshape(scheme.m, scheme.n, high, wide).transpose(0, 2, 1, 3)
-    return whole.reshape(scheme.m * high, scheme.n * wide)[: a.shape[0], : b.shape[1]]
 
 
 def scheme_of(scheme: str | Scheme, levels: int = 1) -> Scheme:

@@ -29,40 +29,4 @@ if TYPE_CHECKING:
     from wavetank.kernels.solvers.torch_device import TorchDevice
     from wavetank.kernels.solvers.triangle import BlockTriangle
 
-_HOMES = {
-    "BlockTriangle": "triangle",
-    "CpuWorker": "cpu_device",
-    "HeteroSolver": "solve",
-    "LinkModel": "link",
-    "NotConvergedError": "solve",
-    "NotPositiveDefiniteError": "solve",
-    "PowerSplit": "balance",
-    "RuntimeSplit": "balance",
-    "Solution": "solve",
-    "StaticSplit": "balance",
-    "TorchDevice": "torch_device",
-    "kernel_matrix": "covariance",
-    "kernel_triangle": "covariance",
-    "relative_residual": "solve",
-    "solve_spd": "solve",
-}
-
-__all__ = [
-    "BlockTriangle",
-    "CpuWorker",
-    "HeteroSolver",
-    "LinkModel",
-    "NotConvergedError",
-    "NotPositiveDefiniteError",
-    "PowerSplit",
-    "RuntimeSplit",
-    "Solution",
-    "StaticSplit",
-    "TorchDevice",
-    "kernel_matrix",
-    "kernel_triangle",
-    "relative_residual",
-    "solve_spd",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -12,7 +12,7 @@ Differs from the source:
 1. The laws are asked after the first and second step, too, so that a wrong start costs little.
 2. The host's time is multiplied by 1, not 1.2; 1.2 can be asked for.
 3. The host's rows of a triangle are rounded to the nearest number, not down.
-4. The power law is told watts; the source reads them from meters while it runs.
+4. The power law is given watts; the source reads them from meters while it runs.
 5. It counts what moving rows costs for each of the three ways.  What the columns cost that cross the link is part of
    the accelerator's time here, and a term of its own in the source.
 """
@@ -140,7 +140,7 @@ class StaticSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSplit:
-    """What the laws have in common that decide from what they are told: when they are asked, and where the balance is.
+    """What the laws have in common that decide from measured loads: when they are asked, and where the balance is.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class MeasuredSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeSplit(MeasuredSplit):
-    """Each device gets work in proportion to the blocks a second it has just done.
+    """Each device gets work in proportion to the blocks per second it has just done.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ Differs from the source:
 
 1. What the accelerator is sent of a column it keeps, so it ends with the whole factor and solves alone: no result is
    copied but the solution, and rows change hands without the columns that are done.
-2. Each time a law is asked, what it was told before counts half; the source forgets it.
+2. Each time a law is asked, its earlier input counts half; the source forgets it.
 3. The host does not wait for the accelerator at every step of a column: the accelerator takes its work from a queue,
    and the host brings the next column up to date, and its diagonal block over, before it ends this one.
 4. Rows change hands between other work; the host waits for those that it gets, and does the others first.
@@ -164,7 +164,7 @@ class _Factorisation:
         self._blocks = blocks
         self._trace = trace
         self._seen = Seen()
-        # Blocks of the calls that the accelerator has not ended, or not told.
+        # Blocks of the calls that the accelerator has not ended, or not reported.
         self._open: deque[int] = deque()
 
     def alone(self, device: Any, k: int) -> None:
@@ -287,7 +287,7 @@ class _Factorisation:
     def _asked(self, law: SplitLaw, k: int, border: int) -> int:
         """Return the border that the law wants in column k."""
         pair, blocks, block, seen = self._pair, self._blocks, self._block, self._seen
-        # What has ended: nobody waits to be told more.
+        # What has ended: nothing waits for later reports.
         self._wait(0)
         rows = pair.link.moved_bytes.get("rows", 0)
         spent = pair.behind_s.get("shift of the border", 0.0)

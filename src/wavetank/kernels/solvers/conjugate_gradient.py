@@ -204,7 +204,7 @@ def solve(system: System, b: NDArray[np.float64], law: SplitLaw, tolerance: floa
     limit : int
         Iterations at most.
     refresh : int
-        The residual is computed afresh every so many iterations; 50 in the source.
+        The residual is computed afresh after this number of iterations; 50 in the source.
 
     Raises
     ------

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.machine import require_memory
 from wavetank.kernels.solvers.triangle import BlockTriangle, column_starts
-from wavetank.rng import stream
+from wavetank.machine.limits import require_memory
 from wavetank.sim.compiled import compiled
+from wavetank.sim.rng import stream
 
 
 @compiled(nogil=True, fastmath=True)
@@ -179,6 +179,13 @@ def mass_spring_damper(
 
 def windows(signal: Any, width: int) -> NDArray[np.float64]:
     """Return, for each sample, it and the ``width - 1`` before it; zeros before the first.
+
+    Parameters
+    ----------
+    signal : array, shape (N,)
+        At least one sample; converted to float64.
+    width : int
+        Samples per window, 1 or more.
 
     Returns
     -------

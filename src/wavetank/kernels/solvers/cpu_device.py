@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.crew import cuts
 from wavetank.kernels.solvers import blas_calls as blas
 from wavetank.kernels.solvers import tiles
 from wavetank.kernels.solvers.devices import Device, Store, Vector, least_s
 from wavetank.kernels.solvers.triangle import BlockTriangle, column_starts, multiply_rows, pack_rows
+from wavetank.machine.thread_pool import cuts
 from wavetank.machine.threads import together
 from wavetank.sim.compiled import compiled
 

@@ -36,7 +36,7 @@ class LinkModel:
     def __post_init__(self) -> None:
         if not self.bytes_per_s > 0 or not self.latency_s >= 0:
             raise BadValueError(
-                "A link has a positive bandwidth and no negative latency.",
+                "A link must have a positive bandwidth and a latency of at least 0.",
                 given=f"{self.bytes_per_s} bytes/s, {self.latency_s} s",
                 where="link",
             )

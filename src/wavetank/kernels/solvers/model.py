@@ -15,7 +15,6 @@ Differs from the source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavetank.errors import BadValueError
@@ -60,7 +59,7 @@ class CostModel:
     Parameters
     ----------
     host_rate, accelerator_rate : float
-        Operations a second in a factorisation, bytes a second in products.
+        Operations per second in a factorisation, bytes per second in products.
     link : LinkModel
     serial_s : float
         Beside the work of each column or iteration: starting both and waiting for both.
@@ -177,13 +176,3 @@ class CostModel:
     def gain(self, method: str, size: int, block: int) -> float:
         """Return the accelerator's time alone over that of both in balance."""
         return self.seconds(method, size, block, 1.0) / self.seconds(method, size, block, None)
-
-    def break_even(self, method: str, block: int, sizes: Sequence[int]) -> int | None:
-        """Return the smallest of ``sizes`` from which on both together are faster than each alone; None if never."""
-        found = None
-        for size in sorted(sizes, reverse=True):
-            alone = min(self.seconds(method, size, block, share) for share in (0.0, 1.0))
-            if self.seconds(method, size, block, None) >= alone:
-                break
-            found = size
-        return found

@@ -17,13 +17,13 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.cuda import found_gpu
 from wavetank.kernels.solvers import blas_calls as blas
 from wavetank.kernels.solvers.cpu_device import CpuWorker
 from wavetank.kernels.solvers.devices import least_s
-from wavetank.kernels.solvers.hand import DROPPED, Hand
 from wavetank.kernels.solvers.link import Link, LinkModel
 from wavetank.kernels.solvers.torch_device import TorchDevice
+from wavetank.kernels.solvers.worker_thread import DROPPED, WorkerThread
+from wavetank.machine.cuda import found_gpu
 from wavetank.machine.threads import allowed_threads, libraries_limited
 
 DeviceSpec = CpuWorker | TorchDevice
@@ -59,7 +59,7 @@ class Pair:
     """
 
     def __init__(
-        self, specs: tuple[DeviceSpec, DeviceSpec], host: Any, accelerator: Any, link: Link, hand: Hand
+        self, specs: tuple[DeviceSpec, DeviceSpec], host: Any, accelerator: Any, link: Link, worker: WorkerThread
     ) -> None:
         self.specs = specs
         self.host = host
@@ -72,7 +72,7 @@ class Pair:
         # Calls that the accelerator's thread has made, but the device may not have ended.
         self._begun: deque[tuple[Any, BaseException | None]] = deque()
         self._start = time.perf_counter()
-        self._hand = hand
+        self._worker = worker
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -94,7 +94,7 @@ class Pair:
         if host is None or accelerator is None:
             own = _timed(host, self.host) if host else nothing
             return own, _timed(accelerator, self.accelerator) if accelerator else nothing
-        self._hand.give(lambda: _timed(accelerator, self.accelerator))
+        self._worker.give(lambda: _timed(accelerator, self.accelerator))
         try:
             own = _timed(host, self.host)
         except KeyboardInterrupt:
@@ -102,7 +102,7 @@ class Pair:
             raise
         finally:
             # A failure of one must not leave the other at work on memory that is going away.
-            other, error = self._hand.take()
+            other, error = self._worker.take()
         if error is not None:
             raise error
         return own, other
@@ -124,12 +124,12 @@ class Pair:
             call()
             return phase, start, self.accelerator.mark()
 
-        self._hand.give(work)
+        self._worker.give(work)
         self.given += 1
 
     def drop(self) -> None:
         """End calls of the accelerator's thread as early as can be: nobody needs what they give."""
-        self._hand.drop()
+        self._worker.drop()
         self.accelerator.stop()
 
     def copy_s(self, block: int) -> float:
@@ -162,7 +162,7 @@ class Pair:
         return taken
 
     def longest_s(self) -> dict[str, float]:
-        """Return for every phase the seconds of whoever was longer at it: the caller's thread or the accelerator's."""
+        """Return for every phase the longer of two times in seconds: the caller's thread or the accelerator's."""
         phases = [*self.phases_s, *(phase for phase in self.behind_s if phase not in self.phases_s)]
         return {phase: max(self.phases_s.get(phase, 0.0), self.behind_s.get(phase, 0.0)) for phase in phases}
 
@@ -185,10 +185,10 @@ class Pair:
         """
         taken: list[float] = []
         first = None
-        with self.phase("waiting") if self._seen + len(self._begun) + self._hand.done() < calls else nullcontext():
+        with self.phase("waiting") if self._seen + len(self._begun) + self._worker.done() < calls else nullcontext():
             while True:
-                if not self._begun and (self._seen < calls or (self._seen < self.given and self._hand.done())):
-                    self._begun.append(self._hand.take())
+                if not self._begun and (self._seen < calls or (self._seen < self.given and self._worker.done())):
+                    self._begun.append(self._worker.take())
                 if not self._begun:
                     break
                 found, error = self._begun[0]
@@ -236,6 +236,6 @@ def opened(devices: tuple[DeviceSpec, DeviceSpec], model: LinkModel | None = Non
         # Its library is to be there when libraries are limited.
         blas.load()
         stack.enter_context(libraries_limited(1))
-        hand = stack.enter_context(Hand())
+        worker = stack.enter_context(WorkerThread())
         opened_host, opened_accelerator = stack.enter_context(host.open()), stack.enter_context(accelerator.open())
-        yield Pair(devices, opened_host, opened_accelerator, Link(model=model), hand)
+        yield Pair(devices, opened_host, opened_accelerator, Link(model=model), worker)

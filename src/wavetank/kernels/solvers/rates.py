@@ -2,7 +2,7 @@
 
 Below some size the hand-offs cost more than the slower device contributes.  A product of two blocks is timed on each
 device, a block is copied across the link, an empty call is given to the second thread: with these four figures the
-cost model tells what sharing takes, and what each device takes alone.  They come from the store of profiles
+cost model estimates what sharing takes, and what each device takes alone.  They come from the store of profiles
 (:mod:`wavetank.machine.profiles`), where ``wavetank profile`` keeps what a calm machine gave; where none is kept a pair
 is measured once in a process, some milliseconds for a size of blocks, and what that gives serves this process alone.
 
@@ -20,8 +20,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -29,16 +28,16 @@ from typing import NamedTuple
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.machine import cpu_model, others_s
 from wavetank.kernels.products.libraries import steering
 from wavetank.kernels.solvers.balance import Load, PowerSplit, SplitLaw
 from wavetank.kernels.solvers.link import LinkModel
 from wavetank.kernels.solvers.model import Balanced, CostModel
 from wavetank.kernels.solvers.pair import DeviceSpec, Pair, default_devices, opened
 from wavetank.machine import profiles
+from wavetank.machine.limits import cpu_model, others_cores
 from wavetank.machine.threads import usable_cores
+from wavetank.units import show
 
-PROFILE_VERSION = 1
 BLOCKS = (64, 128, 256)
 """Rows of a block that are measured for the store: those that solvers choose."""
 LARGEST_SPREAD = 0.3
@@ -95,10 +94,10 @@ class RatesProfile:
     def note(self) -> str:
         """Return one line for a report: how fast each device is at products of the largest blocks."""
         block = max(self.rates)
-        flops, found = 2e-9 * block**3, self.rates[block]
+        flops, found = 2 * block**3, self.rates[block]
         return (
-            f"blocks of {block} rows: host {flops / found.host_s:.3g} GFLOP/s, accelerator "
-            f"{flops / found.accelerator_s:.3g} GFLOP/s; rounds differed by up to {self.spread:.1%}"
+            f"blocks of {block} rows: host {show(flops / found.host_s, 'FLOP/s')}, accelerator "
+            f"{show(flops / found.accelerator_s, 'FLOP/s')}; rounds differed by up to {self.spread:.1%}"
         )
 
 
@@ -111,7 +110,7 @@ def conditions_of(specs: tuple[DeviceSpec, DeviceSpec]) -> dict[str, str]:
 
 
 def measure(
-    specs: tuple[DeviceSpec, DeviceSpec] | None = None, told: Callable[[str], object] = lambda _: None
+    specs: tuple[DeviceSpec, DeviceSpec] | None = None, report: Callable[[str], object] = lambda _: None
 ) -> RatesProfile:
     """Measure a pair of devices, about a second.
 
@@ -119,25 +118,23 @@ def measure(
     ----------
     specs : (host, accelerator), optional
         By default those that :func:`~wavetank.kernels.solvers.solve_spd` takes.
-    told : callable, optional
+    report : callable, optional
         Called with what is being measured.
     """
     specs = default_devices() if specs is None else specs
-    began, others = time.perf_counter(), others_s()
+    others = others_cores()
     rates: dict[int, Rates] = {}
     spread = 0.0
     with opened(specs) as pair:
         for block in BLOCKS:
-            told(f"blocks of {block} rows")
+            report(f"blocks of {block} rows")
             rounds = np.array([_measured(pair, block) for _ in range(_ROUNDS)])
             middle = np.median(rounds, axis=0)
             # Copies and calls are short and vary; what decides are the products.
             products = np.sort(rounds[:, :2], axis=0)[1:-1]
             spread = max(spread, float((np.ptp(products, axis=0) / middle[:2]).max()))
             rates[block] = Rates(*middle.tolist())
-    now = others_s()
-    used = 0.0 if others is None or now is None else max(now - others, 0.0) / (time.perf_counter() - began)
-    return RatesProfile(rates=rates, spread=spread, others_cores=used, conditions=conditions_of(specs))
+    return RatesProfile(rates=rates, spread=spread, others_cores=others(), conditions=conditions_of(specs))
 
 
 def kept(specs: tuple[DeviceSpec, DeviceSpec], folder: Path | None = None) -> RatesProfile | None:
@@ -151,12 +148,18 @@ def kept(specs: tuple[DeviceSpec, DeviceSpec], folder: Path | None = None) -> Ra
     folder : Path, optional
         Of the store; see :mod:`wavetank.machine.profiles`.
     """
-    found = profiles.read(_KIND, PROFILE_VERSION, conditions_of(specs), folder)
-    return None if found is None else profile_of(found)
+    return SolverRates().read(_KIND, conditions_of(specs), folder)
 
 
 def keep(profile: RatesProfile, folder: Path | None = None) -> Path | None:
     """Keep a profile for later processes; this one looks at the store again when it next wants rates.
+
+    Parameters
+    ----------
+    profile : RatesProfile
+        Rates in seconds per block.
+    folder : Path, optional
+        Of the store; see :mod:`wavetank.machine.profiles`.
 
     Returns
     -------
@@ -177,14 +180,18 @@ def keep(profile: RatesProfile, folder: Path | None = None) -> Path | None:
         "rates": {str(block): list(rates) for block, rates in profile.rates.items()},
         "spread": profile.spread, "others_cores": profile.others_cores,
     }  # fmt: skip
-    path = profiles.keep(profiles.Profile(_KIND, PROFILE_VERSION, dict(profile.conditions), content), folder)
+    path = profiles.keep(profiles.Profile(_KIND, SolverRates.version, dict(profile.conditions), content), folder)
     forget()
     return path
 
 
-def profile_of(found: profiles.Profile) -> RatesProfile | None:
-    """Return what a kept profile says; None where it says what no measurement can give."""
-    try:
+class SolverRates(profiles.ProfileKind[RatesProfile]):
+    """The profiles of this module."""
+
+    version = 1
+
+    def parsed(self, found: profiles.Profile) -> RatesProfile | None:
+        """Return the rates in a profile."""
         rates = {int(block): Rates(*map(float, each)) for block, each in found.content["rates"].items()}
         profile = RatesProfile(
             rates=rates, spread=float(found.content["spread"]), others_cores=float(found.content["others_cores"]),
@@ -193,8 +200,21 @@ def profile_of(found: profiles.Profile) -> RatesProfile | None:
         figures = [figure for each in rates.values() for figure in each]
         sound = bool(rates) and min(rates) > 0 and all(0.0 < figure < math.inf for figure in figures)
         return profile if sound and profile.spread >= 0.0 and not profile.disturbed else None
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return None
+
+    def words(self, figures: RatesProfile) -> str:
+        """Return how fast each device is."""
+        return figures.note()
+
+    def steps(
+        self, threads: tuple[int, ...], dtypes: tuple[str, ...], named: bool, report: Callable[[str], object]
+    ) -> Iterator[profiles.Step]:
+        """Yield the measurement of the default devices."""
+
+        def devices() -> tuple[Path | None, str]:
+            found = measure(report=report)
+            return keep(found), found.note()
+
+        yield profiles.Step("devices of solvers", devices)
 
 
 _known: dict[tuple[DeviceSpec, DeviceSpec, int], Rates] = {}

@@ -3,17 +3,6 @@
 The matrix is kept as the lower triangle in blocks; the host owns the upper block rows, the accelerator the lower ones,
 and both compute at the same time, by a tiled Cholesky factorisation or by conjugate gradients.  Where the border
 between them lies follows from what each has just achieved, so neither waits for long.
-
-Source: T. Thuering, A. Strack, D. Pflueger, "Comparing the Performance of Heterogeneous Conjugate Gradient and
-Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
-
-Differs from the source:
-
-1. BLAS, compiled loops and torch instead of SYCL kernels; two workers of unequal speed where there is no GPU.
-2. The accelerator owns the lower rows in conjugate gradients, too, and no block is kept twice.
-3. The accelerator ends with the whole Cholesky factor, so that rows move without the columns that are done.
-4. The first border of a factorisation comes from a timed block product, and so does the decision whether to share it
-   at all; the laws are asked after two steps.
 """
 
 from __future__ import annotations
@@ -26,20 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError, unknown_name
-from wavetank.kernels.cuda import found_gpu
-from wavetank.kernels.given import array_of, is_tensor
-from wavetank.kernels.machine import require_memory
+from wavetank.kernels.as_array import array_of, is_tensor
 from wavetank.kernels.solvers import cholesky, conjugate_gradient
 from wavetank.kernels.solvers.balance import LAWS, SplitLaw, first_border, law_of
 from wavetank.kernels.solvers.cholesky import NotPositiveDefiniteError
 from wavetank.kernels.solvers.cpu_device import CpuWorker
 from wavetank.kernels.solvers.link import LinkModel
-from wavetank.kernels.solvers.pair import DeviceSpec, default_devices, opened
+from wavetank.kernels.solvers.pair import DeviceSpec, Pair, default_devices, opened
 from wavetank.kernels.solvers.rates import chosen_border
 from wavetank.kernels.solvers.torch_device import TorchDevice
 from wavetank.kernels.solvers.triangle import BlockTriangle, blocks_of, readable, triangle_blocks
+from wavetank.machine.cuda import found_gpu
+from wavetank.machine.limits import require_memory
 from wavetank.machine.threads import allowed_threads
 from wavetank.settings import setting
+from wavetank.units import show
 
 METHODS = ("cholesky", "conjugate-gradient")
 ACCELERATORS = ("auto", "worker", "cuda")
@@ -115,34 +105,42 @@ def default_block(size: int) -> int:
 class HeteroSolver:
     """Cholesky or conjugate gradients over two devices with a moving border."""
 
-    method: str = setting("cholesky", says="of solution", choices=METHODS)
-    law: str = setting("runtime", says="that sets the border between the devices", choices=LAWS)
+    method: str = setting("cholesky", says="Method of solution", choices=METHODS)
+    law: str = setting("runtime", says="Law that sets the border between the devices", choices=LAWS)
     share: float | None = setting(
-        None, says="of the block rows for the accelerator, at first; none finds out", low=0.0, high=1.0
+        None, says="Initial share of the block rows for the accelerator; none measures it", low=0.0, high=1.0
     )
-    block: int = setting(0, says="rows of a block; 0 chooses by the matrix", low=0, high=4096)
+    block: int = setting(0, says="Rows per block; 0 chooses by the matrix", low=0, high=4096)
     every: int = setting(
-        0, says="steps between two decisions of the law (10 in the paper); 0 chooses", low=0, high=100_000
+        0, says="Steps between two decisions of the law (10 in the paper); 0 chooses", low=0, high=100_000
     )
     host_time_factor: float = setting(
-        1.0, says="by which the law multiplies the host's time (1.2 in the paper)", low=0.01
+        1.0, says="Factor by which the law multiplies the host's time (1.2 in the paper)", low=0.01
     )
     ownership: str = setting(
-        "triangle", says="which blocks a device keeps for products", choices=conjugate_gradient.OWNERSHIPS
+        "triangle", says="Blocks that a device keeps for products", choices=conjugate_gradient.OWNERSHIPS
     )
-    tolerance: float = setting(1e-6, says="of conjugate gradients: residual / right-hand side", low=0.0, high=1.0)
-    iterations: int = setting(100_000, says="of conjugate gradients at most", low=0)
-    refresh: int = setting(50, says="iterations between fresh residuals", low=1)
-    accelerator: str = setting("auto", says="a GPU, a worker, or a GPU where there is one", choices=ACCELERATORS)
-    host_threads: int = setting(0, says="of the host; 0 chooses", low=0, high=1024)
-    accelerator_threads: int = setting(0, says="of an accelerator that is a worker; 0 chooses", low=0, high=1024)
+    tolerance: float = setting(
+        1e-6, says="Largest residual of conjugate gradients relative to the right-hand side", low=0.0, high=1.0
+    )
+    iterations: int = setting(100_000, says="Most iterations of conjugate gradients", low=0)
+    refresh: int = setting(50, says="Iterations between two recomputations of the residual", low=1)
+    accelerator: str = setting(
+        "auto", says="Kind of accelerator: a GPU, a worker, or a GPU if one is present", choices=ACCELERATORS
+    )
+    host_threads: int = setting(0, says="Threads of the host; 0 chooses", low=0, high=1024)
+    accelerator_threads: int = setting(
+        0, says="Threads of an accelerator that is a worker; 0 chooses", low=0, high=1024
+    )
     host_repeats: int = setting(
-        0, says="times the host computes each block: above 1 it is a slower device; 0 is 1, or what a study says", low=0
+        0,
+        says="How often the host computes each block: above 1 it is a slower device; 0 is 1, or the value of the study",
+        low=0,
     )
     link_bytes_per_s: float = setting(
-        math.inf, unit="bytes/s", says="of a modelled link; inf is this machine's own", low=1.0
+        math.inf, unit="bytes/s", says="Bandwidth of a modelled link; inf uses this machine's own link", low=1.0
     )
-    link_latency_s: float = setting(0.0, unit="s", says="of a modelled link", low=0.0)
+    link_latency_s: float = setting(0.0, unit="s", says="Latency of a modelled link", low=0.0)
 
     def devices(self) -> tuple[DeviceSpec, DeviceSpec]:
         """Return host and accelerator."""
@@ -220,8 +218,8 @@ class HeteroSolver:
         if share != 0.0 and need > devices[1].usable_bytes():
             raise BadValueError(
                 "The accelerator's memory does not hold the Cholesky factor.",
-                given=f"{need / 1e9:.3g} GB",
-                allowed=f"{devices[1].usable_bytes() / 1e9:.3g} GB",
+                given=show(need, "bytes"),
+                allowed=show(devices[1].usable_bytes(), "bytes"),
                 hint="method='conjugate-gradient' splits the matrix, share=0 leaves the accelerator out",
             )
         with opened(devices, model) as pair:
@@ -229,12 +227,9 @@ class HeteroSolver:
                 border = chosen_border(pair, size, block, blocks, law) if share is None else first_border(share, blocks)
             trace = cholesky.factor(pair, matrix, size, block, blocks, law, border)
             x = cholesky.substitute(pair, b, blocks, block, trace.borders[0][1])
-            phases, link, elapsed_s = pair.longest_s(), pair.link, pair.elapsed_s()
-        return Solution(
-            x=x, converged=True, iterations=blocks, block=block, blocks=blocks,
-            borders=trace.borders, elapsed_s=elapsed_s, phases_s=phases, busy_s=trace.busy_s,
-            moved_bytes=link.moved_bytes, copies=link.copies,
-        )  # fmt: skip
+            return _solution(
+                pair, trace, pair.longest_s(), x=x, converged=True, iterations=blocks, block=block, blocks=blocks
+            )
 
     def _by_conjugate_gradient(
         self, matrix: Any, b: NDArray[np.float64], size: int, block: int, devices: tuple[DeviceSpec, DeviceSpec],
@@ -250,14 +245,18 @@ class HeteroSolver:
                 conjugate_gradient.solve(system, b[:, column], law, self.tolerance, self.iterations, self.refresh)
                 for column in range(b.shape[1])
             ]
-            phases, link, elapsed_s = pair.phases_s, pair.link, pair.elapsed_s()
-        x = np.stack([outcome.x for outcome in outcomes], axis=1)
-        return Solution(
-            x=x, converged=all(outcome.converged for outcome in outcomes),
-            iterations=sum(outcome.iterations for outcome in outcomes), block=block, blocks=blocks,
-            borders=system.trace.borders, elapsed_s=elapsed_s, phases_s=phases, busy_s=system.trace.busy_s,
-            moved_bytes=link.moved_bytes, copies=link.copies,
-        )  # fmt: skip
+            return _solution(
+                pair, system.trace, pair.phases_s, x=np.stack([outcome.x for outcome in outcomes], axis=1),
+                converged=all(outcome.converged for outcome in outcomes),
+                iterations=sum(outcome.iterations for outcome in outcomes), block=block, blocks=blocks,
+            )  # fmt: skip
+
+
+def _solution(pair: Pair, trace: cholesky.Trace, phases_s: dict[str, float], **found: Any) -> Solution:
+    return Solution(
+        borders=trace.borders, elapsed_s=pair.elapsed_s(), phases_s=phases_s, busy_s=trace.busy_s,
+        moved_bytes=pair.link.moved_bytes, copies=pair.link.copies, **found,
+    )  # fmt: skip
 
 
 def _has_gpu(devices: tuple[DeviceSpec, DeviceSpec]) -> bool:

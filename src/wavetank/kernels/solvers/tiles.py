@@ -43,7 +43,7 @@ def ahead_of_blas() -> bool:
 
 
 def fits(block: int) -> bool:
-    """Return whether blocks with so many rows are cut into whole panels, and worth it."""
+    """Return whether blocks with this many rows are cut into whole panels, and worth it."""
     return block % _TILE_COLUMNS == 0 and ahead_of_blas()
 
 

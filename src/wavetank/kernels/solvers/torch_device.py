@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.cuda import free_bytes, require_torch
 from wavetank.kernels.solvers.devices import Device, Store, Vector, least_s
 from wavetank.kernels.solvers.triangle import BlockTriangle, column_starts, pack_rows, triangle_blocks
+from wavetank.machine.cuda import free_bytes, require_torch
 
 # Of the free memory of a GPU, as in the source.
 _USABLE_SHARE = 0.9
@@ -213,7 +213,7 @@ class TorchDevice:
             device = torch.device(self.device)
             torch.empty(1, dtype=torch.float64, device=device)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
-            # torch tells an unknown word, a missing GPU and a build without one by three different errors.
+            # torch reports an unknown word, a missing GPU and a build without one by three different errors.
             raise BadValueError(
                 "torch cannot use this device for float64.",
                 given=self.device,

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.given import array_of
-from wavetank.kernels.machine import require_memory
+from wavetank.kernels.as_array import array_of
+from wavetank.machine.limits import require_memory
 from wavetank.sim.compiled import compiled
 
 Vector = NDArray[np.float64]
@@ -45,17 +45,6 @@ def blocks_of(rows: int, block: int) -> int:
 def triangle_blocks(blocks: int) -> int:
     """Return the number of blocks on and below the diagonal."""
     return blocks * (blocks + 1) // 2
-
-
-def block_id(row: int, column: int, blocks: int) -> int:
-    """Return the place of block (``row``, ``column``), ``row >= column``, in the order of storage.
-
-    Examples
-    --------
-    >>> [block_id(i, j, 3) for j in range(3) for i in range(j, 3)]
-    [0, 1, 2, 3, 4, 5]
-    """
-    return triangle_blocks(blocks) - triangle_blocks(blocks - column) + row - column
 
 
 def column_starts(blocks: int, first: int = 0) -> Starts:

@@ -1,15 +1,4 @@
-"""The usual forms of a sparse product, compiled: rows split among threads, merge path, sliced ELLPACK, coordinates.
-
-Source: rows and coordinates as in Y. Saad, "Iterative Methods for Sparse Linear Systems", section 3.4; the merge of D.
-Merrill and M. Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", SC 2016; SELL-C-sigma of M. Kreutzer
-et al., "A Unified Sparse Matrix Data Format for Efficient General Sparse Matrix-Vector Multiplication on Modern
-Processors with Wide SIMD Units", SIAM J. Sci. Comput. 36(5), 2014.
-
-Differs from the source:
-
-1. All run on the threads of a crew, not of OpenMP or CUDA.
-2. Coordinates are summed by one thread: there are no atomic additions.
-"""
+"""The usual forms of a sparse product, compiled: rows split among threads, merge path, sliced ELLPACK, coordinates."""
 
 from __future__ import annotations
 
@@ -21,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.kernels.crew import cuts
 from wavetank.kernels.sparse.compressed import compressed_rows
 from wavetank.kernels.sparse.merge_path import crossing
+from wavetank.machine.thread_pool import cuts
 from wavetank.machine.threads import allowed_threads, together
 from wavetank.settings import setting
 from wavetank.sim.compiled import compiled
@@ -79,7 +68,7 @@ class RowSplit:
         Threads to use; by default all usable cores, fewer for small matrices.
     """
 
-    threads: int | None = setting(None, says="threads to use; None for what the matrix is worth", low=1)
+    threads: int | None = setting(None, says="Threads to use; None chooses by the matrix", low=1)
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Product:
         """Return the product with x as a call without arguments."""
@@ -113,7 +102,7 @@ def _merged(
 
 @dataclass(frozen=True, kw_only=True)
 class MergeCsr:
-    """Compressed rows cut along the merge path, one piece a thread, without descriptors.
+    """Compressed rows cut along the merge path, one piece per thread, without descriptors.
 
     Parameters
     ----------
@@ -121,7 +110,7 @@ class MergeCsr:
         Threads to use; by default all usable cores, fewer for small matrices.
     """
 
-    threads: int | None = setting(None, says="threads to use; None for what the matrix is worth", low=1)
+    threads: int | None = setting(None, says="Threads to use; None chooses by the matrix", low=1)
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Product:
         """Return the product with x as a call without arguments."""
@@ -170,7 +159,7 @@ def _sell(
 
 @dataclass(frozen=True, kw_only=True)
 class SellCSigma:
-    """Rows sorted by length within windows, stored in slices as deep as their longest row, one lane a row.
+    """Rows sorted by length within windows, stored in slices as deep as their longest row, one lane per row.
 
     Parameters
     ----------
@@ -182,9 +171,9 @@ class SellCSigma:
         Threads to use; by default all usable cores, fewer for small matrices.
     """
 
-    height: int = setting(8, says="rows of a slice", low=1)
-    window: int = setting(4096, says="rows of a sorting window", low=1)
-    threads: int | None = setting(None, says="threads to use; None for what the matrix is worth", low=1)
+    height: int = setting(8, says="Rows per slice", low=1)
+    window: int = setting(4096, says="Rows per sorting window", low=1)
+    threads: int | None = setting(None, says="Threads to use; None chooses by the matrix", low=1)
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Product:
         """Return the product with x, which must be finite: padding reads its first item."""
@@ -220,7 +209,7 @@ def _coordinates(rows: Any, columns: Any, values: Any, x: Any, y: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """One row and one column number an entry, added one after the other by one thread."""
+    """One row and one column number per entry, added one after the other by one thread."""
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Product:
         """Return the product with x as a call without arguments."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.given import array_of, is_tensor, refuse_gradients
+from wavetank.kernels.as_array import array_of, is_tensor, refuse_gradients
 from wavetank.sim.compiled import compiled
 
 VALUE_TYPES = (np.dtype(np.float64), np.dtype(np.float32))
@@ -124,7 +124,7 @@ def _of_torch(tensor: Any) -> CompressedRows:
     except (RuntimeError, TypeError) as error:
         # Blocks, tensors of vectors, and types that numpy lacks, such as bfloat16.
         raise _refuse(
-            "torch does not tell the rows of this tensor.",
+            "torch does not give the rows of this tensor.",
             given=f"{tensor.dtype}, {tensor.layout}",
             allowed="float32 or float64 of layout CSR, CSC or COO",
             hint=f"torch says: {str(error).splitlines()[0]}",

@@ -1,8 +1,8 @@
 """Ways to multiply a matrix in compressed rows, one of which a plan may take instead of its own layout.
 
 The compiled rows of this module, scipy's, torch's where the program has imported it, and MKL's inspector-executor where
-it is installed.  Which one is fastest differs by matrix and processor, so a plan that will be used often is told by a
-short trial when it is made; a trial never happens within a product.
+it is installed.  Which one is fastest differs by matrix and processor, so a short trial decides
+when a plan is made that will be used often; a trial never happens within a product.
 """
 
 from __future__ import annotations
@@ -133,6 +133,21 @@ class _Process:
 _process = _Process()
 
 
+def torch_rows(torch: Any, given: CompressedRows) -> Any:
+    """Return a matrix as a torch tensor of layout CSR."""
+    # MKL takes numbers of 32 bits: with 64 torch falls back to a loop of its own, several times slower.
+    short = max(given.nonzeros, *given.shape) <= np.iinfo(np.int32).max
+    kind = np.dtype(np.int32 if short else np.int64)
+    parts = [
+        torch.from_numpy(np.require(part, requirements="W"))
+        for part in (given.starts.astype(kind), given.columns.astype(kind, copy=False), given.values)
+    ]
+    with warnings.catch_warnings():
+        # Torch announces that its compressed formats may still change.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(*parts, size=given.shape, check_invariants=False)
+
+
 class Torch:
     """A torch tensor of layout CSR: MKL without optimisation, on as many threads as torch takes."""
 
@@ -142,17 +157,7 @@ class Torch:
         torch = sys.modules.get("torch")
         if torch is None:
             raise WavetankError("torch takes part only where the program has imported it.", hint="import torch first")
-        # MKL takes numbers of 32 bits: with 64 torch falls back to a loop of its own, several times slower.
-        short = max(given.nonzeros, *given.shape) <= np.iinfo(np.int32).max
-        kind = np.dtype(np.int32 if short else np.int64)
-        parts = [
-            torch.from_numpy(np.require(part, requirements="W"))
-            for part in (given.starts.astype(kind), given.columns.astype(kind, copy=False), given.values)
-        ]
-        with warnings.catch_warnings():
-            # Torch announces that its compressed formats may still change.
-            warnings.simplefilter("ignore", UserWarning)
-            self._rows = torch.sparse_csr_tensor(*parts, size=given.shape, check_invariants=False)
+        self._rows = torch_rows(torch, given)
         self._torch = torch
         self._set_rest(given, threads)
 

@@ -1,15 +1,7 @@
 """Sparse products on a GPU: tiles of the merge path, laid out once for many vectors.
 
-The path over rows and nonzeros is cut into tiles of as many steps, one a program, and bits replace the row pointers.
+The path over rows and nonzeros is cut into tiles of as many steps, one per program, and bits replace the row pointers.
 Laying out is arithmetic on whole vectors, done on the device: the end of row i is step ``starts[i + 1] + i``.
-
-Source: Q. Zhang, Z.-B. Zhang, Z. Yao and Z. Jiang, "MERBIT: A GPU-Based SpMV Method for Iterative Workloads",
-arXiv 2605.07391, 2026.
-
-Differs from the source:
-1. As :mod:`wavetank.kernels.sparse.tile_kernels` says.
-2. The paper's three further optimisations are not named in what is public.  Ours: equal values dropped, and tiles
-   without the end of a row summed without a scan.
 """
 
 from __future__ import annotations
@@ -22,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, missing_extra
-from wavetank.kernels.cuda import require_free, require_torch
-from wavetank.kernels.given import is_tensor, refuse_gradients
+from wavetank.kernels.as_array import is_tensor, refuse_gradients
 from wavetank.kernels.sparse.compressed import CompressedRows, compressed_rows
+from wavetank.machine.cuda import require_free, require_torch
+from wavetank.settings import setting
 
 # Of a tile, and threads that share it: 256 steps a warp.
 STEPS, WARPS = 1024, 4
@@ -56,7 +49,7 @@ def _usable_device(torch: Any, tile_kernels: Any, wanted: Any) -> Any:
         device = torch.device(wanted)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        # torch tells an unknown word, a missing GPU and a build without one by different errors.
+        # torch reports an unknown word, a missing GPU and a build without one by different errors.
         raise BadValueError(
             "torch cannot use this device.", given=str(wanted), allowed="a CUDA device: cuda, cuda:1", where="device",
             hint=f"torch says: {str(error).splitlines()[0]}",
@@ -321,9 +314,13 @@ class MerbitGpu:
 
     captures: ClassVar[bool] = True
 
-    values: str = "auto"
-    steps: int = STEPS
-    warps: int = WARPS
+    values: str = setting(
+        "auto", says="Whether values that are all equal are dropped or stored", choices=("auto", "stored")
+    )
+    steps: int = setting(
+        STEPS, says="Steps per tile, rows and nonzeros together", choices=tuple(1 << bits for bits in range(6, 15))
+    )
+    warps: int = setting(WARPS, says="Warps per tile", choices=tuple(1 << bits for bits in range(6)))
 
     def prepare(self, matrix: Any, x: NDArray[Any], device: str = "cuda") -> Callable[[], Any]:
         """Return the call that queues the product with x on the device: the matrix is laid out here."""

@@ -60,7 +60,7 @@ class _Emitter:
         return self.builder.inttoptr(self.builder.add(address, scaled), kind.as_pointer())
 
     def gathered(self, columns: Any, first: Any, x: Any) -> Any:
-        """Return the lanes' items of x by one gather instruction: few instructions, so many misses are in flight."""
+        """Return the lanes' items of x by one gather instruction: few instructions, hence many misses in flight."""
         b, wide = self.builder, ir.VectorType(_LONG, self.lanes)
         narrow = ir.VectorType(self.column, self.lanes)
         indices = b.load(self.at(columns, first, self.column.width // 8, narrow), align=self.column.width // 8)

@@ -1,7 +1,7 @@
 """MKL's inspector-executor, where the package ``mkl`` is installed: a matrix that is optimised for many products.
 
-A handle is made of compressed rows, is told how many products will follow, and arranges the matrix as it likes.  That
-is MKL as its manual wants it used; torch makes a new handle for every product, and none is optimised.
+A handle is made of compressed rows, is given the number of products that will follow, and arranges the matrix itself.
+That is MKL as its manual wants it used; torch makes a new handle for every product, and none is optimised.
 
 Source: "Developer Reference for Intel oneAPI Math Kernel Library", inspector-executor sparse BLAS routines.
 

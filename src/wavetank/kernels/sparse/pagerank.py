@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.kernels.machine import require_memory
 from wavetank.kernels.sparse.compressed import compressed_rows
 from wavetank.kernels.sparse.products import SpMVPlan
+from wavetank.machine.limits import require_memory
 
 
 def _check(name: str, value: Any, kind: type, holds: Callable[[Any], bool], allowed: str) -> None:
@@ -42,7 +42,7 @@ def pagerank(
     tolerance : float
         Ends when the ranks change by less than this a vertex, summed over all; above 0.
     max_products : int
-        At most so many products.
+        The most products to compute.
     weighted : bool
         Follow edges in proportion to their values, which are then not negative.
     threads : int, optional

@@ -4,16 +4,8 @@ The matrix becomes segments of equal work with a bit for every row end (MERBIT),
 inner loop has no branch on row lengths.  Columns are stored in 16 bits where a segment spans few, values not at all
 where they are equal, and where the misses of x are the limit the hottest columns come first and x is read by gathers.
 
-Source: Q. Zhang, Z.-B. Zhang, Z. Yao and Z. Jiang, "MERBIT: A GPU-Based SpMV Method for Iterative Workloads",
-arXiv 2605.07391, 2026.
-
-Differs from the source:
-1. A processor with vector registers; the segment's form is that of :mod:`wavetank.kernels.sparse.lanes`.  Plans on a
-   GPU are tiles of :mod:`wavetank.kernels.sparse.gpu`; what follows is about the processor.
-2. The paper's three further optimisations are not named in what is public.  Ours: rows without nonzeros left out,
-   16-bit columns within a segment, equal values dropped.
-3. The order of columns, and how x is read, are chosen by an estimate of cache misses.
-4. Sums that cross segments are added in order: the result is the same for any number of threads.
+The segment's form is that of :mod:`wavetank.kernels.sparse.lanes`; plans on a GPU are tiles of
+:mod:`wavetank.kernels.sparse.gpu`.
 """
 
 from __future__ import annotations
@@ -27,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, unknown_name
-from wavetank.kernels.crew import crew_of, cuts
-from wavetank.kernels.given import array_of, is_tensor
-from wavetank.kernels.machine import require_memory
+from wavetank.kernels.as_array import array_of, is_tensor
 from wavetank.kernels.sparse import engines, gpu, sharing
 from wavetank.kernels.sparse import lanes as kernel
 from wavetank.kernels.sparse.compressed import CompressedRows, compressed_rows
 from wavetank.kernels.sparse.ordering import choose_order
+from wavetank.machine.limits import require_memory
+from wavetank.machine.thread_pool import cuts, thread_pool
 from wavetank.machine.threads import allowed_threads
+from wavetank.settings import setting
 
 ROW_CHOICES = ("auto", "keep", "leave-out")
 COLUMN_CHOICES = ("auto", "whole")
@@ -47,7 +40,7 @@ NONZEROS_WORTH_A_THREAD = 1 << 13
 _NONZEROS_WORTH_WAKING = 1 << 18
 _PARTS_A_THREAD = 8
 _MOST_OFFSET = np.iinfo(np.uint16).max
-# With so many rows without nonzeros, skipping them saves more than the detour over the others costs.
+# With this share of rows without nonzeros, skipping them saves more than the detour over the others costs.
 _EMPTY_SHARE = 0.75
 # From these many nonzeros on the user's limits on threads are looked up at every product.
 _NONZEROS_WORTH_ASKING = 1 << 21
@@ -270,7 +263,7 @@ class SpMVPlan:
         if self.shape[1] <= _MOST_OFFSET + 1:
             return True
         lowest = np.zeros_like(self._lowest)
-        # A few segments tell most matrices apart without a pass over all columns.
+        # A few segments decide for most matrices without a pass over all columns.
         few = [(s, s + 1) for s in np.linspace(0, self.segments - 1, 8).astype(int).tolist()]
         ranges = partial(kernel.column_ranges, columns, self._lanes)
         if max(ranges(begin, end, lowest) for begin, end in few) > _MOST_OFFSET:
@@ -281,10 +274,10 @@ class SpMVPlan:
         return True
 
     def _each_part(self, work: Callable[[int, int], Any]) -> list[Any]:
-        """Return what ``work`` gives for each part of the segments, one a thread."""
+        """Return what ``work`` gives for each part of the segments, one per thread."""
         threads = min(self._threads, 1 + self.nonzeros // _NONZEROS_WORTH_WAKING)
-        with crew_of(threads) as crew:
-            return crew(work, cuts(self.segments, threads))
+        with thread_pool(threads) as pool:
+            return pool(work, cuts(self.segments, threads))
 
     @property
     def threads(self) -> int:
@@ -414,7 +407,7 @@ class SpMVPlan:
         if array.shape != (self.shape[1],):
             raise BadValueError(
                 "The vector does not fit the matrix.", given=f"shape {array.shape}",
-                allowed=f"({self.shape[1]},): one item a column", where="SpMVPlan",
+                allowed=f"({self.shape[1]},): one item per column", where="SpMVPlan",
                 hint="multiply the columns of a matrix one at a time" if array.ndim == 2 else None,
             )  # fmt: skip
         if array.dtype.kind not in "fiub" or not (np.can_cast(array.dtype, self.dtype) or not exact):
@@ -498,35 +491,22 @@ def spmv(matrix: Any, x: Any, *, threads: int | None = None) -> Any:
 class Merbit:
     """Segments of equal work with a bit for each row end, laid out once for many products.
 
-    Parameters
-    ----------
-    threads : int, optional
-        Threads to use; all usable cores by default.
-    rows : {"auto", "keep", "leave-out"}
-        What to do with rows without nonzeros.
-    columns : {"auto", "whole"}
-        Column numbers in 16 bits where they fit, or always in 32.
-    values : {"auto", "stored"}
-        Drop the values where all are equal, or store them always.
-    order : {"auto", "given", "hottest-first"}
-        Order of the columns.
-    read : {"auto", "gather", "load"}
-        How x is read.
-    engine : {"own", "auto", "rows", "scipy", "torch", "mkl"}
-        Who multiplies; ``"auto"`` is what a plan does by default, ``"own"`` this layout.
+    Parameters are those of :class:`SpMVPlan`.
 
     References
     ----------
     Q. Zhang et al., arXiv 2605.07391, 2026.
     """
 
-    threads: int | None = None
-    rows: str = "auto"
-    columns: str = "auto"
-    values: str = "auto"
-    order: str = "auto"
-    read: str = "auto"
-    engine: str = "own"
+    threads: int | None = setting(None, says="Threads to use; all usable cores by default", low=1)
+    rows: str = setting("auto", says="How rows without nonzeros are treated", choices=ROW_CHOICES)
+    columns: str = setting("auto", says="Width of column numbers: 16 bits if they fit, or 32", choices=COLUMN_CHOICES)
+    values: str = setting("auto", says="Whether values that are all equal are dropped or stored", choices=VALUE_CHOICES)
+    order: str = setting("auto", says="Order of the columns", choices=ORDER_CHOICES)
+    read: str = setting("auto", says="How x is read", choices=READ_CHOICES)
+    engine: str = setting(
+        "own", says="Implementation of the product: this layout or a library", choices=engines.ENGINES
+    )
 
     def plan(self, matrix: Any) -> SpMVPlan:
         """Return the matrix laid out."""

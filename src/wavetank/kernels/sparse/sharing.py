@@ -241,7 +241,7 @@ class Team:
     threads : int
         The caller included.
     parts : int
-        Into how many parts a product is cut, at least one a thread and at most :data:`MOST_PARTS_A_THREAD`; the more,
+        Into how many parts a product is cut, at least one per thread and at most :data:`MOST_PARTS_A_THREAD`; the more,
         the less a slow thread matters.
     form : tuple
         Columns, rows and nonzeros of the matrix, then what :func:`wavetank.kernels.sparse.lanes.multiply_segments`

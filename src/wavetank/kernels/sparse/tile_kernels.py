@@ -45,7 +45,7 @@ def multiply_tiles(
     columns: tl.tensor, scale: tl.tensor, x: tl.tensor, y: tl.tensor, tails: tl.tensor, STEPS: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Multiply one tile a program: write the rows that end in it, and what it has of the row that it leaves open.
+    """Multiply one tile per program: write the rows that end in it, and what it has of the row that it leaves open.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def close_rows(
     rows: tl.tensor, first_tail: tl.tensor, last_tail: tl.tensor, tails: tl.tensor, y: tl.tensor, count: tl.tensor,
     longest: tl.tensor, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add to ROWS rows a program what the tiles before their end have of them, always in the same order.
+    """Add to ROWS rows per program what the tiles before their end have of them, always in the same order.
 
     Parameters
     ----------
@@ -135,5 +135,5 @@ def close_rows(
     tl.store(y + row, tl.sum(partial, axis=1) + own, mask=mine)
 
 
-# Whether Triton was told, before this module was loaded, to run kernels in Python instead of compiling them.
+# Whether Triton was set, before this module was loaded, to run kernels in Python instead of compiling them.
 INTERPRETED = not isinstance(multiply_tiles, triton.JITFunction)

@@ -1,23 +1,23 @@
 """Stencils on a GPU: our own sweep, what people use there, and the copy that bounds a single sweep.
 
-Grids stay on the device from step to step.  Each step reads one grid and writes the other, one launch a step.
-
-Source: as :mod:`~wavetank.kernels.stencils.gpu_kernels`; PyTorch's documentation of ``torch.nn.functional.conv2d``.
+Grids stay on the device from step to step.  Each step reads one grid and writes the other, one launch per step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from wavetank.errors import BadValueError, missing_extra
-from wavetank.kernels.cuda import require_cuda, require_free, require_torch
-from wavetank.kernels.given import refuse_gradients
+from wavetank.kernels.as_array import refuse_gradients
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
+from wavetank.kernels.stencils.reference import alternate, inner, keep_rim
+from wavetank.machine.cuda import require_cuda, require_free, require_torch
 
 # Of a rectangle: a row of a warp's loads is a whole line of the cache, and rows share what they load.
 _ROWS, _COLUMNS, _WARPS = 8, 128, 4
@@ -65,11 +65,7 @@ def sweep_on_gpu(grid: Any, pattern: Stencil, steps: int = 1, *, boundary: str =
         return source.clone()
     pair = [torch.empty_like(source) for _ in range(min(steps, 2))]
     step = _launcher(torch, source, pattern, boundary)
-    for number in range(steps):
-        target = pair[number % 2]
-        step(source, target)
-        source = target
-    return source
+    return alternate(step, source, pair, steps)
 
 
 def _launcher(torch: Any, like: Any, pattern: Stencil, boundary: str) -> Callable[[Any, Any], None]:
@@ -102,23 +98,13 @@ def _launcher(torch: Any, like: Any, pattern: Stencil, boundary: str) -> Callabl
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSweep:
-    """Our own sweep in Triton, one launch a step; see :func:`sweep_on_gpu`."""
+    """Our own sweep in Triton, one launch per step; see :func:`sweep_on_gpu`."""
 
     def prepare(self, grid: Any, pattern: Stencil, steps: int) -> Callable[[], Any]:
         """Return the call that queues ``steps`` sweeps with a fixed rim; its result may be overwritten by the next."""
         torch = require_cuda(_NEEDED_FOR, str(grid.device))
         pair = (torch.empty_like(grid), torch.empty_like(grid))
-        step = self.stepper(torch, grid, pattern)
-
-        def call() -> Any:
-            source = grid
-            for number in range(steps):
-                target = pair[number % 2]
-                step(source, target)
-                source = target
-            return source
-
-        return call
+        return partial(alternate, self.stepper(torch, grid, pattern), grid, pair, steps)
 
     def stepper(self, torch: Any, grid: Any, pattern: Stencil) -> Callable[[Any, Any], None]:
         """Return ``step(old, new)``, which queues one sweep."""
@@ -127,20 +113,20 @@ class GpuSweep:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchSlices(GpuSweep):
-    """One slice of the grid for each neighbour, added up in place: a launch a neighbour."""
+    """One slice of the grid for each neighbour, added up in place: a launch per neighbour."""
 
     def stepper(self, torch: Any, grid: Any, pattern: Stencil) -> Callable[[Any, Any], None]:
         """Return ``step(old, new)``."""
         radius = pattern.radius
 
         def step(old: Any, new: Any) -> None:
-            _keep_rim(old, new, radius)
-            total = _inner(new, radius)
+            keep_rim(new, old, radius)
+            total = inner(new, radius)
             for number, (offset, weight) in enumerate(zip(pattern.offsets, pattern.coefficients, strict=True)):
                 if number == 0:
-                    torch.mul(_inner(old, radius, *offset), weight, out=total)
+                    torch.mul(inner(old, radius, *offset), weight, out=total)
                 else:
-                    total.add_(_inner(old, radius, *offset), alpha=weight)
+                    total.add_(inner(old, radius, *offset), alpha=weight)
 
         return step
 
@@ -155,10 +141,10 @@ class TorchConv2dGpu(GpuSweep):
         weights = torch.tensor(pattern.matrix(), dtype=grid.dtype, device=grid.device)[None, None]
 
         def step(old: Any, new: Any) -> None:
-            _keep_rim(old, new, radius)
+            keep_rim(new, old, radius)
             with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 found = torch.nn.functional.conv2d(old[None, None], weights)[0, 0]
-            _inner(new, radius).copy_(found)
+            inner(new, radius).copy_(found)
 
         return step
 
@@ -174,16 +160,3 @@ class GridCopyGpu(GpuSweep):
         """Return the call that queues the copy."""
         out = require_cuda(_NEEDED_FOR, str(grid.device)).empty_like(grid)
         return lambda: out.copy_(grid)
-
-
-def _inner(grid: Any, radius: int, dy: int = 0, dx: int = 0) -> Any:
-    """Return the view without the rim, shifted by an offset of at most ``radius``."""
-    height, width = grid.shape
-    return grid[radius + dy : height - radius + dy, radius + dx : width - radius + dx]
-
-
-def _keep_rim(old: Any, new: Any, radius: int) -> None:
-    if radius:
-        for rim in (slice(None, radius), slice(-radius, None)):
-            new[rim].copy_(old[rim])
-            new[:, rim].copy_(old[:, rim])

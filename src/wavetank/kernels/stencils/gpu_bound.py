@@ -3,9 +3,8 @@
 A sweep reads and writes every cell once, unless several steps are fused into one wider stencil; ConvStencil fuses three
 steps of radius 1 into one of radius 3 and multiplies on tensor cores, twice as many products as the fused square has.
 
-Sources: Y. Chen et al., "ConvStencil: Transform Stencil Computation to Matrix Multiplication on Tensor Cores", PPoPP
-2024, and its published program, which fuses three steps at radius 1 and none at radius 3; NVIDIA, "A100 Tensor Core
-GPU" data sheet (40 GB): 1,555 GB/s, 19.5 TFLOP/s float32, 156 TFLOP/s TF32.
+Figures: ConvStencil's published program fuses three steps at radius 1 and none at radius 3; NVIDIA's data sheet of the
+A100 (40 GB) gives 1,555 GB/s, 19.5 TFLOP/s float32 and 156 TFLOP/s TF32.
 """
 
 from __future__ import annotations
@@ -23,10 +22,14 @@ _CELL_BYTES = 8
 class GpuBound:
     """The roofline of a stencil in float32 on a graphics processor; nothing is faster there, and most is slower."""
 
-    memory_bytes_per_s: float = setting(1.555e12, unit="bytes/s", says="off-chip memory", low=1.0, high=1e15)
-    flops_per_s: float = setting(1.95e13, says="float32, multiply-adds counted as two", low=1.0, high=1e18)
-    tensor_flops_per_s: float = setting(1.56e14, says="tensor cores, TF32", low=1.0, high=1e18)
-    layout: str = setting("plain", says="one sweep a pass, or ConvStencil's products", choices=("plain", "convstencil"))
+    memory_bytes_per_s: float = setting(
+        1.555e12, unit="bytes/s", says="Bandwidth of the off-chip memory", low=1.0, high=1e15
+    )
+    flops_per_s: float = setting(1.95e13, says="Peak rate in float32, multiply-adds counted as two", low=1.0, high=1e18)
+    tensor_flops_per_s: float = setting(1.56e14, says="Peak rate of the tensor cores in TF32", low=1.0, high=1e18)
+    layout: str = setting(
+        "plain", says="Method: one sweep per pass, or ConvStencil's products", choices=("plain", "convstencil")
+    )
 
     def fused_steps(self, pattern: Stencil) -> int:
         """Return how many steps one pass over memory takes."""

@@ -38,7 +38,7 @@ _SECOND_DERIVATIVE: Mapping[int, tuple[float, ...]] = {
 class Stencil:
     """A weighted sum over the neighbours of a cell in two dimensions.
 
-    The terms are kept sorted by row, then column, of the offset.  Whoever evaluates the sum in this order with one
+    The terms are kept sorted by row, then column, of the offset.  Code that evaluates the sum in this order with one
     rounding a product and one an addition gets the bits of the reference sweep.
 
     Parameters
@@ -249,7 +249,7 @@ def check_grid(grid: NDArray[Any], pattern: Stencil, boundary: str) -> None:
     """
     if not isinstance(pattern, Stencil):
         raise BadValueError(
-            "The pattern is no stencil.",
+            "The pattern is not a stencil.",
             given=type(pattern).__name__,
             allowed="a wavetank.kernels.stencils.pattern.Stencil",
             hint="Stencil.star(1), Stencil.box(2), Stencil.from_matrix(weights)",
@@ -321,7 +321,7 @@ def _offset(offset: Any) -> tuple[int, int]:
         right = False
     if not right:
         raise BadValueError(
-            "This is no offset of a stencil.",
+            "This is not an offset of a stencil.",
             given=repr(offset),
             allowed=f"a row and a column, each from -{MAX_RADIUS} to {MAX_RADIUS}",
         )

@@ -5,6 +5,7 @@ Everything faster is held against this.  Each term is rounded twice, once for th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,36 @@ def weighted_sum(padded: NDArray[Any], pattern: Stencil) -> NDArray[Any]:
     return np.asarray(total)
 
 
-def keep_rim(new: NDArray[Any], old: NDArray[Any], radius: int) -> None:
+def alternate(
+    step: Callable[[Any, Any], object], grid: Any, pair: Sequence[Any], steps: int
+) -> Any:
+    """Take ``steps`` steps from one grid to another, and return the one that holds the result.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(old, new)`` writes one sweep of ``old`` to ``new``.
+    grid : ndarray or torch tensor, shape (height, width)
+        What the first step reads; never written.
+    pair : sequence of two such
+        Written in turn; one of them suffices for a single step.
+    steps : int
+        0 or more.
+    """
+    for number in range(steps):
+        target = pair[number % 2]
+        step(grid, target)
+        grid = target
+    return grid
+
+
+def inner(grid: Any, radius: int, dy: int = 0, dx: int = 0) -> Any:
+    """Return the view of an array or tensor without its rim, shifted by an offset of at most ``radius``."""
+    height, width = grid.shape
+    return grid[radius + dy : height - radius + dy, radius + dx : width - radius + dx]
+
+
+def keep_rim(new: Any, old: Any, radius: int) -> None:
     """Copy the outermost ``radius`` rows and columns of ``old`` into ``new``."""
     if radius:
         new[:radius], new[-radius:] = old[:radius], old[-radius:]

@@ -3,7 +3,7 @@
 A block computes several rows at once, so that a row that has been loaded serves all sums in which it takes part.
 Two forms exist.  *Terms* multiplies and adds every neighbour, whatever the weights.  *Factors* is for boxes whose
 weights are a column times a row: it sums down the columns, keeps those sums in registers and sums along the rows with
-shuffles, 2 (2 r + 1) products a cell instead of (2 r + 1) squared.  Every form adds in one fixed order, whatever the
+shuffles, 2 (2 r + 1) products per cell instead of (2 r + 1) squared.  Every form adds in one fixed order, whatever the
 number of rows or the place in the grid, and multiplies a cell before it adds it to another, so that no sum overflows
 where the result does not.
 
@@ -31,7 +31,7 @@ from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
 from wavetank.kernels.stencils.pattern import MAX_RADIUS, Stencil
-from wavetank.kernels.stream_stores import LINE_BYTES
+from wavetank.machine.stream_stores import LINE_BYTES
 
 _INDEX, _ADDRESS = ir.IntType(32), ir.IntType(64)
 _TERMS, _FACTORS = "terms", "factors"

@@ -3,13 +3,6 @@
 One sweep reads and writes every cell once, so memory decides: rows are loaded once, kept in cache until the last row
 that needs them is done, and finished rows are stored past the caches.  Many sweeps are taken several at a time, so that
 memory is crossed once for all of them and the arithmetic decides instead.
-
-Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
-Architectures", CACM 2009, for the bound; :mod:`~wavetank.kernels.stencils.temporal` and
-:mod:`~wavetank.kernels.stencils.row_blocks` name theirs.
-
-Differs from the source:
-1. Depth and width of the blocking follow from the stencil and the size of a second-level cache, without a search.
 """
 
 from __future__ import annotations
@@ -23,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.crew import crew_of
-from wavetank.kernels.given import array_of, is_tensor, overlaps_itself
-from wavetank.kernels.machine import require_memory
+from wavetank.kernels.as_array import array_of, is_tensor, overlaps_itself
 from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.row_blocks import Form, blocks, form_of
 from wavetank.kernels.stencils.temporal import PAGE_BYTES, Tile, buffer_bytes, pitch_bytes, run_pass, tiles_of
-from wavetank.kernels.stream_stores import LINE_BYTES
+from wavetank.machine.limits import require_memory
+from wavetank.machine.stream_stores import LINE_BYTES
+from wavetank.machine.thread_pool import thread_pool
 from wavetank.machine.threads import allowed_threads
 from wavetank.settings import setting
 
@@ -84,7 +77,7 @@ def stencil(
     boundary : str
         ``dirichlet`` (the outermost ``radius`` rows and columns are kept), ``periodic`` or ``reflect``.
     threads : int, optional
-        At most so many; all that :func:`~wavetank.machine.threads.allowed_threads` allows by default.
+        The most to use; all that :func:`~wavetank.machine.threads.allowed_threads` allows by default.
     out : ndarray, optional
         Where to write; of the grid's shape and type and apart from it in memory.  Not with a grid on a GPU.
 
@@ -106,7 +99,7 @@ def stencil(
     np.float64(0.2)
     """
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise BadValueError("There are no such threads.", given=threads, allowed="1 or more", where="threads")
+        raise BadValueError("The number of threads is not valid.", given=threads, allowed="1 or more", where="threads")
     return StencilSweep(threads=threads or 0).sweep(grid, pattern, steps, boundary=boundary, out=out)
 
 
@@ -114,9 +107,9 @@ def stencil(
 class StencilSweep:
     """The blocked sweep; see :func:`stencil`."""
 
-    threads: int = setting(0, says="threads at most; 0 for all that limits allow", low=0, high=1024)
-    depth: int = setting(0, says="sweeps a pass over memory; 0 to choose by stencil", low=0, high=_MAX_DEPTH)
-    columns: int = setting(0, unit="cells", says="most columns of a strip; 0 to choose by cache size", low=0, high=1e9)
+    threads: int = setting(0, says="Most threads; 0 for all allowed threads", low=0, high=1024)
+    depth: int = setting(0, says="Sweeps per pass over memory; 0 chooses by the stencil", low=0, high=_MAX_DEPTH)
+    columns: int = setting(0, unit="cells", says="Most columns per strip; 0 chooses by the cache size", low=0, high=1e9)
 
     def sweep(
         self,
@@ -220,7 +213,7 @@ class StencilSweep:
             finally:
                 buffers.append(buffer)
 
-        with crew_of(blocking.threads) as crew:
+        with thread_pool(blocking.threads) as pool:
             source, left = old, steps
             for number in range(passes):
                 depth = -(-left // (passes - number))
@@ -229,7 +222,7 @@ class StencilSweep:
                 # What is read is always a read-only view, so that one compiled version serves all grids.
                 view = source.view()
                 view.flags.writeable = False
-                crew(finish, [(tile, view, target, depth) for tile in tiles])
+                pool(finish, [(tile, view, target, depth) for tile in tiles])
                 source, left = target, left - depth
 
 
@@ -285,7 +278,10 @@ def _check_out(out: NDArray[Any], grid: NDArray[Any]) -> None:
     if not isinstance(out, np.ndarray) or out.shape != grid.shape or out.dtype != grid.dtype:
         given = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise BadValueError(
-            "The result does not fit there.", given=given, allowed=f"{grid.dtype} of shape {grid.shape}", where="out"
+            "The result does not fit into the given place.",
+            given=given,
+            allowed=f"{grid.dtype} of shape {grid.shape}",
+            where="out",
         )
     if not out.flags.writeable:
         raise BadValueError("The result's place is read-only.", where="out", hint="leave it out, or give a copy")

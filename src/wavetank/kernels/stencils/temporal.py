@@ -22,16 +22,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.kernels.crew import cuts
 from wavetank.kernels.stencils.row_blocks import STEP_BYTES, call_block, move_bytes
-from wavetank.kernels.stream_stores import LINE_BYTES, copy_line, fence
+from wavetank.machine.stream_stores import LINE_BYTES, copy_line, fence
+from wavetank.machine.thread_pool import cuts
 from wavetank.sim.compiled import compiled
 
 DIRICHLET, PERIODIC, REFLECT = 0, 1, 2
 # Room on either side of a buffered row for what whole vectors read and write beyond its ends.
 _MARGIN_BYTES = STEP_BYTES + 2 * LINE_BYTES
 PAGE_BYTES = 4096
-# Buffered rows follow each other at this distance, modulo a page; so many make half of one, more than a block needs.
+# Buffered rows follow each other at this distance, modulo a page; this number of rows makes half a page, more than a
+# block needs.
 _ROW_SHIFT_BYTES = 2 * LINE_BYTES
 _STEP_ROWS = PAGE_BYTES // 2 // _ROW_SHIFT_BYTES
 NEAR_BYTES = 2 * STEP_BYTES

@@ -74,7 +74,7 @@ def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def tiles_along(cells: int) -> int:
-    """Return the tiles that cover so many cells."""
+    """Return the number of tiles that cover ``cells`` cells."""
     return -(-cells // TILE)
 
 

@@ -4,17 +4,9 @@ Memory next to every core and links of one word a cycle take away what limits st
 decides.  The mapped program runs here for the whole mesh on real arrays, with the exchange as the machine would do it;
 its cycles come out of a closed form that a simulator of routers and words (``wafer_mesh``) confirms on small meshes.
 
-Source: E. Belli, D. De Sensi, "Stencil Computations on Cerebras Wafer-Scale Engine" (CStencil), arXiv 2605.07954, 2026.
 Figures of the machine: 762 x 1176 elements less 7 columns and 2 rows that the host's runtime takes (Cerebras SDK
-documentation, compiling for CS-3), 48 KB of memory each, two 32-bit reads and one 32-bit write a cycle, hence one
+documentation, compiling for CS-3), 48 KB of memory each, two 32-bit reads and one 32-bit write per cycle, hence one
 float32 multiply-add (the same, appendix on SIMD mode); 1.1 GHz.
-
-Differs from the source:
-1. The program is ours, built to the published properties: tiles in local memory, static routes, two-phase exchange.
-2. Time is modelled; nothing ran on a wafer.
-3. Products and sums are rounded one by one, so that results equal the plain sweep's bit for bit.
-4. Starting a send or a vector instruction costs a fixed number of cycles, an assumption that can be changed.
-5. Periodic edges fold the mesh, so that neighbours are two hops apart; the source does not say.
 """
 
 from __future__ import annotations
@@ -26,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.machine import require_memory
 from wavetank.kernels.stencils.pattern import Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.wafer_tiles import (
     WORD_BYTES,
@@ -38,6 +29,7 @@ from wavetank.kernels.stencils.wafer_tiles import (
     step,
     tile_bytes,
 )
+from wavetank.machine.limits import require_memory
 from wavetank.settings import setting
 
 
@@ -73,15 +65,19 @@ class WaferRun(NamedTuple):
 class WaferStencil:
     """The mapped stencil program and its machine; every figure of the machine can be changed."""
 
-    mesh_rows: int = setting(1174, says="rows of processing elements", low=1, high=10_000)
-    mesh_columns: int = setting(755, says="columns of processing elements", low=1, high=10_000)
-    memory_bytes: int = setting(49_152, unit="bytes", says="memory of an element", low=64, high=1 << 30)
-    reserved_bytes: int = setting(8_192, unit="bytes", says="of it for code and coefficients", low=0, high=1 << 30)
-    clock_per_s: float = setting(1.1e9, says="cycles a second", low=1.0, high=1e12)
-    multiply_adds_per_cycle: int = setting(1, says="float32, of one element", low=1, high=64)
-    hop_cycles: int = setting(1, says="from router to router", low=1, high=1000)
-    start_cycles: int = setting(10, says="to start a phase of sending or a vector instruction", low=0, high=100_000)
-    overlap: bool = setting(False, says="compute what needs no halo while halos travel")
+    mesh_rows: int = setting(1174, says="Rows of processing elements", low=1, high=10_000)
+    mesh_columns: int = setting(755, says="Columns of processing elements", low=1, high=10_000)
+    memory_bytes: int = setting(49_152, unit="bytes", says="Memory per element", low=64, high=1 << 30)
+    reserved_bytes: int = setting(
+        8_192, unit="bytes", says="Part of an element's memory for code and coefficients", low=0, high=1 << 30
+    )
+    clock_per_s: float = setting(1.1e9, says="Clock cycles per second", low=1.0, high=1e12)
+    multiply_adds_per_cycle: int = setting(1, says="Multiply-adds per cycle of one element in float32", low=1, high=64)
+    hop_cycles: int = setting(1, says="Cycles from router to router", low=1, high=1000)
+    start_cycles: int = setting(
+        10, says="Cycles to start a phase of sending or a vector instruction", low=0, high=100_000
+    )
+    overlap: bool = setting(False, says="Whether cells that need no halo are computed while halos travel")
 
     @property
     def elements(self) -> int:

@@ -88,7 +88,7 @@ class Tiling:
         return self.rows, self.columns
 
     def describe(self) -> str:
-        """Return one sentence for people, which tells the padding where there is any."""
+        """Return one sentence for people, which states the padding where there is any."""
         text = (
             f"{self.height:,} x {self.width:,} cells on {self.rows:,} x {self.columns:,} elements, "
             f"{self.tile_height} x {self.tile_width} each, {self.tile_bytes:,} bytes"

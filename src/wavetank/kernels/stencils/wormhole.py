@@ -4,17 +4,9 @@ The kernel is a small part.  The host cuts, rounds and shuffles the grid into ti
 and back for every sweep, and starting the card takes longer than many sweeps.  So the account has six entries, of which
 the host's two can be measured anywhere and the rest follow from a model whose every figure can be changed.
 
-Source: L. Piarulli, D. De Sensi, "Stencil Computations on Tenstorrent Wormhole", arXiv 2605.07599, 2026, for the two
-mappings and for where time goes.  Figures of the card: Tenstorrent, Wormhole n150 data sheet (72 Tensix cores at 1 GHz,
-about 1.4 MB of memory each, 288 GB/s, PCIe 4.0 x16, 160 W); TT-Metalium documentation, "Compute Engines and Data Flow
-within Tensix" (8 x 16 by 16 x 16 products a cycle).
-
-Differs from the source:
-1. Nothing ran on a card: link, start and kernel are modelled; the source gives no absolute times, sizes or watts.
-2. The banded form and the grid that stays on the card are ours.
-3. Link rate, start-up time and watts are assumptions; the matrix engine takes four passes, so that products are exact.
-4. The host's part is compiled and threaded, and writes to a buffer small enough to stay in cache until it is sent.
-5. The fixed rim is kept by the host.
+Figures of the card: Tenstorrent, Wormhole n150 data sheet (72 Tensix cores at 1 GHz, about 1.4 MB of memory each,
+288 GB/s, PCIe 4.0 x16, 160 W); TT-Metalium documentation, "Compute Engines and Data Flow within Tensix" (8 x 16 by
+16 x 16 products per cycle).
 """
 
 from __future__ import annotations
@@ -27,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.crew import crew_of, cuts
-from wavetank.kernels.machine import require_memory
 from wavetank.kernels.stencils.pattern import Stencil, check_grid, check_steps
 from wavetank.kernels.stencils.tiles import (
     BFLOAT16_BYTES,
@@ -48,7 +38,9 @@ from wavetank.kernels.stencils.wormhole_mappings import (
     offsets_of,
     resident_sweeps,
 )
-from wavetank.machine.threads import allowed_threads
+from wavetank.machine.limits import require_memory
+from wavetank.machine.thread_pool import cuts
+from wavetank.machine.threads import allowed_threads, together
 from wavetank.settings import setting
 
 # A thread's part of the buffer, within a second-level cache.
@@ -105,22 +97,28 @@ class WormholeStencil:
     """A mapping of stencils and the card it runs on; every figure of the card can be changed."""
 
     mapping: str = setting(
-        "axpy", says="how the stencil becomes tiles", choices=("axpy", "matmul", "banded", "resident")
+        "axpy", says="How the stencil becomes tiles", choices=("axpy", "matmul", "banded", "resident")
     )
-    accumulate: str = setting("fp32", says="type of the sums on the card", choices=("fp32", "bf16", "exact"))
-    cores: int = setting(72, says="Tensix cores", low=1, high=100_000)
-    clock_per_s: float = setting(1.0e9, says="cycles a second", low=1.0, high=1e12)
-    core_memory_bytes: int = setting(1_400_000, unit="bytes", says="of one core", low=1, high=1 << 40)
-    memory_bytes_per_s: float = setting(288e9, unit="bytes/s", says="the card's memory", low=1.0, high=1e15)
-    elementwise_cycles: int = setting(32, says="to multiply and add a tile element by element", low=1, high=1 << 20)
-    product_cycles: int = setting(64, says="to multiply two tiles as matrices", low=1, high=1 << 20)
-    neighbour_bytes_per_cycle: int = setting(32, says="between cores", low=1, high=1 << 20)
-    link_bytes_per_s: float = setting(20e9, unit="bytes/s", says="PCIe, each way", low=1.0, high=float("inf"))
-    start_s: float = setting(1.5, unit="s", says="starting the card", low=0.0, high=1e6)
-    card_idle_w: float = setting(30.0, unit="W", says="card, waiting", low=0.0, high=1e6)
-    card_active_w: float = setting(160.0, unit="W", says="card, computing", low=0.0, high=1e6)
-    host_idle_w: float = setting(70.0, unit="W", says="processor, waiting", low=0.0, high=1e6)
-    host_active_w: float = setting(275.0, unit="W", says="processor, computing", low=0.0, high=1e6)
+    accumulate: str = setting("fp32", says="Type of the sums on the card", choices=("fp32", "bf16", "exact"))
+    cores: int = setting(72, says="Number of Tensix cores", low=1, high=100_000)
+    clock_per_s: float = setting(1.0e9, says="Clock cycles per second", low=1.0, high=1e12)
+    core_memory_bytes: int = setting(1_400_000, unit="bytes", says="Memory per core", low=1, high=1 << 40)
+    memory_bytes_per_s: float = setting(
+        288e9, unit="bytes/s", says="Bandwidth of the card's memory", low=1.0, high=1e15
+    )
+    elementwise_cycles: int = setting(
+        32, says="Cycles to multiply and add a tile element by element", low=1, high=1 << 20
+    )
+    product_cycles: int = setting(64, says="Cycles to multiply two tiles as matrices", low=1, high=1 << 20)
+    neighbour_bytes_per_cycle: int = setting(32, says="Bytes per cycle between neighbouring cores", low=1, high=1 << 20)
+    link_bytes_per_s: float = setting(
+        20e9, unit="bytes/s", says="Bandwidth of PCIe in each direction", low=1.0, high=float("inf")
+    )
+    start_s: float = setting(1.5, unit="s", says="Time to start the card", low=0.0, high=1e6)
+    card_idle_w: float = setting(30.0, unit="W", says="Power of the waiting card", low=0.0, high=1e6)
+    card_active_w: float = setting(160.0, unit="W", says="Power of the computing card", low=0.0, high=1e6)
+    host_idle_w: float = setting(70.0, unit="W", says="Power of the waiting processor", low=0.0, high=1e6)
+    host_active_w: float = setting(275.0, unit="W", says="Power of the computing processor", low=0.0, high=1e6)
 
     def sweep(
         self, grid: NDArray[Any], pattern: Stencil, steps: int = 1, *, boundary: str = "dirichlet"
@@ -286,53 +284,53 @@ def _tiles_part(grid: NDArray[np.float32], pattern: Stencil, threads: int, *, sh
     """Return the part for tiles of the grid itself, once or for each neighbour."""
     offsets = offsets_of(pattern) if shifted else np.zeros((1, 2), np.int64)
     rows, columns = tiles_along(grid.shape[0]), tiles_along(grid.shape[1])
-    at_once = max(1, min(rows, _STAGE_BYTES // (len(offsets) * columns * TILE_BYTES)))
-    stages = [np.zeros((len(offsets), at_once, columns, 4, FACE, FACE), np.uint16) for _ in range(threads)]
-    bits, result = grid.view(np.uint32), grid.copy()
-    found = result.view(np.uint32)
-    parts = [(number, *cut) for number, cut in enumerate(cuts(rows, threads))]
-
-    def pack(number: int, first: int, last: int) -> None:
-        for top in range(first, last, at_once):
-            bottom = min(top + at_once, last)
-            pack_shifted(bits, offsets, top, bottom, stages[number][:, : bottom - top])
-
-    def unpack(number: int, first: int, last: int) -> None:
-        for top in range(first, last, at_once):
-            bottom = min(top + at_once, last)
-            unpack_tiles(stages[number][0, : bottom - top], pattern.radius, top, bottom, found)
-
-    return _threaded(pack, unpack, parts, threads)
+    bits, found = grid.view(np.uint32), grid.copy().view(np.uint32)
+    return _in_pieces(
+        rows, len(offsets) * columns, threads,
+        lambda count: np.zeros((len(offsets), count, columns, 4, FACE, FACE), np.uint16),
+        lambda stage, top, bottom: pack_shifted(bits, offsets, top, bottom, stage[:, : bottom - top]),
+        lambda stage, top, bottom: unpack_tiles(stage[0, : bottom - top], pattern.radius, top, bottom, found),
+    )  # fmt: skip
 
 
 def _rows_part(grid: NDArray[np.float32], pattern: Stencil, threads: int) -> HostPart:
     """Return the part for cells by neighbours."""
     offsets = offsets_of(pattern)
     height, blocks, parts_of_row = grid.shape[0], tiles_along(grid.shape[1]), tiles_along(pattern.points)
-    at_once = max(1, min(height, _STAGE_BYTES // (blocks * parts_of_row * TILE_BYTES)))
-    stages = [np.zeros((at_once, blocks, parts_of_row, 4, FACE, FACE), np.uint16) for _ in range(threads)]
-    bits, result = grid.view(np.uint32), grid.copy()
-    found = result.view(np.uint32)
-    parts = [(number, *cut) for number, cut in enumerate(cuts(height, threads))]
-
-    def pack(number: int, first: int, last: int) -> None:
-        for top in range(first, last, at_once):
-            bottom = min(top + at_once, last)
-            pack_rows_of_neighbours(bits, offsets, top, bottom, stages[number][: bottom - top])
-
-    def unpack(number: int, first: int, last: int) -> None:
-        for top in range(first, last, at_once):
-            bottom = min(top + at_once, last)
-            unpack_first_columns(stages[number][: bottom - top, :, 0], pattern.radius, top, bottom, found)
-
-    return _threaded(pack, unpack, parts, threads)
+    bits, found = grid.view(np.uint32), grid.copy().view(np.uint32)
+    return _in_pieces(
+        height, blocks * parts_of_row, threads,
+        lambda count: np.zeros((count, blocks, parts_of_row, 4, FACE, FACE), np.uint16),
+        lambda stage, top, bottom: pack_rows_of_neighbours(bits, offsets, top, bottom, stage[: bottom - top]),
+        lambda stage, top, bottom: unpack_first_columns(
+            stage[: bottom - top, :, 0], pattern.radius, top, bottom, found
+        ),
+    )  # fmt: skip
 
 
-def _threaded(
-    pack: Callable[..., None], unpack: Callable[..., None], parts: list[tuple[int, int, int]], threads: int
-) -> HostPart:
-    def run(work: Callable[..., None]) -> None:
-        with crew_of(threads) as crew:
-            crew(work, parts)
+def _in_pieces(
+    rows: int, tiles_of_row: int, threads: int, stage: Callable[[int], NDArray[np.uint16]],
+    pack: Callable[[NDArray[np.uint16], int, int], None], unpack: Callable[[NDArray[np.uint16], int, int], None],
+) -> HostPart:  # fmt: skip
+    """Return the two calls, each of which takes some rows at a time through a buffer for each thread.
+
+    Parameters
+    ----------
+    rows, tiles_of_row, threads : int
+    stage : callable
+        Makes a buffer for a number of rows.
+    pack, unpack : callable
+        ``pack(buffer, first, last)`` does these rows.
+    """
+    at_once = max(1, min(rows, _STAGE_BYTES // (tiles_of_row * TILE_BYTES)))
+    stages = [stage(at_once) for _ in range(threads)]
+    parts = [(number, *cut) for number, cut in enumerate(cuts(rows, threads))]
+
+    def run(work: Callable[[NDArray[np.uint16], int, int], None]) -> None:
+        def part(number: int, first: int, last: int) -> None:
+            for top in range(first, last, at_once):
+                work(stages[number], top, min(top + at_once, last))
+
+        together(part, parts, threads)
 
     return HostPart(lambda: run(pack), lambda: run(unpack))

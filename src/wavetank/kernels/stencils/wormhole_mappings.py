@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.kernels.crew import cuts
 from wavetank.kernels.stencils.pattern import Stencil
 from wavetank.kernels.stencils.reference import keep_rim
 from wavetank.kernels.stencils.tiles import (
@@ -42,6 +41,7 @@ from wavetank.kernels.stencils.tiles import (
     unpack_tiles,
     untilise,
 )
+from wavetank.machine.thread_pool import cuts
 
 ACCUMULATORS = ("fp32", "bf16", "exact")
 """``fp32`` and ``bf16``: operands in bfloat16, sums kept in the one or the other.  ``exact``: nothing is rounded beyond

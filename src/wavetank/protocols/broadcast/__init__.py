@@ -1,1 +1,5 @@
-"""Byzantine reliable broadcast: what a correct node delivers all of them deliver, whatever the sender does."""
+"""Byzantine reliable broadcast: if one correct node delivers a value, all correct nodes deliver that value.
+
+One module per protocol; :mod:`~wavetank.protocols.broadcast.accounting` counts messages and bits for all of them, and
+:mod:`~wavetank.protocols.broadcast.adversaries` holds the faulty senders of the study ``reliable-broadcast``.
+"""

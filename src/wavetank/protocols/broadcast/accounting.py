@@ -1,11 +1,11 @@
-"""What all broadcast protocols here share: quorums, requests, one way of counting bytes, what an algorithm must keep.
+"""What all broadcast protocols here share: votes and quorums, requests, one way of counting bytes, what must hold.
 
 A message counts as many bytes as its MessagePack encoding has, with Ed25519 signatures, whatever scheme signs in a
 simulation.  A payload may be declared larger than it is: a study of megabytes then carries a few bytes and counts
 megabytes.  Frames, checksums and the layers below are left out, for all protocols alike.
 
-What a liar may make a node remember is bounded: it can speak of so many undelivered broadcasts of each source, and of
-none that cannot be.
+What a liar may make a node remember is bounded: it can speak of at most :data:`MOST_OPEN` undelivered broadcasts of
+each source, and of none that cannot be.
 
 Source: G. Bracha, "Asynchronous Byzantine agreement protocols", Information and Computation 75(2), 1987, for the
 quorums and properties.
@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import msgspec
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
 from wavetank.settings import check_parameters, setting
+from wavetank.sim.node import Message, Node, Snapshot, disagreement
 
 HASH_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -99,6 +99,37 @@ def _adjusted_fields(kind: type[Message]) -> tuple[str, ...]:
     )
 
 
+class Placed(Message, frozen=True):
+    """A message about one broadcast."""
+
+    source: int
+    number: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Return the broadcast: its source and number."""
+        return self.source, self.number
+
+
+class Send(Message, frozen=True):
+    """The sender's broadcast of that number."""
+
+    number: int
+    payload: bytes
+
+
+class Echo(Placed, frozen=True):
+    """A node heard what has this digest from the sender."""
+
+    digest: bytes
+
+
+class Ready(Placed, frozen=True):
+    """A node is ready to deliver what has this digest."""
+
+    digest: bytes
+
+
 def digest_of(payload: bytes) -> bytes:
     """Return the digest of a payload, 32 bytes."""
     return hashlib.blake2b(payload, digest_size=HASH_BYTES).digest()
@@ -127,9 +158,7 @@ def payload_of(command: Any) -> bytes:
             return command[1]
         if isinstance(command[1], str):
             return command[1].encode()
-    raise BadValueError(
-        "This is nothing that could be broadcast.", given=command, allowed='("broadcast", bytes or text)'
-    )
+    raise BadValueError("This value cannot be broadcast.", given=command, allowed='("broadcast", bytes or text)')
 
 
 @dataclass(slots=True)
@@ -170,26 +199,10 @@ def members(bits: int) -> Iterator[int]:
         bits ^= low
 
 
-class CountingNode(Node):
-    """A node that records the bytes it sends, under ``bytes``."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        self.sizes = sizes
-
-    def tell(self, to: int, message: Message) -> None:
-        """Send a message and count it."""
-        self.context.record("bytes", encoded_bytes(message, self.sizes))
-        self.context.send(to, message)
-
-    def tell_all(self, message: Message) -> None:
-        """Send a message to everyone else and count it."""
-        peers = self.context.peers
-        self.context.record("bytes", encoded_bytes(message, self.sizes) * len(peers))
-        self.context.broadcast(message)
-
-
-class SourceNode(CountingNode, ABC):
+class SourceNode(Node, ABC):
     """A participant that numbers what its clients broadcast, and sends it while there is room.
+
+    It records the bytes that it sends, under ``bytes``.
 
     Attributes
     ----------
@@ -202,10 +215,20 @@ class SourceNode(CountingNode, ABC):
     """
 
     def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes)
+        self.sizes = sizes
         self.number = 0
         self.waiting: list[tuple[int, bytes]] = []
         self.requests: dict[int, int] = {}
+
+    def send(self, to: int, message: Message) -> None:
+        """Send a message and count it."""
+        self.context.record("bytes", encoded_bytes(message, self.sizes))
+        self.context.send(to, message)
+
+    def send_all(self, message: Message) -> None:
+        """Send a message to everyone else and count it."""
+        self.context.record("bytes", encoded_bytes(message, self.sizes) * len(self.context.peers))
+        self.context.broadcast(message)
 
     def request(self, number: int, command: Any) -> None:
         """Broadcast a payload."""
@@ -272,31 +295,30 @@ class InstanceNode(SourceNode, Generic[InstanceT]):
         of whose none anybody spoke is left out.
     """
 
+    new_instance: type[InstanceT]
+
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
         self.instances: dict[tuple[int, int], InstanceT] = {}
         self.open: dict[int, list[int]] = {}
-
-    @abstractmethod
-    def new_instance(self) -> InstanceT:
-        """Return what is known of a broadcast before anything is."""
 
     def has_room(self) -> bool:
         """Return whether others, who may hear of deliveries late, still let this node speak of another broadcast."""
         me = self.context.id
         return me not in self.open or self.open[me][me] < MOST_OPEN // 2
 
-    def instance_of(self, speaker: int, source: int, number: int) -> InstanceT | None:
+    def instance_of(self, speaker: int, key: tuple[int, int]) -> InstanceT | None:
         """Return what is known of the broadcast that a node speaks of; None for one that it may not speak of.
 
         Parameters
         ----------
         speaker : int
             The neighbour whose message it is, or this node.
-        source, number : int
-            As the message says.
+        key : tuple of int
+            Source and number, as the message says.
         """
-        instance = self.instances.get((source, number))
+        source, number = key
+        instance = self.instances.get(key)
         if instance is not None and (instance.delivered or instance.spoken >> speaker & 1):
             return instance
         if instance is None and not (0 <= source < self.context.size and 0 < number <= LAST_NUMBER):
@@ -310,7 +332,7 @@ class InstanceNode(SourceNode, Generic[InstanceT]):
             return None
         spoken[speaker] += 1
         if instance is None:
-            instance = self.instances[source, number] = self.new_instance()
+            instance = self.instances[key] = self.new_instance()
         instance.spoken |= 1 << speaker
         return instance
 
@@ -327,6 +349,78 @@ class InstanceNode(SourceNode, Generic[InstanceT]):
         self.send_waiting()
 
 
+@dataclass(slots=True)
+class VotedInstance(Instance):
+    """What a node knows of one broadcast on whose payload, or digest, nodes vote.
+
+    Attributes
+    ----------
+    echoed, ready : bool
+        Whether this node has sent its echo, and its ready.
+    echoes, readies : Votes
+        Empty again once delivered.
+    """
+
+    echoed: bool = False
+    ready: bool = False
+    echoes: Votes = field(default_factory=Votes)
+    readies: Votes = field(default_factory=Votes)
+
+
+VotedT = TypeVar("VotedT", bound=VotedInstance)
+
+
+class VotingNode(InstanceNode[VotedT]):
+    """A participant that becomes ready by a quorum of echoes or f+1 readies, and sure by 2f+1 readies.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    size : int
+        Nodes.
+    quorum : int
+        Echoes that make ready, and readies that make sure; 0 for the right numbers.
+    """
+
+    ready_message: type[Any] = Ready
+
+    def __init__(self, sizes: Sizes, size: int, *, quorum: int = 0) -> None:
+        super().__init__(sizes)
+        self.faults = most_faults(size)
+        self.enough_echoes = quorum or intersecting_quorum(size)
+        self.enough_readies = quorum or 2 * self.faults + 1
+
+    def count_echo(self, key: tuple[int, int], instance: VotedT, voter: int, value: bytes) -> None:
+        """Count an echo of a payload or digest."""
+        if not instance.delivered and instance.echoes.add(voter, value) >= self.enough_echoes:
+            self.become_ready(key, instance, value)
+
+    def become_ready(self, key: tuple[int, int], instance: VotedT, value: bytes) -> None:
+        """Announce to everyone that this node is ready, once."""
+        if not instance.ready:
+            instance.ready = True
+            self.send_all(self.ready_message(*key, value))
+            self.count_ready(key, instance, self.context.id, value)
+
+    def count_ready(self, key: tuple[int, int], instance: VotedT, voter: int, value: bytes) -> None:
+        """Count a ready."""
+        if instance.delivered:
+            return
+        if instance.readies.add(voter, value) > self.faults:
+            self.become_ready(key, instance, value)
+        if instance.readies.of(value) >= self.enough_readies:
+            self.complete(key, instance, value)
+
+    @abstractmethod
+    def complete(self, key: tuple[int, int], instance: VotedT, value: bytes) -> None:
+        """Deliver what enough nodes are ready for, if the payload is here."""
+
+    def close(self, key: tuple[int, int], instance: VotedT, payload: bytes) -> None:
+        """Deliver a broadcast and forget the votes."""
+        instance.echoes, instance.readies = Votes(), Votes()
+        super().close(key, instance, payload)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BroadcastProtocol:
     """What is the same for all reliable broadcasts: a declared payload, n > 3f, and agreement.
@@ -338,28 +432,29 @@ class BroadcastProtocol:
     """
 
     system: ClassVar[str]
+    participant: ClassVar[type[Any]]
 
-    payload_bytes: int = setting(0, unit="bytes", low=0, says="what a payload is counted as; 0 for its own size")
+    payload_bytes: int = setting(0, unit="bytes", low=0, says="Size that is counted for a payload; 0 for its own size")
 
     def __post_init__(self) -> None:
         check_parameters(type(self), vars(self), where=f"system {self.system}")
 
-    def bears(self, size: int) -> int:
+    def node(self, index: int, size: int) -> Node:
+        """Return a new participant."""
+        made: Node = self.participant(self, size)
+        return made
+
+    def max_faults(self, size: int) -> int:
         """Return how many nodes may be Byzantine."""
         return most_faults(size)
 
     def violation(self, snapshot: Snapshot) -> str:
         """Return two nodes that delivered different payloads, in words, or ""."""
-        return broken_agreement(snapshot)
+        return disagreement(snapshot)
 
     def example_command(self, number: int) -> tuple[str, bytes]:
         """Return what a client may ask."""
         return ("broadcast", f"payload {number}".encode())
-
-
-def broken_agreement(snapshot: Snapshot) -> str:
-    """Return two correct nodes that delivered different things, in words, or ""."""
-    return disagreement(snapshot)
 
 
 def broken_totality(snapshot: Snapshot) -> str:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavetank.protocols.broadcast.accounting import payload_of
-from wavetank.protocols.faults import Behaviour, Corruption, Fault, FaultyContext, FaultyNode, Replay
-from wavetank.protocols.faults import SelectiveRelay as Selective
-from wavetank.protocols.interfaces import Context, Message, Node
-from wavetank.protocols.simulation import Scheduler
-from wavetank.rng import Draws
+from wavetank.sim.faults import Behaviour, Corruption, Fault, FaultyContext, FaultyNode, Replay
+from wavetank.sim.faults import SelectiveRelay as Selective
+from wavetank.sim.node import Context, Message, Node
+from wavetank.sim.rng import Draws
+from wavetank.sim.simulation import Scheduler
 
 _SECOND = "second:"
 
@@ -117,50 +117,6 @@ class _Side:
 
     def reply(self, number: int, result: Any) -> None:
         pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scripted(Fault):
-    """Says given messages to everyone when it starts, and nothing else ever.
-
-    Parameters
-    ----------
-    script : tuple of Message
-    """
-
-    script: tuple[Message, ...]
-
-    def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
-        """Return the behaviour of one member."""
-        return _Reciting(self.script)
-
-
-@dataclass
-class _Reciting(Behaviour):
-    script: tuple[Message, ...]
-
-    def start(self, node: FaultyNode) -> None:
-        node.down = True
-        for message in self.script:
-            node.context.broadcast(message)
-
-
-class HoldBack(Scheduler):
-    """Full control over some messages: those from some nodes to others are held to the end of the run.
-
-    Parameters
-    ----------
-    senders, receivers : frozenset of int
-        Between whom, in this direction, nothing arrives.
-    """
-
-    def __init__(self, senders: frozenset[int], receivers: frozenset[int]) -> None:
-        self.senders = senders
-        self.receivers = receivers
-
-    def extra_delay(self, sender: int, to: int, message: Message, now: float) -> float:
-        """Return infinity for the held messages."""
-        return float("inf") if sender in self.senders and to in self.receivers else 0.0
 
 
 class Favour(Scheduler):

@@ -5,20 +5,10 @@ so signers add up: once a quorum of nodes has signed a link or one that follows 
 there, and the link is delivered.  While a stream lasts, each broadcast thus costs its payload and a few short messages,
 and completes an earlier one.  A quorum of signatures is a proof that anyone can check, so who falls behind asks for it.
 
-Source: M. Y. Hu, A. H. Y. Yao, J. Li, "Amortized Asynchronous Byzantine Reliable Broadcast with Optimal Resilience",
-arXiv 2605.10372, 2026.
-
-Differs from the source:
-1. The paper gives this much in its abstract: multi-shot, sampled committees, no erasure codes, O(n|m|) for a broadcast,
-   one more round for each, O(1) rounds on an optimistic path, n > 3f.  Messages and rules here are ours.
-2. A locked link is delivered at once: the quorum's signatures prove the lock to anyone, and who is behind asks for
-   them, so no second quorum has to confirm that the lock is held.
-3. Committees are cut from random permutations of all nodes, so that signers add up as fast as they can, without a
-   coupon collector's wait; ``draw = "hash"`` draws each from the hash of the link before it.
-4. When a stream pauses, its sender asks everyone to echo; who is behind asks everyone for proof.  This leaves the class
-   of protocols in which committees alone speak, for which the paper shows that full asynchrony defeats them;
-   ``turns_to = "committee"`` stays in it.
-5. A node that comes back from a crash has forgotten what it signed: it counts among the f.
+The paper's abstract states: multi-shot, sampled committees, no erasure codes, O(n|m|) for a broadcast, one more round
+for each, O(1) rounds on an optimistic path, n > 3f.  Committees cut from permutations add up as fast as they can,
+without a coupon collector's wait.  To ask everyone leaves the class of protocols in which committees alone speak, for
+which the paper shows that full asynchrony defeats them; ``turns_to = "committee"`` stays in it.
 """
 
 from __future__ import annotations
@@ -34,6 +24,7 @@ from wavetank.protocols.broadcast.accounting import (
     HASH_BYTES,
     LAST_NUMBER,
     BroadcastProtocol,
+    Placed,
     Sizes,
     SourceNode,
     broken_order,
@@ -42,9 +33,9 @@ from wavetank.protocols.broadcast.accounting import (
     most_faults,
 )
 from wavetank.protocols.digraphs.signing import SCHEMES, scheme
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.rng import Draws, stream_key
 from wavetank.settings import setting
+from wavetank.sim.node import Message, Snapshot
+from wavetank.sim.rng import Draws, stream_key
 
 DRAWS = ("rotation", "hash")
 TURNS = ("everyone", "committee")
@@ -52,22 +43,18 @@ _ROOT = bytes(HASH_BYTES)
 _PLACE = struct.Struct(">IQ")
 
 
-class Link(Message, frozen=True):
+class Link(Placed, frozen=True):
     """One broadcast: the payload, and the head of the chain before it; signed by the source."""
 
-    source: int
-    number: int
     parent: bytes
     payload: bytes
     everyone: bool
     signature: bytes
 
 
-class Echo(Message, frozen=True):
+class Echo(Placed, frozen=True):
     """A node holds the chain of ``source`` up to this head and signs it; it has delivered the first ``delivered``."""
 
-    source: int
-    number: int
     head: bytes
     delivered: int
     signature: bytes
@@ -110,11 +97,9 @@ class Fetch(Message, frozen=True):
     numbers: tuple[int, ...]
 
 
-class Exposure(Message, frozen=True):
+class Exposure(Placed, frozen=True):
     """Two links of one number, both signed by the source: it equivocates."""
 
-    source: int
-    number: int
     head: bytes
     signature: bytes
     other_head: bytes
@@ -256,7 +241,7 @@ class Stream:
         self.ahead = sum(each > number for each in self.top)
 
     def vouched(self, voters: int) -> int:
-        """Return the highest link that so many nodes signed, or signed a successor of."""
+        """Return the highest link that ``voters`` nodes signed, or signed a successor of."""
         return sorted(self.top, reverse=True)[voters - 1]
 
 
@@ -272,21 +257,6 @@ class AmortizedNode(SourceNode):
         self.patience = parameters.patience(size)
         self.scheme = scheme(parameters.signatures, parameters.key_seed)
         self.streams: dict[int, Stream] = {}
-
-    def level(self, source: int, number: int) -> str:
-        """Return how far a link has come: ``unknown``, ``seen``, ``witnessed``, ``locked`` or ``delivered``.
-
-        ``witnessed`` means that f+1 nodes signed it or a successor, so that a correct node holds it; ``locked`` that a
-        quorum did, so that no other chain ever can.
-        """
-        stream = self.streams.get(source)
-        if stream is None or number not in stream.heads:
-            return "unknown"
-        if number <= stream.delivered:
-            return "delivered"
-        if number <= stream.locked:
-            return "locked"
-        return "witnessed" if stream.vouched(self.faults + 1) >= number else "seen"
 
     # As a source.
 
@@ -311,7 +281,7 @@ class AmortizedNode(SourceNode):
             everyone=quiet and self.parameters.optimistic and self._turns_to_everyone,
             signature=self.scheme.sign(me, link_content(me, self.number, head)),
         )
-        self.tell_all(link)
+        self.send_all(link)
         if self._turns_to_everyone:
             self.context.set_timer("pause", self.parameters.pause_rounds)
         self._on_link(me, link)
@@ -360,7 +330,7 @@ class AmortizedNode(SourceNode):
         known = [*spare, *([stream.links[number]] if number in stream.links else [])]
         if known and not stream.exposed:
             self._expose(stream, link, head, known[0])
-        # A third link of one number tells nothing new, unless it is the one that a quorum signed.
+        # A third link of one number says nothing new, unless it is the one that a quorum signed.
         if stream.heads.get(number) == head:
             spare.insert(0, link)
         elif len(known) < 2:
@@ -374,7 +344,7 @@ class AmortizedNode(SourceNode):
         ):
             return
         stream.exposed = True
-        self.tell_all(Exposure(link.source, link.number, head, link.signature, other_head, other.signature))
+        self.send_all(Exposure(link.source, link.number, head, link.signature, other_head, other.signature))
 
     def _on_exposure(self, sender: int, message: Exposure) -> None:
         source, number = message.source, message.number
@@ -387,7 +357,7 @@ class AmortizedNode(SourceNode):
             and self.scheme.verify(source, link_content(source, number, message.other_head), message.other_signature)
         ):
             stream.exposed = True
-            self.tell_all(message)
+            self.send_all(message)
 
     def _extend(self, source: int, stream: Stream) -> None:
         """Take up the links that follow, and echo."""
@@ -423,7 +393,7 @@ class AmortizedNode(SourceNode):
     def _echo(self, source: int, stream: Stream) -> None:
         """Sign the newest link when it is this node's turn; never two chains.
 
-        Also when it is delivered here already: what others told this node alone, the rest cannot count.
+        Also when it is delivered here already: what others sent to this node alone, the rest cannot count.
         """
         number = stream.held
         if number <= stream.echoed or stream.exposed:
@@ -436,10 +406,10 @@ class AmortizedNode(SourceNode):
         stream.echoed = number
         head = stream.heads[number]
         signature = self.scheme.sign(me, echo_content(source, number, head))
-        self.tell_all(Echo(source, number, head, stream.delivered, signature))
+        self.send_all(Echo(source, number, head, stream.delivered, signature))
         stream.echoes.setdefault(number, {})[me] = ((head, signature),)
         stream.sign(me, number)
-        # It counts towards f+1: who delivers on this signature may have told nobody else.
+        # It counts towards f+1: a node that delivers on this signature may have sent nothing to others.
         stream.claim(me, number)
 
     def _on_ask(self, sender: int, message: Ask) -> None:
@@ -457,7 +427,7 @@ class AmortizedNode(SourceNode):
         """Get links that the source asks about and that came too early for the window."""
         lacking = range(stream.held + 1, min(stream.asked, stream.delivered + self.parameters.window) + 1)
         if lacking and source != self.context.id:
-            self.tell(source, Fetch(source, tuple(lacking)))
+            self.send(source, Fetch(source, tuple(lacking)))
 
     def _on_echo(self, sender: int, echo: Echo) -> None:
         source, number = echo.source, echo.number
@@ -533,7 +503,7 @@ class AmortizedNode(SourceNode):
         if kind == "pause":
             if self._stream(self.context.id).delivered < self.number:
                 ask = Ask(self.number)
-                self.tell_all(ask)
+                self.send_all(ask)
                 self._on_ask(self.context.id, ask)
             return
         source = int(rest)
@@ -546,10 +516,10 @@ class AmortizedNode(SourceNode):
             stream.pulled = stream.delivered
             pull = Pull(source, stream.delivered)
             if self._turns_to_everyone:
-                self.tell_all(pull)
+                self.send_all(pull)
             else:
                 for peer in self._newest_committee(source, stream):
-                    self.tell(peer, pull)
+                    self.send(peer, pull)
 
     def _newest_committee(self, source: int, stream: Stream) -> Sequence[int]:
         number = max(stream.held, 1)
@@ -572,7 +542,7 @@ class AmortizedNode(SourceNode):
         if stream.served.get(peer) == (stream.delivered, theirs):
             return
         stream.served[peer] = (stream.delivered, theirs)
-        self.tell(peer, self._proof(source, stream, theirs + 1))
+        self.send(peer, self._proof(source, stream, theirs + 1))
 
     def _proof(self, source: int, stream: Stream, first: int) -> Proof:
         given = stream.proof
@@ -608,7 +578,7 @@ class AmortizedNode(SourceNode):
         self._extend(source, stream)
         lacking = range(stream.held + 1, min(stream.locked, stream.delivered + self.parameters.window) + 1)
         if lacking:
-            self.tell(sender, Fetch(source, tuple(lacking)))
+            self.send(sender, Fetch(source, tuple(lacking)))
         self._watch(source, stream)
 
     def _proved(self, source: int, proof: Proof, chain: dict[int, bytes]) -> int:
@@ -653,7 +623,7 @@ class AmortizedNode(SourceNode):
             fetched = stream.fetched.get(number, 0)
             if not fetched >> sender & 1:
                 stream.fetched[number] = fetched | 1 << sender
-                self.tell(sender, stream.links[number])
+                self.send(sender, stream.links[number])
 
 
 _HANDLERS: dict[type[Message], Any] = {
@@ -708,18 +678,23 @@ class Amortized(BroadcastProtocol):
 
     system: ClassVar[str] = "amortized-brb"
     messages: ClassVar[tuple[type[Message], ...]] = tuple(_HANDLERS)
+    participant: ClassVar[type[AmortizedNode]] = AmortizedNode
 
-    committee: int = setting(0, unit="nodes", low=0, says="nodes that echo each link; 0 for log2 n")
-    draw: str = setting("rotation", choices=DRAWS, says="how committees are drawn")
-    optimistic: bool = setting(True, says="ask everyone to echo when nothing is under way")
-    turns_to: str = setting("everyone", choices=TURNS, says="whom a pausing source and a node that is behind ask")
-    window: int = setting(128, unit="links", low=1, says="links of a source under way")
-    history: int = setting(1024, unit="links", low=1, says="delivered links kept for others")
-    pause_rounds: float = setting(4.0, unit="rounds", low=0.5, says="silence after which a source asks everyone")
-    patience_rounds: float = setting(0.0, unit="rounds", low=0.0, says="wait before asking for proof; 0 by size")
-    quorum: int = setting(0, low=0, says="votes that lock; 0 for the right number")
-    signatures: str = setting("keyed-hash", choices=SCHEMES, says="strength of signatures")
-    key_seed: int = setting(0, low=0, says="seed of the keys")
+    committee: int = setting(0, unit="nodes", low=0, says="Nodes that echo each link; 0 for log2 n")
+    draw: str = setting("rotation", choices=DRAWS, says="How committees are drawn")
+    optimistic: bool = setting(True, says="Whether all nodes are asked to echo when no link is in flight")
+    turns_to: str = setting(
+        "everyone", choices=TURNS, says="Which nodes are asked by a pausing source and by a node that is behind"
+    )
+    window: int = setting(128, unit="links", low=1, says="Links per source in flight")
+    history: int = setting(1024, unit="links", low=1, says="Delivered links that are kept for other nodes")
+    pause_rounds: float = setting(4.0, unit="rounds", low=0.5, says="Silence after which a source asks all nodes")
+    patience_rounds: float = setting(
+        0.0, unit="rounds", low=0.0, says="Wait before a node asks for proof; 0 chooses by the number of nodes"
+    )
+    quorum: int = setting(0, low=0, says="Votes that lock a link; 0 for the right number")
+    signatures: str = setting("keyed-hash", choices=SCHEMES, says="Strength of signatures")
+    key_seed: int = setting(0, low=0, says="Seed of the keys")
 
     def seats(self, size: int) -> int:
         """Return how many nodes echo each link."""
@@ -728,10 +703,6 @@ class Amortized(BroadcastProtocol):
     def patience(self, size: int) -> float:
         """Return how long a node waits for progress, in rounds."""
         return self.patience_rounds or 2 * math.ceil(size / self.seats(size)) + self.pause_rounds + 4
-
-    def node(self, index: int, size: int) -> Node:
-        """Return a new participant."""
-        return AmortizedNode(self, size)
 
     def violation(self, snapshot: Snapshot) -> str:
         """Return a broken agreement or order, in words, or ""."""

@@ -3,14 +3,6 @@
 A payload spreads by gossip.  A node is ready when enough of its echo sample heard the payload, or enough of its ready
 sample are ready, and delivers when enough of its delivery sample are.  Each message goes to few nodes; the price is a
 small probability that two nodes deliver differently, or that one never does, and fewer faults than a third.
-
-Source: R. Guerraoui et al., "Scalable Byzantine Reliable Broadcast", DISC 2019 (Murmur, Sieve and Contagion).
-
-Differs from the source:
-1. Samples are drawn without replacement, and serve all broadcasts.
-2. Sizes of samples are one multiple of the logarithm of n; the paper optimises each for a given probability.
-3. A node may be ready for two payloads of one broadcast; what it says of a third is not counted.
-4. A node lets another one speak of 1024 undelivered broadcasts of a source; what it says of more is refused.
 """
 
 from __future__ import annotations
@@ -23,16 +15,19 @@ from typing import Any, ClassVar
 from wavetank.protocols.broadcast.accounting import (
     HASH_BYTES,
     BroadcastProtocol,
+    Echo,
     Instance,
     InstanceNode,
+    Placed,
+    Ready,
     Sizes,
     Votes,
     digest_of,
     members,
 )
 from wavetank.protocols.digraphs.signing import SCHEMES, scheme
-from wavetank.protocols.interfaces import Message, Node
 from wavetank.settings import setting
+from wavetank.sim.node import Message
 
 _PLACE = struct.Struct(">IQ")
 # Two payloads of one broadcast are enough to know that its source lies.
@@ -46,29 +41,11 @@ class Subscribe(Message, frozen=True):
     readies: bool
 
 
-class Gossip(Message, frozen=True):
+class Gossip(Placed, frozen=True):
     """A payload, signed by its source."""
 
-    source: int
-    number: int
     payload: bytes
     signature: bytes
-
-
-class Echo(Message, frozen=True):
-    """The first payload a node heard of."""
-
-    source: int
-    number: int
-    digest: bytes
-
-
-class Ready(Message, frozen=True):
-    """A node is ready for a payload."""
-
-    source: int
-    number: int
-    digest: bytes
 
 
 @dataclass(slots=True)
@@ -90,6 +67,8 @@ def gossip_content(source: int, number: int, digest: bytes) -> bytes:
 class SampledNode(InstanceNode[_Instance]):
     """A participant."""
 
+    new_instance = _Instance
+
     def __init__(self, parameters: Sampled, size: int) -> None:
         super().__init__(Sizes(parameters.payload_bytes))
         self.parameters = parameters
@@ -107,14 +86,10 @@ class SampledNode(InstanceNode[_Instance]):
         self.echo_sample, self.ready_sample, self.delivery_sample = samples
         wanted = self.ready_sample | self.delivery_sample
         for peer in members(self.echo_sample | wanted):
-            self.tell(peer, Subscribe(bool(self.echo_sample >> peer & 1), bool(wanted >> peer & 1)))
+            self.send(peer, Subscribe(bool(self.echo_sample >> peer & 1), bool(wanted >> peer & 1)))
 
     def _drawn(self) -> list[int]:
         return sorted(self.context.rng.sample(self.context.peers, self.sample_size))
-
-    def new_instance(self) -> _Instance:
-        """Return what is known of a broadcast before anything is."""
-        return _Instance()
 
     def send_payload(self, payload: bytes) -> None:
         """Sign the payload and let it spread."""
@@ -129,14 +104,10 @@ class SampledNode(InstanceNode[_Instance]):
         elif isinstance(message, Subscribe):
             self._on_subscribe(sender, message)
         elif self._listens(sender, message):
-            key = message.source, message.number
-            instance = self.instance_of(sender, message.source, message.number)
-            if instance is None:
-                return
-            if isinstance(message, Echo):
-                self._on_echo(key, instance, sender, message.digest)
-            else:
-                self._on_ready(key, instance, sender, message.digest)
+            instance = self.instance_of(sender, message.key)
+            if instance is not None:
+                count = self._on_echo if isinstance(message, Echo) else self._on_ready
+                count(message.key, instance, sender, message.digest)
 
     def _listens(self, sender: int, message: Echo | Ready) -> bool:
         """Return whether the sender is in the sample that counts, and names what can be a payload."""
@@ -153,14 +124,14 @@ class SampledNode(InstanceNode[_Instance]):
         self.ready_to |= new_ready << sender
         for key, instance in self.instances.items():
             if new_echo and instance.digest:
-                self.tell(sender, Echo(*key, instance.digest))
+                self.send(sender, Echo(*key, instance.digest))
             if new_ready:
                 for digest in instance.ready:
-                    self.tell(sender, Ready(*key, digest))
+                    self.send(sender, Ready(*key, digest))
 
     def _on_gossip(self, sender: int, gossip: Gossip) -> None:
-        key = gossip.source, gossip.number
-        instance = self.instance_of(sender, *key)
+        key = gossip.key
+        instance = self.instance_of(sender, key)
         if instance is None or instance.digest:
             return
         digest = digest_of(gossip.payload)
@@ -169,9 +140,9 @@ class SampledNode(InstanceNode[_Instance]):
             return
         instance.payload, instance.digest = gossip.payload, digest
         for peer in self.gossip_to:
-            self.tell(peer, gossip)
+            self.send(peer, gossip)
         for peer in members(self.echo_to):
-            self.tell(peer, Echo(*key, digest))
+            self.send(peer, Echo(*key, digest))
         self._complete(key, instance)
 
     def _on_echo(self, key: tuple[int, int], instance: _Instance, sender: int, digest: bytes) -> None:
@@ -185,7 +156,7 @@ class SampledNode(InstanceNode[_Instance]):
         if digest not in instance.ready and len(instance.ready) < _MOST_READY:
             instance.ready.append(digest)
             for peer in members(self.ready_to):
-                self.tell(peer, Ready(*key, digest))
+                self.send(peer, Ready(*key, digest))
 
     def _on_ready(self, key: tuple[int, int], instance: _Instance, sender: int, digest: bytes) -> None:
         if sum(bits >> sender & 1 for bits in instance.readies.values()) >= _MOST_READY:
@@ -226,22 +197,25 @@ class Sampled(BroadcastProtocol):
 
     system: ClassVar[str] = "sampled-broadcast"
     messages: ClassVar[tuple[type[Message], ...]] = (Subscribe, Gossip, Echo, Ready)
+    participant: ClassVar[type[SampledNode]] = SampledNode
 
-    factor: float = setting(4.0, low=0.1, high=100.0, says="size of a sample over ln n")
-    echo_share: float = setting(0.67, low=0.01, high=1.0, says="share of a sample that must echo")
-    ready_share: float = setting(0.34, low=0.01, high=1.0, says="share that makes others ready")
-    delivery_share: float = setting(0.67, low=0.01, high=1.0, says="share that must be ready for delivery")
-    signatures: str = setting("keyed-hash", choices=SCHEMES, says="strength of signatures")
-    key_seed: int = setting(0, low=0, says="seed of the keys")
+    factor: float = setting(4.0, low=0.1, high=100.0, says="Size of a sample divided by ln n")
+    echo_share: float = setting(
+        0.67, low=0.01, high=1.0, says="Share of a sample that must echo before a node is ready"
+    )
+    ready_share: float = setting(
+        0.34, low=0.01, high=1.0, says="Share of ready nodes in a sample that makes a node ready"
+    )
+    delivery_share: float = setting(
+        0.67, low=0.01, high=1.0, says="Share of ready nodes in a sample that a delivery requires"
+    )
+    signatures: str = setting("keyed-hash", choices=SCHEMES, says="Strength of signatures")
+    key_seed: int = setting(0, low=0, says="Seed of the keys")
 
     def sample(self, size: int) -> int:
         """Return the size of a sample."""
         return min(max(math.ceil(self.factor * math.log(size)), 1), size - 1) if size > 1 else 0
 
-    def node(self, index: int, size: int) -> Node:
-        """Return a new participant."""
-        return SampledNode(self, size)
-
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return how many nodes may be Byzantine with small odds of failure: a fifth, cautiously."""
         return (size - 1) // 5

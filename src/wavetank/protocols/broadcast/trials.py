@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavetank.protocols.broadcast.accounting import broken_agreement, broken_totality, payload_of
+from wavetank.protocols.broadcast.accounting import broken_totality, payload_of
 from wavetank.protocols.broadcast.adversaries import ADVERSARIES, Favour
-from wavetank.protocols.faults import Fault
-from wavetank.protocols.interfaces import Algorithm
-from wavetank.protocols.network import Network
-from wavetank.protocols.simulation import Request, Run, Scheduler, simulate
-from wavetank.rng import Draws, stream_key
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Fault
+from wavetank.sim.network import Network
+from wavetank.sim.node import Algorithm, disagreement
+from wavetank.sim.rng import Draws, stream_key
+from wavetank.sim.simulation import Request, Run, Scheduler
 
 # Long past the last timer and the slowest message of a run: of delays with heavy tails, one in some ten million exceeds
 # 20,000 rounds.
@@ -124,7 +125,7 @@ def judged(algorithm: Algorithm, run: Run) -> dict[str, str]:
                 integrity = f"node {node} delivered {found!r} as broadcast {number} of correct node {request.node}"
     own = [each for each in run.contradictions if int(each.split()[1]) in run.correct]
     return {
-        "agreement": broken_agreement(snapshot),
+        "agreement": disagreement(snapshot),
         "totality": broken_totality(snapshot),
         "validity": validity,
         "integrity": integrity or (own[0] if own else ""),

@@ -1,1 +1,5 @@
-"""Consensus: one log, or one value, that all nodes agree on."""
+"""Consensus: one log that all correct nodes agree on.
+
+:class:`~wavetank.protocols.consensus.raft.Raft` tolerates crashes, :class:`~wavetank.protocols.consensus.pbft.PBFT`
+Byzantine nodes; both apply commands to the key-value store of :mod:`~wavetank.protocols.consensus.store`.
+"""

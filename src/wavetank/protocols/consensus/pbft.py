@@ -3,20 +3,6 @@
 The primary gives each batch of requests a number (pre-prepare); the replicas agree on the number within the view
 (prepare) and across views (commit).  2f+1 of 3f+1 replicas are a quorum, and two quorums share a correct one.  Replicas
 that wait too long for a request move to the next view; what may have been committed is carried over.
-
-Source: M. Castro, B. Liskov, "Practical Byzantine Fault Tolerance and Proactive Recovery", ACM TOCS 20(4), 2002: the
-variant without signatures, in which view-change messages are acknowledged.
-
-Differs from the source:
-1. Clients are at replicas: a request enters at one, which passes it on and answers when it has executed it.
-2. The state fetched by a replica that fell behind is sent whole, not as a tree of pages, so on sockets it has to fit a
-   frame; no proactive recovery.
-3. A request in two batches takes effect once.
-4. Lost messages are sent again when a client's replica asks everyone, not on status messages.
-5. Requests carry no proof of who made them: a Byzantine replica may order one under another's number.
-6. Nothing is kept across a crash: a replica that comes back counts as faulty until it has fetched the state.
-7. What one replica may have others keep is bounded: one vote a number and view, views up to ``VIEWS_AHEAD`` ahead (of
-   later ones only that they are), the latest checkpoints, ``MOST_ASKED`` requests that are not executed.
 """
 
 from __future__ import annotations
@@ -29,12 +15,12 @@ from typing import Any, ClassVar
 import msgspec
 
 from wavetank.protocols.consensus.store import Registers, check_command
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
 from wavetank.settings import check_parameters, setting
+from wavetank.sim.node import Message, Node, Snapshot, disagreement
 
 VIEWS_AHEAD = 8
 MOST_ASKED = 16_384
-# Batches accepted under one number in different views, the latest, that a view change tells of.
+# Batches accepted under one number in different views, the latest, that a view change names.
 _ACCEPTED_A_PLACE = 8
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -95,7 +81,7 @@ class Certified(Message, frozen=True):
 
 
 class ViewChange(Message, frozen=True):
-    """A replica leaves its view, and tells what it knows: checkpoints, prepared batches, accepted batches."""
+    """A replica leaves its view, and says what it knows: checkpoints, prepared batches, accepted batches."""
 
     view: int
     stable: int
@@ -525,10 +511,13 @@ class PBFTNode(Node):
             self.timing = True
             self.context.set_timer("patience", self.patience)
 
-    def _relax(self) -> None:
+    def _stop_waiting(self) -> None:
         if self.timing:
             self.timing = False
             self.context.cancel_timer("patience")
+
+    def _relax(self) -> None:
+        self._stop_waiting()
         self._hurry()
 
     def timer(self, name: str) -> None:
@@ -552,9 +541,7 @@ class PBFTNode(Node):
         self.view = view
         self.active = False
         self.context.record("view changes")
-        if self.timing:
-            self.timing = False
-            self.context.cancel_timer("patience")
+        self._stop_waiting()
         message = ViewChange(
             view,
             self.stable.place,
@@ -606,13 +593,13 @@ class PBFTNode(Node):
     def _makes_sense(self, change: ViewChange) -> bool:
         """Return whether a correct replica may say this; whatever is checked against it later is short then."""
         first, last = change.stable + 1, change.stable + self.parameters.window
-        told = (*change.prepared, *change.accepted)
+        named = (*change.prepared, *change.accepted)
         return (
             change.stable >= 0
             and len(change.checkpoints) <= self._most_checkpoints
             and len({each.place for each in change.prepared}) == len(change.prepared)
             and len(change.accepted) <= _ACCEPTED_A_PLACE * self.parameters.window
-            and all(first <= each.place <= last and 0 <= each.view < change.view for each in told)
+            and all(first <= each.place <= last and 0 <= each.view < change.view for each in named)
         )
 
     def _acknowledge(self, sender: int, message: ViewChange) -> None:
@@ -733,9 +720,7 @@ class PBFTNode(Node):
     def _enter(self, message: NewView) -> None:
         self.active = True
         self.context.record("new views")
-        if self.timing:
-            self.timing = False
-            self.context.cancel_timer("patience")
+        self._stop_waiting()
         # Before anything can be led: new batches come after those that are taken over.
         self.next_place = max([message.stable.place, *(place for place, _ in message.chosen)]) + 1
         if message.stable.place > self.stable.place:
@@ -799,7 +784,7 @@ _HANDLERS: dict[type[Message], Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PBFT:
-    """A replicated log that bears Byzantine replicas.
+    """A replicated log that tolerates Byzantine replicas.
 
     Parameters
     ----------
@@ -827,14 +812,16 @@ class PBFT:
 
     messages: ClassVar[tuple[type[Message], ...]] = tuple(_HANDLERS)
 
-    patience_rounds: float = setting(20.0, unit="rounds", low=2.0, says="wait for a request before leaving the view")
-    retry_rounds: float = setting(30.0, unit="rounds", low=1.0, says="until a request is sent to everyone")
-    batch: int = setting(16, low=1, says="requests under one number")
-    in_flight: int = setting(8, low=1, says="numbers open at once")
-    checkpoint: int = setting(16, low=1, says="numbers from checkpoint to checkpoint")
-    window: int = setting(64, low=1, says="numbers accepted above the stable checkpoint")
-    quorum: int = setting(0, low=0, says="votes that are enough; 0 for n - f")
-    view_changes: bool = setting(True, says="whether a silent primary is replaced")
+    patience_rounds: float = setting(
+        20.0, unit="rounds", low=2.0, says="Wait for a request before a replica leaves the view"
+    )
+    retry_rounds: float = setting(30.0, unit="rounds", low=1.0, says="Wait before a request is sent to all replicas")
+    batch: int = setting(16, low=1, says="Requests per sequence number")
+    in_flight: int = setting(8, low=1, says="Sequence numbers open at once")
+    checkpoint: int = setting(16, low=1, says="Sequence numbers from checkpoint to checkpoint")
+    window: int = setting(64, low=1, says="Sequence numbers accepted above the stable checkpoint")
+    quorum: int = setting(0, low=0, says="Votes that suffice; 0 for n - f")
+    view_changes: bool = setting(True, says="Whether a silent primary is replaced")
 
     def __post_init__(self) -> None:
         check_parameters(type(self), vars(self), where="system pbft")
@@ -843,7 +830,7 @@ class PBFT:
         """Return a new replica."""
         return PBFTNode(self, size)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return how many replicas may be Byzantine."""
         return (size - 1) // 3
 

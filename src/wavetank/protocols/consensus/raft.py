@@ -1,15 +1,7 @@
-"""Raft: a leader orders the requests, a majority stores them, terms tell old leaders from new.
+"""Raft: a leader orders the requests, a majority stores them, terms distinguish old leaders from new.
 
-Whoever hears no leader for a while asks for votes; a node votes once a term, and only for a log at least as complete
-as its own, so a new leader has everything that was committed.  The leader's log overwrites what differs from it.
-
-Source: D. Ongaro, J. Ousterhout, "In Search of an Understandable Consensus Algorithm", USENIX ATC 2014.
-
-Differs from the source:
-1. A node passes a client's request on to the leader, again after a while, and answers when it applies it; a request
-   that gets into the log twice takes effect once.
-2. The leader sends entries without waiting for the answer to the last ones.
-3. No snapshots: the log is kept whole.  No change of membership.
+A node that hears no leader for a while asks for votes; a node votes once per term, and only for a log at least as
+complete as its own, so a new leader has everything that was committed.  The leader's log overwrites what differs.
 """
 
 from __future__ import annotations
@@ -18,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from wavetank.protocols.consensus.store import Registers, check_command
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
 from wavetank.settings import check_parameters, setting
+from wavetank.sim.node import Message, Node, Snapshot, disagreement
 
 _NOTHING = -1
 # No run gets here; a server that lies must not bring the others to a number that cannot be sent.
@@ -246,7 +238,7 @@ class RaftNode(Node):
                 self._submit(number, command)
         previous = message.previous_index
         if previous < 0 or self._contradicts_what_is_committed(message):
-            # No correct leader says this; Raft does not bear liars, but none of them stops this server.
+            # No correct leader says this; Raft does not tolerate liars, but none of them stops this server.
             return
         if previous >= len(self.log) or self.log[previous].term != message.previous_term:
             index = len(self.log) - 1
@@ -343,12 +335,12 @@ class Raft:
 
     messages: ClassVar[tuple[type[Message], ...]] = (AskVote, Vote, Append, Appended, Forward)
 
-    election_rounds: float = setting(20.0, unit="rounds", low=1.0, says="least silence before an election")
-    jitter_rounds: float = setting(20.0, unit="rounds", low=0.0, says="random part of the silence")
-    heartbeat_rounds: float = setting(4.0, unit="rounds", low=0.1, says="between signs of life")
-    retry_rounds: float = setting(40.0, unit="rounds", low=1.0, says="until a request is passed on again")
-    batch: int = setting(64, low=1, says="entries in one message")
-    quorum: int = setting(0, low=0, says="votes that are enough; 0 for a majority")
+    election_rounds: float = setting(20.0, unit="rounds", low=1.0, says="Least silence before an election")
+    jitter_rounds: float = setting(20.0, unit="rounds", low=0.0, says="Random part of the silence before an election")
+    heartbeat_rounds: float = setting(4.0, unit="rounds", low=0.1, says="Time between two heartbeats")
+    retry_rounds: float = setting(40.0, unit="rounds", low=1.0, says="Wait before a request is sent on again")
+    batch: int = setting(64, low=1, says="Most entries per message")
+    quorum: int = setting(0, low=0, says="Votes that suffice; 0 for a majority")
 
     def __post_init__(self) -> None:
         check_parameters(type(self), vars(self), where="system raft")
@@ -357,7 +349,7 @@ class Raft:
         """Return a new server."""
         return RaftNode(self, size)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return how many servers may crash."""
         return (size - 1) // 2
 

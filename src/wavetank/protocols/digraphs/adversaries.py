@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from wavetank.errors import BadValueError
 from wavetank.protocols.digraphs.conditions import broken_by
@@ -22,37 +22,32 @@ from wavetank.protocols.digraphs.signed_consensus import (
     Chain,
     Denial,
     SignedConsensus,
-    chain_content,
     denial_content,
+    signed_on,
 )
-from wavetank.protocols.digraphs.signing import scheme
-from wavetank.protocols.faults import Behaviour, Fault, FaultyNode, SelectiveRelay, Sends
-from wavetank.protocols.interfaces import Message
-from wavetank.protocols.network import Topology
-from wavetank.rng import Draws
+from wavetank.sim.faults import Behaviour, Fault, FaultyNode, SelectiveRelay, Sends
+from wavetank.sim.network import Topology
+from wavetank.sim.node import Message
+from wavetank.sim.rng import Draws
 
 
 def signed_chain(algorithm: SignedConsensus, value: int, signers: Sequence[int]) -> Chain:
     """Return a chain that the given nodes, all of the adversary's, sign one after the other."""
-    sign = scheme(algorithm.signatures, algorithm.key_seed).sign
-    return Chain(
-        signers[0],
-        value,
-        tuple(signers),
-        tuple(
-            sign(signer, chain_content(signers[0], value, tuple(signers[: place + 1])))
-            for place, signer in enumerate(signers)
-        ),
-    )
+    chain = Chain(signers[0], value, (), ())
+    for signer in signers:
+        chain = signed_on(algorithm.keys(), chain, signer)
+    return chain
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoFaced(Fault):
-    """Signs one input for some and the other for the rest, and from then on behaves."""
+class Liar(Fault):
+    """A fault without parameters of its own: every member behaves as ``acts`` says."""
+
+    acts: ClassVar[type[Behaviour]]
 
     def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
         """Return the behaviour of one member."""
-        return _TwoFaced()
+        return self.acts()
 
 
 class _TwoFaced(Behaviour):
@@ -60,6 +55,12 @@ class _TwoFaced(Behaviour):
         if isinstance(message, Chain) and message.signers == (node.index,) and node.context.rng.chance(0.5):
             return ((to, signed_chain(_algorithm(node), 1 - message.value, message.signers)),)
         return ((to, message),)
+
+
+class TwoFaced(Liar):
+    """Signs one input for some and the other for the rest, and from then on behaves."""
+
+    acts = _TwoFaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,15 +100,6 @@ class _LateChains(Behaviour):
             self._arm(node, _algorithm(node).step_rounds * (node.size + 1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FalseDenials(Fault):
-    """Denies what it likes, to each neighbour something else."""
-
-    def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
-        """Return the behaviour of one member."""
-        return _FalseDenials()
-
-
 class _FalseDenials(Behaviour):
     def sends(self, node: FaultyNode, to: int, message: Message) -> Sends:
         if not isinstance(message, Denial) or message.node != node.index:
@@ -115,18 +107,14 @@ class _FalseDenials(Behaviour):
         lacks = tuple(
             (origin, value) for origin in range(node.size) for value in VALUES if node.context.rng.chance(0.7)
         )
-        algorithm = _algorithm(node)
-        sign = scheme(algorithm.signatures, algorithm.key_seed).sign
-        return ((to, Denial(node.index, lacks, sign(node.index, denial_content(node.index, lacks)))),)
+        signature = _algorithm(node).keys().sign(node.index, denial_content(node.index, lacks))
+        return ((to, Denial(node.index, lacks, signature)),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forger(Fault):
-    """Sends chains with signatures of nodes it does not own; they are made up."""
+class FalseDenials(Liar):
+    """Denies what it likes, to each neighbour something else."""
 
-    def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
-        """Return the behaviour of one member."""
-        return _Forger()
+    acts = _FalseDenials
 
 
 class _Forger(Behaviour):
@@ -139,6 +127,12 @@ class _Forger(Behaviour):
         return ((to, message), (to, Chain(signers[0], rng.below(2), signers, forged)))
 
 
+class Forger(Liar):
+    """Sends chains with signatures of nodes it does not own; they are made up."""
+
+    acts = _Forger
+
+
 def _algorithm(node: FaultyNode) -> SignedConsensus:
     algorithm = node.algorithm
     if not isinstance(algorithm, SignedConsensus):
@@ -149,7 +143,8 @@ def _algorithm(node: FaultyNode) -> SignedConsensus:
 Adversary = Callable[[tuple[int, ...], Topology, Draws], list[Fault]]
 
 
-def _selective(members: tuple[int, ...], graph: Topology, draws: Draws) -> list[Fault]:
+def selective(members: tuple[int, ...], graph: Topology, draws: Draws) -> list[Fault]:
+    """Return faulty nodes that each send to a random half of the nodes alone."""
     return [
         SelectiveRelay(members=(member,), to=tuple(node for node in range(graph.size) if draws.chance(0.5)))
         for member in members
@@ -160,14 +155,14 @@ ADVERSARIES: Mapping[str, Adversary] = {
     "silent": lambda members, graph, draws: [SelectiveRelay(members=members, to=())],
     "two-faced": lambda members, graph, draws: [TwoFaced(members=members)],
     "late-chains": lambda members, graph, draws: [LateChains(members=members)],
-    "selective-relay": _selective,
+    "selective-relay": selective,
     "false-denials": lambda members, graph, draws: [FalseDenials(members=members)],
     "forger": lambda members, graph, draws: [Forger(members=members)],
     "all-together": lambda members, graph, draws: [
         TwoFaced(members=members),
         FalseDenials(members=members),
         LateChains(members=members),
-        *_selective(members, graph, draws),
+        *selective(members, graph, draws),
     ],
 }
 
@@ -194,14 +189,14 @@ class AttackRun:
 def attack(graph: Topology, faults: int) -> tuple[AttackRun, ...]:
     """Return runs of which at least one breaks any algorithm in a network that misses the signed condition.
 
-    Some nodes cannot tell the last run from the first, others cannot tell it from the second; whoever does the right
-    thing in those does the wrong one in the last.
+    To some nodes the last run looks like the first, to others like the second; an algorithm that does the right thing
+    in those does the wrong one in the last.
 
     Parameters
     ----------
     graph : Topology
     faults : int
-        Byzantine nodes that must be borne.
+        Byzantine nodes that must be tolerated.
 
     Returns
     -------
@@ -261,13 +256,10 @@ def _faults(kind: type[Fault], members: frozenset[int]) -> tuple[Fault, ...]:
     return (kind(members=tuple(sorted(members))),) if members else ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pretending(Fault):
+class Pretending(Liar):
     """Does what a correct node with its input would do."""
 
-    def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
-        """Return the behaviour of one member."""
-        return Behaviour()
+    acts = Behaviour
 
 
 @dataclass(frozen=True, kw_only=True)

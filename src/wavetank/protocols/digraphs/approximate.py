@@ -5,24 +5,16 @@ makes it sure that everyone else will hear of the interval too; it chooses a poi
 who reach it around some f nodes, and goes on with the middle between the extremes.  Two correct nodes always share a
 point of a correct node, so the range of values shrinks by at least a half in each round.
 
-Source: D. Sakavalas, L. Tseng, N. Vaidya, "Asynchronous Byzantine Approximate Consensus in Directed Networks", PODC
-2020.  The first half of a round, for two values in a complete network: A. Mostefaoui, H. Moumen, M. Raynal,
-"Signature-Free Asynchronous Byzantine Consensus with t < n/3 and O(n^2) Messages", PODC 2014.
+In the source a node waits, for a guess at the faulty nodes, for consistent values over all paths around the guess, then
+for witnesses that hold what it holds; it cuts off what f nodes cover and takes the middle.  Here what f nodes cover is
+cut off first, again and again, and the choice stands in for the witnesses.
 
-Differs from the source:
-1. The exchange is ours.  In the source a node waits, for a guess at the faulty nodes, for consistent values over all
-   paths around the guess, then for witnesses that hold what it holds; it cuts off what f nodes cover and takes the
-   middle.  Here what f nodes cover is cut off first, again and again (an interval grows only by what no f nodes cover),
-   and the choice stands in for the witnesses.  Condition, validity and convergence are the source's.
-2. Why it is right, read for each number t as a question "at least t?".  *Valid*: what no f nodes cover was said by a
-   correct node.  *All hear*: let T be the correct nodes whose interval says yes; if it holds all that reach some
-   node around its guess, then by 3-reach no f nodes cut T off from any other correct node, so that says yes, too.
-   *Live*: with A the correct nodes that begin with yes and B the others, A or B is not cut off from the other side.
-   *Halved*: what reaches u and v around the faulty nodes and their two guesses has a node in common (3-reach), whose
-   one choice both count.
-3. Values travel along the paths of :mod:`~wavetank.protocols.digraphs.routes`, not along all walks.
-4. Inputs are whole numbers and a round works in units of half those of the round before: so nothing is rounded, and a
-   liar can make an interval grow only so often.
+Why it is right, read for each number t as a question "at least t?".  *Valid*: what no f nodes cover was said by a
+correct node.  *All hear*: let T be the correct nodes whose interval says yes; if it holds all that reach some node
+around its guess, then by 3-reach no f nodes cut T off from any other correct node, so that says yes, too.  *Live*: with
+A the correct nodes that begin with yes and B the others, A or B is not cut off from the other side.  *Halved*: what
+reaches u and v around the faulty nodes and their two guesses has a node in common (3-reach), whose one choice both
+count.  As nothing is rounded, a liar can make an interval grow only so often.
 """
 
 from __future__ import annotations
@@ -32,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from wavetank.protocols.digraphs.interface import DigraphConsensus
 from wavetank.protocols.digraphs.routes import (
     Listening,
     Path,
@@ -42,8 +35,8 @@ from wavetank.protocols.digraphs.routes import (
     reaches,
     small_sets,
 )
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.settings import check_parameters, setting
+from wavetank.settings import setting
+from wavetank.sim.node import Message, Node, Snapshot
 
 LARGEST_INPUT = 1_000_000
 # What fits a message whatever the round; no correct node says more.
@@ -232,7 +225,7 @@ class ApproximateNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApproximateConsensus:
+class ApproximateConsensus(DigraphConsensus):
     """A value for each correct node, within epsilon of every other one's and between the inputs of correct nodes.
 
     It works where the network meets the 3-reach condition, which is also necessary, signatures or not.
@@ -251,24 +244,20 @@ class ApproximateConsensus:
         The network, which every node knows: ``0>1`` for a link from 0 to 1; nothing for a complete one.
     """
 
+    system: ClassVar[str] = "approximate-digraph-consensus"
     messages: ClassVar[tuple[type[Message], ...]] = (Interval, Choice)
     condition: ClassVar[str] = "reach-3"
 
-    faults: int = setting(1, low=0, high=20, says="Byzantine nodes it must bear")
     inputs: tuple[int, ...] = setting(
-        (0, 100), low=-LARGEST_INPUT, high=LARGEST_INPUT, says="input of each node, repeated as needed"
+        (0, 100), low=-LARGEST_INPUT, high=LARGEST_INPUT, says="Input of each node, repeated as needed"
     )
-    spread: int = setting(100, low=0, high=2 * LARGEST_INPUT, says="how far apart inputs may lie")
-    epsilon: float = setting(1.0, low=1e-6, high=1e6, says="how far apart decisions may lie")
-    links: tuple[str, ...] = setting((), says="the network that all know, as 0>1,1>0; empty for a complete one")
+    spread: int = setting(100, low=0, high=2 * LARGEST_INPUT, says="Largest distance between inputs")
+    epsilon: float = setting(1.0, low=1e-6, high=1e6, says="Largest distance between decisions")
+    links: tuple[str, ...] = setting((), says="Network that all nodes know, as 0>1,1>0; empty for a complete network")
 
     def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system approximate-digraph-consensus")
+        super().__post_init__()
         check_links(self.links, where="system approximate-digraph-consensus, links")
-
-    def input_of(self, index: int) -> int:
-        """Return the input of a node."""
-        return self.inputs[index % len(self.inputs)] if self.inputs else 0
 
     def halvings(self) -> int:
         """Return how many asynchronous rounds bring the spread down to epsilon."""
@@ -286,8 +275,8 @@ class ApproximateConsensus:
         """
         return 4.0 * ways(self.links, size, self.faults).hops * self.halvings()
 
-    def bears(self, size: int) -> int:
-        """Return how many faulty nodes are borne, if the network allows it."""
+    def max_faults(self, size: int) -> int:
+        """Return how many faulty nodes are tolerated, if the network allows it."""
         return min(self.faults, (size - 1) // 3)
 
     def violation(self, snapshot: Snapshot) -> str:

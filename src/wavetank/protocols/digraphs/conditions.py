@@ -16,16 +16,14 @@ Differs from the source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations
-
 import numpy as np
 from numba import int64
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.network import Topology
+from wavetank.protocols.digraphs.routes import small_sets
 from wavetank.sim.compiled import compiled
+from wavetank.sim.network import Topology
 
 LARGEST = 20
 CONDITIONS = ("signed", "reach-1", "reach-2", "reach-3")
@@ -50,10 +48,7 @@ def in_masks(graph: Topology) -> NDArray[np.int64]:
 
 def subsets(size: int, most: int) -> NDArray[np.int64]:
     """Return all sets of at most ``most`` of ``size`` nodes as bits, smaller ones first."""
-    found = [
-        sum(1 << node for node in chosen) for count in range(most + 1) for chosen in combinations(range(size), count)
-    ]
-    return np.array(found, dtype=np.int64)
+    return np.array(small_sets(range(size), most), dtype=np.int64)
 
 
 @compiled(int64(int64))
@@ -66,6 +61,16 @@ def bit_count(bits: int) -> int:
     return count
 
 
+@compiled(int64(int64))
+def _number(bit: int) -> int:
+    """Return the node of a set of one."""
+    node = 0
+    while bit > 1:
+        bit >>= 1
+        node += 1
+    return node
+
+
 @compiled(int64(int64[::1], int64, int64))
 def reach(inward: NDArray[np.int64], node: int, removed: int) -> int:
     """Return the nodes that have a path to ``node`` once ``removed`` is gone; itself is among them."""
@@ -74,11 +79,7 @@ def reach(inward: NDArray[np.int64], node: int, removed: int) -> int:
     while fresh:
         low = fresh & -fresh
         fresh ^= low
-        place = 0
-        while low > 1:
-            low >>= 1
-            place += 1
-        more = inward[place] & ~removed & ~found
+        more = inward[_number(low)] & ~removed & ~found
         found |= more
         fresh |= more
     return int(found)
@@ -91,11 +92,7 @@ def sources(inward: NDArray[np.int64], removed: int, out: NDArray[np.int64]) -> 
     left = ((np.int64(1) << size) - 1) & ~removed
     count = 0
     while left:
-        low = left & -left
-        node = 0
-        while low > 1:
-            low >>= 1
-            node += 1
+        node = _number(left & -left)
         # Walk up until nothing above reaches less: that is a source component.
         below = reach(inward, node, removed)
         smallest = below
@@ -103,19 +100,11 @@ def sources(inward: NDArray[np.int64], removed: int, out: NDArray[np.int64]) -> 
         while rest:
             bit = rest & -rest
             rest ^= bit
-            place = 0
-            while bit > 1:
-                bit >>= 1
-                place += 1
-            above = reach(inward, place, removed)
+            above = reach(inward, _number(bit), removed)
             if bit_count(above) < bit_count(smallest):
                 smallest = above
                 rest = above
-        known = False
-        for other in range(count):
-            if out[other] == smallest:
-                known = True
-        if not known:
+        if not (out[:count] == smallest).any():
             out[count] = smallest
             count += 1
         # What the source reaches has no other source unless another node says so.
@@ -222,78 +211,3 @@ def broken_by(graph: Topology, faults: int) -> tuple[frozenset[int], tuple[froze
 
 def _nodes(mask: int) -> frozenset[int]:
     return frozenset(node for node in range(LARGEST) if mask >> node & 1)
-
-
-def partition_holds(condition: str, graph: Topology, faults: int) -> bool:
-    """Return whether a graph meets the partition form of a reach condition: slower, and an independent check.
-
-    For every partition of the nodes into F (faulty), L, C, R with L and R not empty, enough of what lies outside R has
-    an edge into R, or enough of what lies outside L has one into L: one node (``reach-1``), f+1 nodes with F empty
-    (``reach-2``), f+1 nodes (``reach-3``).
-    """
-    needed = {"reach-1": 1, "reach-2": faults + 1, "reach-3": faults + 1}[condition]
-    inward = [int(mask) for mask in in_masks(graph)]
-    everyone = (1 << graph.size) - 1
-    for removed in [0] if condition == "reach-2" else map(int, _fault_sets(graph.size, faults)):
-        rest = everyone & ~removed
-        for left in _parts(rest):
-            for right in _parts(rest & ~left):
-                if (
-                    left
-                    and right
-                    and not (
-                        _entering(inward, right, rest & ~right) >= needed
-                        or _entering(inward, left, rest & ~left) >= needed
-                    )
-                ):
-                    return False
-    return True
-
-
-def _parts(mask: int) -> Iterable[int]:
-    part = mask
-    while part:
-        yield part
-        part = (part - 1) & mask
-
-
-def _entering(inward: Sequence[int], target: int, origins: int) -> int:
-    found = 0
-    for node in range(len(inward)):
-        if target >> node & 1:
-            found |= inward[node] & origins
-    return found.bit_count()
-
-
-@compiled
-def _count_all(size: int, faults: int, sets: NDArray[np.int64]) -> NDArray[np.int64]:
-    edges = size * (size - 1)
-    totals = np.zeros(4, dtype=np.int64)
-    inward = np.zeros(size, dtype=np.int64)
-    for code in range(np.int64(1) << edges):
-        for node in range(size):
-            bits = (code >> (node * (size - 1))) & ((np.int64(1) << (size - 1)) - 1)
-            low = bits & ((np.int64(1) << node) - 1)
-            inward[node] = low | ((bits >> node) << (node + 1))
-        if reach_1_witness(inward, sets) >= 0:
-            continue
-        totals[1] += 1
-        totals[0] += signed_witness(inward, faults, sets) < 0
-        totals[2] += _disjoint(inward, 0, sets) == 0
-        totals[3] += reach_3_witness(inward, sets) < 0
-    return totals
-
-
-def count_all(size: int, faults: int) -> dict[str, int]:
-    """Return how many of all labelled digraphs of ``size`` nodes meet each condition.
-
-    Parameters
-    ----------
-    size : int
-        At most 5: there are 2**20 digraphs of five nodes.
-    faults : int
-    """
-    if not 1 <= size <= 5:
-        raise BadValueError("All digraphs are counted up to five nodes.", given=size, allowed="1 to 5")
-    totals = _count_all(size, faults, _fault_sets(size, faults))
-    return {condition: int(total) for condition, total in zip(CONDITIONS, totals, strict=True)}

@@ -1,13 +1,4 @@
-"""Two baselines of consensus in directed networks: signed chains on a complete graph, and flooding that bears crashes.
-
-Source: D. Dolev, H. Strong, "Authenticated Algorithms for Byzantine Agreement", SIAM J. Computing 12(4), 1983; N.
-Lynch, "Distributed Algorithms", 1996, chapter 6, for flooding.
-
-Differs from the source:
-1. Every node is the origin of one broadcast of Dolev and Strong; the majority of what was accepted is decided.
-2. Flooding goes on for n rounds and decides the majority of the one source component, which everyone hears whole; nodes
-   tell whom they have links to, so that everyone can find it.  A node that is down never started.
-"""
+"""Two baselines of consensus in directed networks: signed chains on a complete graph, and flooding for crashes."""
 
 from __future__ import annotations
 
@@ -17,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wavetank.protocols.digraphs.conditions import in_masks, sources
+from wavetank.protocols.digraphs.interface import DigraphConsensus
 from wavetank.protocols.digraphs.signed_consensus import Chain, SignedConsensus, SignedNode
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
-from wavetank.protocols.network import Topology
-from wavetank.settings import check_parameters, setting
+from wavetank.settings import setting
+from wavetank.sim.network import Topology
+from wavetank.sim.node import Message, Node, Snapshot, disagreement
 
 
 class _DolevStrongNode(SignedNode):
@@ -96,7 +88,7 @@ class FloodingNode(Node):
     def timer(self, name: str) -> None:
         """Decide the majority of the source."""
         graph = Topology.from_edges(
-            ((node, to) for node, told in self.known.items() for to in told.peers if to in self.known),
+            ((node, to) for node, known in self.known.items() for to in known.peers if to in self.known),
             size=self.context.size,
         )
         inward = in_masks(graph)
@@ -111,7 +103,7 @@ class FloodingNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrashFlooding:
+class CrashFlooding(DigraphConsensus):
     """Consensus where nodes may be silent from the start, but never lie.
 
     Parameters
@@ -124,19 +116,12 @@ class CrashFlooding:
         The longest time a message takes from a node to its neighbour.
     """
 
+    system: ClassVar[str] = "crash-flooding"
     messages: ClassVar[tuple[type[Message], ...]] = (Input,)
     condition: ClassVar[str] = "reach-1"
 
-    faults: int = setting(1, low=0, high=20, says="nodes that may be down")
-    inputs: tuple[int, ...] = setting((0, 1), low=0, high=1, says="input of each node, repeated as needed")
-    step_rounds: float = setting(1.0, unit="rounds", low=0.1, says="longest time from node to neighbour")
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system crash-flooding")
-
-    def input_of(self, index: int) -> int:
-        """Return the input of a node."""
-        return self.inputs[index % len(self.inputs)] if self.inputs else 0
+    faults: int = setting(1, low=0, high=20, says="Most nodes that are down")
+    step_rounds: float = setting(1.0, unit="rounds", low=0.1, says="Longest time from a node to its neighbour")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new participant."""
@@ -146,8 +131,8 @@ class CrashFlooding:
         """Return how many rounds it takes."""
         return size * self.step_rounds
 
-    def bears(self, size: int) -> int:
-        """Return how many silent nodes are borne, if the network allows it."""
+    def max_faults(self, size: int) -> int:
+        """Return how many silent nodes are tolerated, if the network allows it."""
         return self.faults
 
     def violation(self, snapshot: Snapshot) -> str:

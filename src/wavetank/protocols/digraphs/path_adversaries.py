@@ -1,7 +1,6 @@
 """Faulty nodes for algorithms whose unsigned messages say which path they took.
 
-They lie about values, about paths as far as a path can be lied about, or not at all to some; and slow nodes that are
-correct, which an asynchronous algorithm cannot tell from silent ones.
+They lie about values, about paths as far as a path can be lied about, or not at all to some.
 
 Source: D. Sakavalas, L. Tseng, N. Vaidya, "Asynchronous Byzantine Approximate Consensus in Directed Networks", PODC
 2020, for what a faulty node can do: anything but send in another's name.
@@ -19,15 +18,12 @@ from typing import Any
 import msgspec
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.digraphs.adversaries import Adversary, Pretending
+from wavetank.protocols.digraphs.adversaries import Adversary, Liar, Pretending, selective
 from wavetank.protocols.digraphs.approximate import ApproximateConsensus, Choice, Interval, ways
 from wavetank.protocols.digraphs.routes import Path
 from wavetank.protocols.digraphs.unsigned import Report, UnsignedConsensus, timetable
-from wavetank.protocols.faults import Behaviour, Fault, FaultyNode, SelectiveRelay, Sends
-from wavetank.protocols.interfaces import Message
-from wavetank.protocols.network import Topology
-from wavetank.protocols.simulation import Scheduler
-from wavetank.rng import Draws
+from wavetank.sim.faults import Behaviour, Fault, FaultyNode, SelectiveRelay, Sends
+from wavetank.sim.node import Message
 
 # Far from every input, yet small enough to be passed on.
 EXTREME = 2**50
@@ -51,15 +47,6 @@ def _drawn(node: FaultyNode, message: Message) -> int:
     return rng.choice((low, high, rng.between(low, high), low - 1, high + 1, EXTREME, -EXTREME))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TwoFacedPaths(Fault):
-    """Tells some nodes one end of the range and the others the other, about itself and about all it passes on."""
-
-    def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
-        """Return the behaviour of one member."""
-        return _TwoFaced()
-
-
 @dataclass
 class _TwoFaced(Behaviour):
     faces: dict[int, bool] = field(default_factory=dict)
@@ -75,13 +62,10 @@ class _TwoFaced(Behaviour):
         return ((to, with_value(message, end * scale)),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RandomLies(Fault):
-    """Changes every second value, its own and those it passes on, to each neighbour in another way."""
+class TwoFacedPaths(Liar):
+    """Sends one end of the range to some nodes and the other to the rest, as its own value and in all it passes on."""
 
-    def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
-        """Return the behaviour of one member."""
-        return _RandomLies()
+    acts = _TwoFaced
 
 
 class _RandomLies(Behaviour):
@@ -91,13 +75,10 @@ class _RandomLies(Behaviour):
         return ((to, with_value(message, _drawn(node, message))),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtremeValues(Fault):
-    """Says that everything is far too large, or far too small, and the opposite to every second neighbour."""
+class RandomLies(Liar):
+    """Changes every second value, its own and those it passes on, to each neighbour in another way."""
 
-    def behaviour(self, index: int, pool: dict[str, Any]) -> Behaviour:
-        """Return the behaviour of one member."""
-        return _ExtremeValues()
+    acts = _RandomLies
 
 
 class _ExtremeValues(Behaviour):
@@ -107,6 +88,12 @@ class _ExtremeValues(Behaviour):
         if isinstance(message, Interval):
             return ((to, msgspec.structs.replace(message, low=-EXTREME, high=EXTREME)),)
         return ((to, with_value(message, EXTREME if to % 2 else -EXTREME)),)
+
+
+class ExtremeValues(Liar):
+    """Says that everything is far too large, or far too small, and the opposite to every second neighbour."""
+
+    acts = _ExtremeValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,16 +157,9 @@ def _unknown(node: FaultyNode) -> BadValueError:
     )
 
 
-def _selective(members: tuple[int, ...], graph: Topology, draws: Draws) -> list[Fault]:
-    return [
-        SelectiveRelay(members=(member,), to=tuple(node for node in range(graph.size) if draws.chance(0.5)))
-        for member in members
-    ]
-
-
 PATH_ADVERSARIES: Mapping[str, Adversary] = {
     "silent": lambda members, graph, draws: [SelectiveRelay(members=members, to=())],
-    "selective-relay": _selective,
+    "selective-relay": selective,
     "pretending": lambda members, graph, draws: [Pretending(members=members)],
     "two-faced": lambda members, graph, draws: [TwoFacedPaths(members=members)],
     "random-lies": lambda members, graph, draws: [RandomLies(members=members)],
@@ -188,30 +168,6 @@ PATH_ADVERSARIES: Mapping[str, Adversary] = {
     "all-together": lambda members, graph, draws: [
         TwoFacedPaths(members=members),
         InventedPaths(members=members),
-        *_selective(members, graph, draws),
+        *selective(members, graph, draws),
     ],
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlowNodes(Scheduler):
-    """Holds all messages between some nodes and the rest for a long time, though the nodes are correct.
-
-    Parameters
-    ----------
-    members : tuple of int
-        Whose messages are held.
-    extra_rounds : float
-        For how long.
-    receiving : bool
-        Whether messages to them are held as well.
-    """
-
-    members: tuple[int, ...]
-    extra_rounds: float = 1000.0
-    receiving: bool = False
-
-    def extra_delay(self, sender: int, to: int, message: Message, now: float) -> float:
-        """Return how long a message is held."""
-        held = sender in self.members or (self.receiving and to in self.members)
-        return self.extra_rounds if held else 0.0

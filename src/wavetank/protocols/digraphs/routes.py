@@ -22,7 +22,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.network import Topology
+from wavetank.sim.network import Topology
 
 Path = tuple[int, ...]
 
@@ -72,18 +72,18 @@ def check_links(links: Sequence[str], *, where: str) -> None:
 
 
 def check_peers(links: tuple[str, ...], node: int, peers: Sequence[int], size: int) -> None:
-    """Refuse to start a node in another network than the one it was told.
+    """Refuse to start a node in another network than the one that ``links`` describes.
 
     Raises
     ------
     BadValueError
     """
-    told = graph_of(links, size, where="links").peers(node)
-    if list(told) != list(peers):
+    described = list(graph_of(links, size, where="links").peers(node))
+    if described != list(peers):
         raise BadValueError(
             "The network is not the one that the parameter links describes.",
             given=f"node {node} has links to {list(peers)}",
-            allowed=f"links to {list(told)}",
+            allowed=f"links to {described}",
             hint="give the algorithm links=links_of(topology), or none for a complete network",
         )
 
@@ -98,11 +98,7 @@ def _link(word: str, where: str) -> tuple[int, int]:
 def small_sets(nodes: Iterable[int], most: int) -> list[int]:
     """Return all sets of at most ``most`` of the nodes as bits, smaller ones first."""
     members = list(nodes)
-    return [
-        sum(1 << node for node in chosen)
-        for count in range(min(most, len(members)) + 1)
-        for chosen in combinations(members, count)
-    ]
+    return [bits_of(chosen) for count in range(min(most, len(members)) + 1) for chosen in combinations(members, count)]
 
 
 def bits_of(nodes: Iterable[int]) -> int:
@@ -230,17 +226,19 @@ class Listening:
         return all(any(agrees[place] for place in places) for places in self.avoiding)
 
     def certified_most(self, values: Sequence[float]) -> float:
-        """Return the largest number such that no f nodes cover the paths with values at least as large."""
+        """Return the largest number such that no f nodes cover the paths with values at least as large.
+
+        It is also the smallest number that no path around some f nodes exceeds.
+        """
         return min(max(values[place] for place in places) for places in self.avoiding)
+
+    heard_least = certified_most
 
     def certified_least(self, values: Sequence[float]) -> float:
-        """Return the smallest number such that no f nodes cover the paths with values at most as large."""
+        """Return the smallest number such that no f nodes cover the paths with values at most as large.
+
+        It is also the largest number that all paths around some f nodes reach.
+        """
         return max(min(values[place] for place in places) for places in self.avoiding)
 
-    def heard_most(self, values: Sequence[float]) -> float:
-        """Return the largest number that all paths around some f nodes reach."""
-        return max(min(values[place] for place in places) for places in self.avoiding)
-
-    def heard_least(self, values: Sequence[float]) -> float:
-        """Return the smallest number that no path around some f nodes exceeds."""
-        return min(max(values[place] for place in places) for places in self.avoiding)
+    heard_most = certified_least

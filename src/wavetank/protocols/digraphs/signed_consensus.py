@@ -1,18 +1,11 @@
 """Exact Byzantine consensus in a directed network whose messages are signed.
 
-A value travels with a chain of signatures.  In block b only chains of b signers count, and whoever accepts a value
+A value travels with a chain of signatures.  In block b only chains of b signers count; a node that accepts a value
 signs it and sends it on in the next block; after n-f blocks a chain must hold a signer of the one source component, so
 all of the source agrees.  What only some outside it accepted is then struck out: f+1 signed denials are enough.
 
-Source: L. Tseng, N. Vaidya, "Byzantine Consensus in Directed Graphs with Message Authentication", arXiv 2605.11309,
-2026; the chains: D. Dolev, H. Strong, "Authenticated Algorithms for Byzantine Agreement", SIAM J. Computing 12(4),
-1983.
-
-Differs from the source:
-1. The algorithm is ours, for the condition as derived in :mod:`wavetank.protocols.digraphs.conditions`: for every set F
-   of at most f nodes, what remains has exactly one source component, of more than f nodes.
-2. Values are 0 and 1; a tie is decided as 0.
-3. A node relays at most two values of an origin, and at most one chain of each in a block.
+The condition, as derived in :mod:`wavetank.protocols.digraphs.conditions`: for every set F of at most f nodes, what
+remains has exactly one source component, of more than f nodes.
 """
 
 from __future__ import annotations
@@ -20,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.digraphs.signing import SCHEMES, scheme
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.digraphs.interface import DigraphConsensus
+from wavetank.protocols.digraphs.signing import SCHEMES, Scheme, scheme
+from wavetank.settings import setting
+from wavetank.sim.node import Message, Node
 
 VALUES = (0, 1)
 
@@ -54,6 +48,13 @@ def denial_content(node: int, lacks: tuple[tuple[int, int], ...]) -> bytes:
     return f"denial {node} {lacks}".encode()
 
 
+def signed_on(keys: Scheme, chain: Chain, node: int) -> Chain:
+    """Return a chain that ``node`` has signed as well; an origin signs a chain without signers."""
+    signers = (*chain.signers, node)
+    signature = keys.sign(node, chain_content(chain.origin, chain.value, signers))
+    return Chain(chain.origin, chain.value, signers, (*chain.signatures, signature))
+
+
 class SignedNode(Node):
     """A participant."""
 
@@ -73,17 +74,10 @@ class SignedNode(Node):
     def start(self) -> None:
         """Sign the input and send it."""
         me = self.context.id
-        content = chain_content(me, self.input, (me,))
-        chain = Chain(me, self.input, (me,), (self._sign(content),))
+        chain = signed_on(self.parameters.keys(), Chain(me, self.input, (), ()), me)
         self.accepted[me, self.input] = chain
         self.context.broadcast(chain)
         self.context.set_timer("block", self.block_rounds)
-
-    def _sign(self, content: bytes) -> bytes:
-        return scheme(self.parameters.signatures, self.parameters.key_seed).sign(self.context.id, content)
-
-    def _verify(self, node: int, content: bytes, signature: bytes) -> bool:
-        return scheme(self.parameters.signatures, self.parameters.key_seed).verify(node, content, signature)
 
     def receive(self, sender: int, message: Any) -> None:
         """Take a chain while blocks last, a denial at any time."""
@@ -109,11 +103,8 @@ class SignedNode(Node):
 
     def extend(self) -> None:
         """Sign what was accepted in the last block and send it on."""
-        me = self.context.id
         for chain in self.fresh:
-            signers = (*chain.signers, me)
-            signature = self._sign(chain_content(chain.origin, chain.value, signers))
-            self.context.broadcast(Chain(chain.origin, chain.value, signers, (*chain.signatures, signature)))
+            self.context.broadcast(signed_on(self.parameters.keys(), chain, self.context.id))
         self.fresh = []
 
     def _is_good(self, chain: Chain) -> bool:
@@ -124,7 +115,7 @@ class SignedNode(Node):
             and all(0 <= signer < self.context.size for signer in signers)
             and signers[0] == chain.origin
             and all(
-                self._verify(
+                self.parameters.keys().verify(
                     signers[place],
                     chain_content(chain.origin, chain.value, signers[: place + 1]),
                     chain.signatures[place],
@@ -146,7 +137,7 @@ class SignedNode(Node):
                 for value in VALUES
                 if (origin, value) not in self.accepted
             )
-            denial = Denial(me, lacks, self._sign(denial_content(me, lacks)))
+            denial = Denial(me, lacks, self.parameters.keys().sign(me, denial_content(me, lacks)))
             self._on_denial(denial)
         else:
             self.context.decide(self._decision())
@@ -160,7 +151,8 @@ class SignedNode(Node):
         # A liar signs many versions, but may not flood the network.
         if sum(node == denial.node for node, _ in self.heard) >= 2 * self.context.size:
             return
-        if not self._can_deny(denial) or not self._verify(denial.node, denial_content(*key), denial.signature):
+        keys = self.parameters.keys()
+        if not self._can_deny(denial) or not keys.verify(denial.node, denial_content(*key), denial.signature):
             self.context.record("rejected denials")
             return
         self.heard.add(key)
@@ -191,7 +183,7 @@ class SignedNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignedConsensus:
+class SignedConsensus(DigraphConsensus):
     """One value that all correct nodes decide, and that they had if all had the same.
 
     Parameters
@@ -208,21 +200,17 @@ class SignedConsensus:
         From which the keys follow.
     """
 
+    system: ClassVar[str] = "signed-digraph-consensus"
     messages: ClassVar[tuple[type[Message], ...]] = (Chain, Denial)
     condition: ClassVar[str] = "signed"
 
-    faults: int = setting(1, low=0, high=20, says="Byzantine nodes it must bear")
-    inputs: tuple[int, ...] = setting((0, 1), low=0, high=1, says="input of each node, repeated as needed")
-    step_rounds: float = setting(1.0, unit="rounds", low=0.1, says="longest time from node to neighbour")
-    signatures: str = setting("keyed-hash", choices=SCHEMES, says="signature scheme")
-    key_seed: int = setting(0, low=0, says="seed of the keys")
+    step_rounds: float = setting(1.0, unit="rounds", low=0.1, says="Longest time from a node to its neighbour")
+    signatures: str = setting("keyed-hash", choices=SCHEMES, says="Signature scheme")
+    key_seed: int = setting(0, low=0, says="Seed of the keys")
 
-    def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system signed-digraph-consensus")
-
-    def input_of(self, index: int) -> int:
-        """Return the input of a node."""
-        return self.inputs[index % len(self.inputs)] if self.inputs else 0
+    def keys(self) -> Scheme:
+        """Return what the nodes sign with."""
+        return scheme(self.signatures, self.key_seed)
 
     def node(self, index: int, size: int) -> Node:
         """Return a new participant."""
@@ -232,17 +220,6 @@ class SignedConsensus:
         """Return how many rounds it takes."""
         return (size - self.faults + 1) * size * self.step_rounds
 
-    def bears(self, size: int) -> int:
-        """Return how many faulty nodes are borne, if the network allows it."""
+    def max_faults(self, size: int) -> int:
+        """Return how many faulty nodes are tolerated, if the network allows it."""
         return min(self.faults, (size - 1) // 2)
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return how agreement or validity is broken among the correct nodes."""
-        told = disagreement(snapshot)
-        if told:
-            return told
-        inputs = {self.input_of(node) for node in snapshot.correct}
-        for (node, _), value in snapshot.decisions.items():
-            if node in snapshot.correct and len(inputs) == 1 and value not in inputs:
-                return f"node {node} decided {value}, though every correct node began with {inputs.pop()}"
-        return ""

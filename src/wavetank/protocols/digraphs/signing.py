@@ -25,6 +25,7 @@ class Scheme(Protocol):
         """Return whether the signature is the node's."""
 
 
+@cache
 def _secret(seed: int, node: int) -> bytes:
     return hashlib.blake2b(f"{seed}:{node}".encode(), digest_size=32).digest()
 
@@ -32,7 +33,7 @@ def _secret(seed: int, node: int) -> bytes:
 class KeyedHash:
     """A hash under a secret of the node.
 
-    Whoever verifies knows the secret, so it is a signature only as long as nobody in the process cheats: the
+    A node that verifies knows the secret, so it is a signature only as long as nobody in the process cheats: the
     adversaries here sign for their own members alone.
     """
 
@@ -41,7 +42,7 @@ class KeyedHash:
 
     def sign(self, node: int, content: bytes) -> bytes:
         """Return 16 bytes."""
-        return hashlib.blake2b(content, key=_cached_secret(self._seed, node), digest_size=16).digest()
+        return hashlib.blake2b(content, key=_secret(self._seed, node), digest_size=16).digest()
 
     def verify(self, node: int, content: bytes, signature: bytes) -> bool:
         """Return whether the signature is the node's."""
@@ -84,17 +85,22 @@ class Ed25519:
 
 
 @cache
-def _cached_secret(seed: int, node: int) -> bytes:
-    return _secret(seed, node)
-
-
-@cache
 def scheme(name: str, seed: int) -> Scheme:
     """Return a scheme by name, one object for equal arguments.
+
+    Parameters
+    ----------
+    name : str
+        ``keyed-hash`` or ``ed25519``, a word of :data:`SCHEMES`.
+    seed : int
+        Seed of the keys, at least 0; equal seeds give a node equal keys.
 
     Raises
     ------
     BadValueError
+        For another name.
+    MissingExtraError
+        For ``ed25519`` without the library cryptography.
     """
     if name == "keyed-hash":
         return KeyedHash(seed)

@@ -5,16 +5,11 @@ not listened to.  In the phase that guesses right there are no lies, and all cor
 the others a node changes its value only for one that came over paths which no f nodes cover, so a correct node had it:
 what all correct nodes agree on stays, and stays theirs.
 
-Source: L. Tseng, N. Vaidya, "Fault-Tolerant Consensus in Directed Graphs", PODC 2015, and "Byzantine Consensus in
-Directed Graphs", arXiv 1208.5075, 2012.
-
-Differs from the source:
-1. The source has a step for each F and each partition of the rest, exponentially many; here each F has two.  Nodes know
-   the network, so the one source component S of it without F: first S settles on a value, then S tells the others.
-2. In S, let Z be the nodes seen to have 0 and N those with 1.  If no f nodes cut Z off from a node of N, N takes 0;
-   otherwise Z takes 1.  One of the two always spreads: if f nodes cut Z off from a node of N, and f nodes cut N off
-   from a node of Z, then what reaches the one and what reaches the other are disjoint, against 3-reach.
-3. Values travel along the paths of :mod:`~wavetank.protocols.digraphs.routes`, not along all.
+Nodes know the network, so for each F the one source component S of the network without F: first S settles on a value,
+then S passes it on to the others.  In S, let Z be the nodes seen to have 0 and N those with 1.  If no f nodes cut Z off
+from a node of N, N takes 0; otherwise Z takes 1.  One of the two always spreads: if f nodes cut Z off from a node of N,
+and f nodes cut N off from a node of Z, then what reaches the one and what reaches the other are disjoint, against
+3-reach.  Values travel along the paths of :mod:`~wavetank.protocols.digraphs.routes`.
 """
 
 from __future__ import annotations
@@ -23,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from wavetank.protocols.digraphs.interface import DigraphConsensus
 from wavetank.protocols.digraphs.routes import (
     Listening,
     Path,
@@ -35,8 +31,8 @@ from wavetank.protocols.digraphs.routes import (
     reaches,
     small_sets,
 )
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
-from wavetank.settings import check_parameters, setting
+from wavetank.settings import setting
+from wavetank.sim.node import Message, Node
 
 
 class Report(Message, frozen=True):
@@ -58,7 +54,7 @@ class Step:
     source : int
         S: the source component of the network without F, as bits.
     settles : bool
-        Whether S settles on a value; otherwise it tells the others.
+        Whether S settles on a value; otherwise it sends the value to the others.
     onward : dict
         Path to those it goes to next.
     listening : dict
@@ -209,7 +205,7 @@ class UnsignedNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnsignedConsensus:
+class UnsignedConsensus(DigraphConsensus):
     """One value that all correct nodes decide, and that they had if all had the same; nothing is signed.
 
     It works where the network meets the 3-reach condition, which is also necessary.
@@ -226,21 +222,16 @@ class UnsignedConsensus:
         The longest time a message takes from a node to its neighbour.
     """
 
+    system: ClassVar[str] = "unsigned-digraph-consensus"
     messages: ClassVar[tuple[type[Message], ...]] = (Report,)
     condition: ClassVar[str] = "reach-3"
 
-    faults: int = setting(1, low=0, high=20, says="Byzantine nodes it must bear")
-    inputs: tuple[int, ...] = setting((0, 1), low=0, high=1, says="input of each node, repeated as needed")
-    links: tuple[str, ...] = setting((), says="the network that all know, as 0>1,1>0; empty for a complete one")
-    step_rounds: float = setting(1.0, unit="rounds", low=0.1, says="longest time from node to neighbour")
+    links: tuple[str, ...] = setting((), says="Network that all nodes know, as 0>1,1>0; empty for a complete network")
+    step_rounds: float = setting(1.0, unit="rounds", low=0.1, says="Longest time from a node to its neighbour")
 
     def __post_init__(self) -> None:
-        check_parameters(type(self), vars(self), where="system unsigned-digraph-consensus")
+        super().__post_init__()
         check_links(self.links, where="system unsigned-digraph-consensus, links")
-
-    def input_of(self, index: int) -> int:
-        """Return the input of a node."""
-        return self.inputs[index % len(self.inputs)] if self.inputs else 0
 
     def node(self, index: int, size: int) -> Node:
         """Return a new participant."""
@@ -250,17 +241,6 @@ class UnsignedConsensus:
         """Return how many rounds it takes."""
         return sum(step.hops for step in timetable(self.links, size, self.faults)) * self.step_rounds
 
-    def bears(self, size: int) -> int:
-        """Return how many faulty nodes are borne, if the network allows it."""
+    def max_faults(self, size: int) -> int:
+        """Return how many faulty nodes are tolerated, if the network allows it."""
         return min(self.faults, (size - 1) // 3)
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return how agreement or validity is broken among the correct nodes."""
-        told = disagreement(snapshot)
-        if told:
-            return told
-        inputs = {self.input_of(node) for node in snapshot.correct}
-        for (node, _), value in snapshot.decisions.items():
-            if node in snapshot.correct and value not in inputs:
-                return f"node {node} decided {value}, though every correct node began with {1 - value}"
-        return ""

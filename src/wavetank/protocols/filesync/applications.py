@@ -17,8 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from wavetank.errors import WavetankError
-from wavetank.protocols.filesync.tree import TOGETHER, TreeError, group_roots
-from wavetank.protocols.interfaces import Message
+from wavetank.protocols.filesync.tree import TOGETHER, group_roots
+from wavetank.sim.node import Message
 
 _BRANCHES = "refs/heads/"
 
@@ -450,15 +450,3 @@ def _build_problem(inside: Files) -> str:
 def _content(inside: Files, path: str) -> bytes:
     seen = inside.get(path)
     return b"" if seen is None or seen.content is None else seen.content
-
-
-def reader_of(files: Files) -> Read:
-    """Return a function that reads contents out of ``files``; raises TreeError where there is none."""
-
-    def read(path: str) -> bytes:
-        seen = files.get(path)
-        if seen is None or seen.content is None:
-            raise TreeError("There is no such content.", given=path)
-        return seen.content
-
-    return read

@@ -3,17 +3,6 @@
 Each link has one token, and only its owner may hand a snapshot over.  The hand-over is offered, held, committed and
 acknowledged; until the commit it can be reversed, after it both ends know it happened.  So both ends of a link always
 agree on the last snapshot they share, and a retry, a duplicate or a cut changes nothing.
-
-Source: P. Borrill, "Why iCloud Fails: The Category Mistake of Cloud Synchronization", arXiv 2602.19433, 2026.
-
-Differs from the source:
-
-1. The paper argues for the remedy and implements nothing: units (snapshots), token and merge are ours.
-2. Links are between the devices and the cloud, over ordinary messages instead of an Ethernet fabric.
-3. Concurrent snapshots are merged file by file, groups of files from one side; what clashes is kept beside the other
-   under a name that says so.
-4. Files of a group get the time of their arrival, in the order in which they were written, as git's checkout does.
-5. The history of snapshots is not kept: a node forgets what neither it nor a link needs.
 """
 
 from __future__ import annotations
@@ -23,13 +12,12 @@ from typing import Any, ClassVar
 
 from wavetank.errors import BadFileError
 from wavetank.protocols.filesync import token as moves
-from wavetank.protocols.filesync.device import CLOUD, Part, Wire, checked_size
-from wavetank.protocols.filesync.replica import Replica, graph_of
+from wavetank.protocols.filesync.device import CLOUD, Device, FileSyncSettings, Part, Wire
+from wavetank.protocols.filesync.replica import Replica, SnapshotSync, graph_of
 from wavetank.protocols.filesync.snapshots import NOTHING, Graph, changed, merge
 from wavetank.protocols.filesync.token import IDLE, LinkToken
 from wavetank.protocols.filesync.tree import TreeError
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.settings import setting
+from wavetank.sim.node import Message, Snapshot
 
 _FORGET_EVERY = 16
 
@@ -45,8 +33,6 @@ class Link:
         The other end.
     graph : Graph
         Where objects are kept.
-    retry_rounds : float
-        An answer that takes longer is asked for again.
 
     Attributes
     ----------
@@ -56,15 +42,15 @@ class Link:
         Whether the other end wants the token.
     """
 
-    def __init__(self, node: Wire, peer: int, graph: Graph, retry_rounds: float) -> None:
+    def __init__(self, node: Wire, peer: int, graph: Graph) -> None:
         self.node = node
         self.peer = peer
         self.graph = graph
-        self.retry_rounds = retry_rounds
+        self.retry_rounds = node.engine.retry_rounds
         context = node.context
         shared, saved = context.load(f"link {peer}", (NOTHING, (context.id != CLOUD, IDLE, 0, b"")))
         self.shared: bytes = shared
-        self.token = LinkToken.restored(tuple(saved))
+        self.token = LinkToken(*saved)
         self.asked = False
         self.whole = False
         self.spoke_at = float("-inf")
@@ -81,7 +67,7 @@ class Link:
         try:
             self.node.transmit(self.peer, message)
         except TreeError as error:
-            self.node.tell("", error.problem)
+            self.node.notify("", error.problem)
 
     def hand_over(self, commit: bytes) -> None:
         """Begin to hand a snapshot over, when the token is here and idle."""
@@ -112,7 +98,7 @@ class Link:
     def take(self, message: Any) -> bytes | None:
         """Take a step of the protocol; return the snapshot when one changed hands at this end just now.
 
-        A snapshot that this end received is told from one it gave away by :attr:`token`: the receiver owns it.
+        A snapshot that this end received differs from one it gave away by :attr:`token`: the receiver owns it.
         """
         token = self.token
         if isinstance(message, moves.Offer):
@@ -156,9 +142,8 @@ class Link:
 class BilateralCloud(Wire):
     """The cloud: a link to every device, and a head into which it merges what it is handed."""
 
-    def __init__(self, retry_rounds: float) -> None:
-        super().__init__(moves.MESSAGES)
-        self.retry_rounds = retry_rounds
+    def __init__(self, engine: FileSyncSettings) -> None:
+        super().__init__(engine)
         self.head = NOTHING
         self.forgetting = 0
         self.links: dict[int, Link] = {}
@@ -167,12 +152,12 @@ class BilateralCloud(Wire):
         """Take up what was saved."""
         self.graph = graph_of(self.context)
         self.head = self.context.load("head", NOTHING)
-        self.links = {peer: Link(self, peer, self.graph, self.retry_rounds) for peer in self.context.peers}
-        self.context.set_timer("again", self.retry_rounds / 2)
+        self.links = {peer: Link(self, peer, self.graph) for peer in self.context.peers}
+        self.context.set_timer("again", self.engine.retry_rounds / 2)
 
     def timer(self, name: str) -> None:
         """Say again what was not answered."""
-        self.context.set_timer("again", self.retry_rounds / 2)
+        self.context.set_timer("again", self.engine.retry_rounds / 2)
         for link in self.links.values():
             link.again()
         self._offer()
@@ -193,10 +178,10 @@ class BilateralCloud(Wire):
             mine, theirs = self.graph.files(self.head), self.graph.files(commit)
             found = merge(self.graph.files(base), mine, theirs, device)
         except BadFileError as error:
-            self.tell("", error.problem)
+            self.notify("", error.problem)
             return
         for path, says in found.notices:
-            self.tell(path, says)
+            self.notify(path, says)
         if found.copies:
             self.context.record("conflict_copies", found.copies)
         if not changed(theirs, found.files):
@@ -222,14 +207,10 @@ class BilateralCloud(Wire):
 class BilateralDevice(Replica):
     """A device of :class:`BilateralSync`."""
 
-    def __init__(self, engine: BilateralSync) -> None:
-        super().__init__(moves.MESSAGES, engine.scan_rounds, engine.settle_rounds, engine.patience_rounds)
-        self.retry_rounds = engine.retry_rounds
-
     def start(self) -> None:
         """Take up what was saved."""
         super().start()
-        self.link = Link(self, CLOUD, self.graph, self.retry_rounds)
+        self.link = Link(self, CLOUD, self.graph)
 
     def needed(self) -> list[bytes]:
         """See Replica."""
@@ -266,7 +247,7 @@ class BilateralDevice(Replica):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilateralSync:
+class BilateralSync(SnapshotSync):
     """Snapshots that change hands with a token on every link: offered, held, committed, acknowledged.
 
     Parameters
@@ -275,22 +256,9 @@ class BilateralSync:
     """
 
     messages: ClassVar[tuple[type[Message], ...]] = (*moves.MESSAGES, Part)
-    # How a node tells whether a link works; the study holds the two ways against a flapping link.
+    cloud: ClassVar[type[Wire]] = BilateralCloud
+    device: ClassVar[type[Device]] = BilateralDevice
     believes_by: ClassVar[str] = "token"
-
-    scan_rounds: float = setting(1.0, unit="rounds", low=0.01, says="between two looks at the tree")
-    settle_rounds: float = setting(2.0, unit="rounds", low=0, says="a change is finished after that long")
-    patience_rounds: float = setting(60.0, unit="rounds", low=0, says="a file always in use is taken after that long")
-    retry_rounds: float = setting(8.0, unit="rounds", low=0.1, says="an answer is late after that long")
-
-    def node(self, index: int, size: int) -> Node:
-        """Return the cloud (0) or a device."""
-        checked_size(size)
-        return BilateralCloud(self.retry_rounds) if index == CLOUD else BilateralDevice(self)
-
-    def bears(self, size: int) -> int:
-        """Return 0: a participant that lies is not foreseen."""
-        return 0
 
     def violation(self, snapshot: Snapshot) -> str:
         """Return in words that a link's token is at both ends, or at none while both are idle."""

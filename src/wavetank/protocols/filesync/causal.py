@@ -3,9 +3,6 @@
 A device proposes a snapshot together with the head it was made from; the cloud moves its head only if that is still the
 head.  Otherwise the device fetches the new head, merges, shows what both sides changed, and proposes again.  A reader
 therefore only ever sees states that some device had, or that a merge made on purpose.
-
-Source: P. Borrill, "Why iCloud Fails: The Category Mistake of Cloud Synchronization", arXiv 2602.19433, 2026, for
-causal graphs instead of a time line; ``git-push(1)`` for moving a head only forward.
 """
 
 from __future__ import annotations
@@ -13,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.filesync.device import CLOUD, Part, Wire, checked_size
-from wavetank.protocols.filesync.replica import Replica, graph_of
+from wavetank.protocols.filesync.device import CLOUD, Device, FileSyncSettings, Part, Wire
+from wavetank.protocols.filesync.replica import Replica, SnapshotSync, graph_of
 from wavetank.protocols.filesync.snapshots import NOTHING
 from wavetank.protocols.filesync.tree import TreeError
-from wavetank.protocols.interfaces import Message, Node, Snapshot
 from wavetank.settings import setting
+from wavetank.sim.node import Message
 
 _HEADS_KEPT = 64
 
@@ -68,8 +65,8 @@ MESSAGES = (Propose, Moved, Refused, Pull, Head, Stir)
 class CausalCloud(Wire):
     """The cloud's graph, and its head."""
 
-    def __init__(self) -> None:
-        super().__init__(MESSAGES)
+    def __init__(self, engine: FileSyncSettings) -> None:
+        super().__init__(engine)
         self.heads: list[bytes] = []
 
     def start(self) -> None:
@@ -118,10 +115,10 @@ class CausalCloud(Wire):
 class CausalDevice(Replica):
     """A device of :class:`CausalSnapshotSync`."""
 
+    engine: CausalSnapshotSync
+
     def __init__(self, engine: CausalSnapshotSync) -> None:
-        super().__init__(MESSAGES, engine.scan_rounds, engine.settle_rounds, engine.patience_rounds)
-        self.poll_rounds = engine.poll_rounds
-        self.retry_rounds = engine.retry_rounds
+        super().__init__(engine)
         # What was proposed and not answered; it is settled before anything else is asked for.
         self.proposed = NOTHING
         self.proposed_at = float("-inf")
@@ -131,12 +128,12 @@ class CausalDevice(Replica):
         """Take up what was saved, then look and pull."""
         self.proposed = self.context.load("proposed", NOTHING)
         super().start()
-        self.context.set_timer("poll", self.poll_rounds * (0.05 + 0.9 * self.context.rng.random()))
+        self.context.set_timer("poll", self.engine.poll_rounds * (0.05 + 0.9 * self.context.rng.random()))
 
     def timer(self, name: str) -> None:
         """Pull now and then; the rest is the device's."""
         if name == "poll":
-            self.context.set_timer("poll", self.poll_rounds)
+            self.context.set_timer("poll", self.engine.poll_rounds)
             self._pull()
         else:
             super().timer(name)
@@ -155,7 +152,7 @@ class CausalDevice(Replica):
             if self.head == self.base or self.incoming:
                 return
             self._propose(self.head)
-        elif self.context.now - self.proposed_at > self.retry_rounds:
+        elif self.context.now - self.proposed_at > self.engine.retry_rounds:
             self._propose(self.proposed)
 
     def _propose(self, commit: bytes) -> None:
@@ -167,7 +164,7 @@ class CausalDevice(Replica):
         try:
             self.transmit(CLOUD, Propose(self.base, commit, self.graph.missing(commit, base)))
         except TreeError as error:
-            self.tell("", error.problem)
+            self.notify("", error.problem)
 
     def arrived(self, sender: int, message: Any) -> None:
         """Take what the cloud says."""
@@ -205,7 +202,7 @@ class CausalDevice(Replica):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalSnapshotSync:
+class CausalSnapshotSync(SnapshotSync):
     """Closed snapshots; the head moves by compare-and-set; what both sides changed stays visible.
 
     Parameters
@@ -214,24 +211,7 @@ class CausalSnapshotSync:
     """
 
     messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, Part)
-    # How a node tells whether a link works; the study holds the two ways against a flapping link.
-    believes_by: ClassVar[str] = "timeout"
+    cloud: ClassVar[type[Wire]] = CausalCloud
+    device: ClassVar[type[Device]] = CausalDevice
 
-    scan_rounds: float = setting(1.0, unit="rounds", low=0.01, says="between two looks at the tree")
-    settle_rounds: float = setting(2.0, unit="rounds", low=0, says="a change is finished after that long")
-    patience_rounds: float = setting(60.0, unit="rounds", low=0, says="a file always in use is taken after that long")
-    poll_rounds: float = setting(10.0, unit="rounds", low=0.1, says="between two pulls")
-    retry_rounds: float = setting(8.0, unit="rounds", low=0.1, says="an answer is late after that long")
-
-    def node(self, index: int, size: int) -> Node:
-        """Return the cloud (0) or a device."""
-        checked_size(size)
-        return CausalCloud() if index == CLOUD else CausalDevice(self)
-
-    def bears(self, size: int) -> int:
-        """Return 0: a participant that lies is not foreseen."""
-        return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": what it promises is judged by the oracles."""
-        return ""
+    poll_rounds: float = setting(10.0, unit="rounds", low=0.1, says="Time between two pulls")

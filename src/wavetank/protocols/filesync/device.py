@@ -1,4 +1,4 @@
-"""What all engines share on a device: its programs, its scan, its wire, and what it tells its user.
+"""What all engines share on a device: its programs, its scan, its wire, and its notices to the user.
 
 Programs change files step by step while the engine looks on: it lists the tree now and then, and takes a change for
 finished when nothing followed it for a while.  One account of bytes and messages serves all engines.
@@ -12,21 +12,18 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.filesync.applications import (
-    ApplicationError,
-    Backup,
-    Look,
-    Seen,
-    Step,
-    steps_of,
-)
-from wavetank.protocols.filesync.tree import Entry, MemoryTree, Tree, TreeError, package_of
-from wavetank.protocols.interfaces import Message, Node
+from wavetank.protocols.filesync.applications import ApplicationError, Backup, Look, Seen, Step, steps_of
+from wavetank.protocols.filesync.tree import Entry, MemoryTree, Tree, TreeError
+from wavetank.settings import setting
+from wavetank.sim.node import Message, Node, Snapshot
 
 CLOUD = 0
 
@@ -49,7 +46,7 @@ class Part(Message, frozen=True):
     data: bytes
 
 
-class Deed(NamedTuple):
+class FileOperation(NamedTuple):
     """Something a program did, and what it saw before: the truth that losses are counted against.
 
     Parameters
@@ -75,7 +72,7 @@ class Deed(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something the engine told its user.
+    """A notice from the engine to its user.
 
     Parameters
     ----------
@@ -99,23 +96,23 @@ class Wire(Node, ABC):
 
     Parameters
     ----------
-    kinds : tuple of types
-        Every message of the engine.
+    engine : FileSyncSettings
 
     Attributes
     ----------
     notices : list of Notice
-        What the user was told.
+        All notices to the user.
     """
 
-    def __init__(self, kinds: tuple[type[Message], ...]) -> None:
-        self.kinds = kinds
+    def __init__(self, engine: FileSyncSettings) -> None:
+        self.engine = engine
+        self.kinds = tuple(kind for kind in engine.messages if kind is not Part)
         self.streams = 0
         self.arriving: dict[tuple[int, int], dict[int, bytes]] = {}
         self.notices: list[Notice] = []
 
-    def tell(self, path: str, says: str) -> None:
-        """Tell the user something, once."""
+    def notify(self, path: str, says: str) -> None:
+        """Give the user a notice, once."""
         if not any(notice.path == path and notice.says == says for notice in self.notices):
             self.notices.append(Notice(self.context.now, path, says))
             self.context.record("notices")
@@ -138,10 +135,7 @@ class Wire(Node, ABC):
     def receive(self, sender: int, message: Any) -> None:
         """Put parts together, and hand on whole messages; a message of another kind is ignored."""
         if isinstance(message, Part):
-            whole = self._put_together(sender, message)
-            if whole is None:
-                return
-            message = whole
+            message = self._put_together(sender, message)
         if isinstance(message, self.kinds):
             self.arrived(sender, message)
 
@@ -162,17 +156,10 @@ class Wire(Node, ABC):
         self.arriving.pop((sender, part.stream), None)
         data = b"".join(pieces[index] for index in sorted(pieces))
         try:
-            decoded: Message = msgspec.msgpack.decode(data, type=_union(self.kinds))
+            decoded: Message = msgspec.msgpack.decode(data, type=reduce(or_, self.kinds))
         except msgspec.DecodeError:
             return None
         return decoded
-
-
-def _union(kinds: tuple[type[Message], ...]) -> Any:
-    found: Any = kinds[0]
-    for kind in kinds[1:]:
-        found = found | kind
-    return found
 
 
 class Device(Wire, ABC):
@@ -180,12 +167,7 @@ class Device(Wire, ABC):
 
     Parameters
     ----------
-    kinds : tuple of types
-        Messages of the engine.
-    scan_rounds : float
-        Time between two looks at the tree.
-    settle_rounds : float
-        A change counts as finished when nothing followed it for that long.
+    engine : FileSyncSettings
 
     Attributes
     ----------
@@ -193,16 +175,14 @@ class Device(Wire, ABC):
         In memory unless it was given another before the start.
     step_rounds : float
         Time a program takes for one step.
-    deeds : list of Deed
+    operations : list of FileOperation
     """
 
-    def __init__(self, kinds: tuple[type[Message], ...], scan_rounds: float, settle_rounds: float) -> None:
-        super().__init__(kinds)
+    def __init__(self, engine: FileSyncSettings) -> None:
+        super().__init__(engine)
         self.tree: Tree = MemoryTree()
         self.step_rounds = 0.2
-        self.scan_rounds = scan_rounds
-        self.settle_rounds = settle_rounds
-        self.deeds: list[Deed] = []
+        self.operations: list[FileOperation] = []
         self.waiting: list[tuple[int, Message]] = []
         self.steps: list[Step] = []
         self.at_work = -1
@@ -224,12 +204,12 @@ class Device(Wire, ABC):
 
     def start(self) -> None:
         """Begin to look at the tree; the first look waits for a random part of the interval."""
-        self.context.set_timer("scan", self.scan_rounds * (0.05 + 0.9 * self.context.rng.random()))
+        self.context.set_timer("scan", self.engine.scan_rounds * (0.05 + 0.9 * self.context.rng.random()))
 
     def timer(self, name: str) -> None:
         """Look at the tree, or let a program do its next step."""
         if name == "scan":
-            self.context.set_timer("scan", self.scan_rounds)
+            self.context.set_timer("scan", self.engine.scan_rounds)
             if self.look():
                 self.scanned()
         elif name == "step":
@@ -244,7 +224,7 @@ class Device(Wire, ABC):
         except TreeError as error:
             # An unmounted folder is no folder that was emptied.
             if self.reachable:
-                self.tell("", f"{error.problem} ({error.given})" if error.given else error.problem)
+                self.notify("", f"{error.problem} ({error.given})" if error.given else error.problem)
             self.reachable = False
             return False
         self.reachable = True
@@ -263,17 +243,17 @@ class Device(Wire, ABC):
                 self.touched.add(path)
                 self.gone[path] = now
             # Only removals of a moment ago matter.
-            self.gone = {path: at for path, at in self.gone.items() if now - at <= self.settle_rounds}
+            self.gone = {path: at for path, at in self.gone.items() if now - at <= self.engine.settle_rounds}
         for path, why in self.tree.unsynced().items():
-            self.tell(path, why)
+            self.notify(path, why)
         return True
 
-    def tell(self, path: str, says: str) -> None:
-        """Tell the user, also in the tree itself."""
+    def notify(self, path: str, says: str) -> None:
+        """Give the user a notice, also in the tree itself."""
         before = len(self.notices)
-        super().tell(path, says)
+        super().notify(path, says)
         if len(self.notices) > before:
-            self.tree.tell(path, says)
+            self.tree.notify(path, says)
 
     def is_unknown(self, path: str) -> bool:
         """Return whether a path is, or lies in, a folder of which the last look found out nothing."""
@@ -297,7 +277,7 @@ class Device(Wire, ABC):
         if any(path == group or path.startswith(group + "/") for group in self.coordinated):
             return False
         since = self.looked[path][1] if path in self.looked else self.gone.get(path, float("-inf"))
-        return self.context.now - since >= self.settle_rounds
+        return self.context.now - since >= self.engine.settle_rounds
 
     @abstractmethod
     def scanned(self) -> None:
@@ -422,7 +402,7 @@ class Device(Wire, ABC):
     def _did(self, path: str, version: bytes, saw: tuple[tuple[str, bytes], ...]) -> None:
         now = self.context.now
         since = tuple(self.came_at.get(each, now) for each, _ in saw)
-        self.deeds.append(Deed(now, self.context.id, path, version, saw, since))
+        self.operations.append(FileOperation(now, self.context.id, path, version, saw, since))
         if version:
             self.came_at[path] = now
         else:
@@ -447,13 +427,47 @@ class Device(Wire, ABC):
         }
 
 
-def item_of(path: str) -> str:
-    """Return what a file-by-file engine sends as one: the file, or the document package it belongs to."""
-    return package_of(path) or path
+@dataclass(frozen=True, kw_only=True)
+class FileSyncSettings:
+    """What all ways to keep files the same have: three times, a cloud and devices, and nobody who lies.
 
+    Parameters
+    ----------
+    scan_rounds, settle_rounds, retry_rounds : float
 
-def checked_size(size: int) -> int:
-    """Return the number of nodes; raises BadValueError unless there are a cloud and a device."""
-    if size < 2:
-        raise BadValueError("There is nothing to synchronise with.", given=size, allowed="a cloud and a device or more")
-    return size
+    Attributes
+    ----------
+    messages : tuple of types
+        All messages of the engine, :class:`Part` included.
+    cloud, device : type
+        The classes of its nodes.
+    believes_by : str
+        How a node judges whether a link works; the study compares the two ways on a flapping link.
+    """
+
+    messages: ClassVar[tuple[type[Message], ...]]
+    cloud: ClassVar[type[Wire]]
+    device: ClassVar[type[Device]]
+    believes_by: ClassVar[str] = "timeout"
+
+    scan_rounds: float = setting(1.0, unit="rounds", low=0.01, says="Time between two scans of the tree")
+    settle_rounds: float = setting(
+        2.0, unit="rounds", low=0, says="Time without a further change after which a change is complete"
+    )
+    retry_rounds: float = setting(8.0, unit="rounds", low=0.1, says="Time after which an answer is late")
+
+    def node(self, index: int, size: int) -> Node:
+        """Return the cloud (0) or a device; raises BadValueError unless there are a cloud and a device."""
+        if size < 2:
+            raise BadValueError(
+                "There is nothing to synchronise with.", given=size, allowed="a cloud and a device or more"
+            )
+        return (self.cloud if index == CLOUD else self.device)(self)
+
+    def max_faults(self, size: int) -> int:
+        """Return 0: a participant that lies is not foreseen."""
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
+        """Return "": what it promises is judged by the oracles."""
+        return ""

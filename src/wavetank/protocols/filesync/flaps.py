@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wavetank.rng import Draws, stream_key
+from wavetank.sim.rng import Draws, stream_key
 
 _STEP_ROUNDS = 0.05
+# In steps: the delay of a message, the time between two heartbeats, the silence after which a link counts as down, and
+# the pause between two hand-overs.
+_DELAY, _HEARTBEAT, _TIMEOUT, _PAUSE = 2, 20, 60, 20
 
 
 class Beliefs(NamedTuple):
@@ -39,11 +42,6 @@ class Beliefs(NamedTuple):
         """Return the share of all instants at which a wrong claim stood."""
         return self.wrong / self.instants
 
-    @property
-    def claimed_share(self) -> float:
-        """Return the share of instants at which anything was claimed."""
-        return self.claimed / self.instants
-
 
 def flapping(period_rounds: float, rounds: float, seed: int) -> list[bool]:
     """Return whether the link is up, instant by instant; up and down times are exponential with that mean.
@@ -66,29 +64,24 @@ def flapping(period_rounds: float, rounds: float, seed: int) -> list[bool]:
     return found
 
 
-def beliefs_by_timeout(
-    link: list[bool], *, heartbeat_rounds: float = 1.0, timeout_rounds: float = 3.0, delay_rounds: float = 0.1
-) -> Beliefs:
+def beliefs_by_timeout(link: list[bool]) -> Beliefs:
     """Return how often a node that goes by heartbeats and silence is wrong.
 
     Parameters
     ----------
     link : list of bool
         As :func:`flapping` gives it.
-    heartbeat_rounds, timeout_rounds, delay_rounds : float
     """
-    every, delay = _instants(heartbeat_rounds), _instants(delay_rounds)
-    patience = _instants(timeout_rounds)
     heard, wrong = 0, 0
     for now, up in enumerate(link):
-        sent = now - delay
-        if sent >= 0 and sent % every == 0 and link[sent]:
+        sent = now - _DELAY
+        if sent >= 0 and sent % _HEARTBEAT == 0 and link[sent]:
             heard = now
-        wrong += (now - heard <= patience) != up
+        wrong += (now - heard <= _TIMEOUT) != up
     return Beliefs(len(link), wrong, len(link))
 
 
-def beliefs_by_token(link: list[bool], *, pause_rounds: float = 1.0, delay_rounds: float = 0.1) -> Beliefs:
+def beliefs_by_token(link: list[bool]) -> Beliefs:
     """Return how often a node that goes by the state of the link's token is wrong.
 
     The four messages of a hand-over follow each other; the ends claim that the link is up from the moment a message of
@@ -97,31 +90,22 @@ def beliefs_by_token(link: list[bool], *, pause_rounds: float = 1.0, delay_round
     Parameters
     ----------
     link : list of bool
-    pause_rounds : float
-        Between two hand-overs.
-    delay_rounds : float
-        Of a message.
     """
-    pause, delay = _instants(pause_rounds), _instants(delay_rounds)
     claimed = wrong = 0
     known_until = due = -1
     idle_until = 0
     step = 0
     for now, up in enumerate(link):
         if now == due:
-            if link[now - delay] and up:
-                known_until, step = now + delay, step + 1
+            if link[now - _DELAY] and up:
+                known_until, step = now + _DELAY, step + 1
             if step == 4:
-                step, idle_until, due = 0, now + pause, -1
+                step, idle_until, due = 0, now + _PAUSE, -1
             else:
-                due = now + delay
+                due = now + _DELAY
         elif due < 0 and now >= idle_until:
-            due = now + delay
+            due = now + _DELAY
         if now < known_until:
             claimed += 1
             wrong += not up
     return Beliefs(claimed, wrong, len(link))
-
-
-def _instants(rounds: float) -> int:
-    return max(round(rounds / _STEP_ROUNDS), 1)

@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import msgspec
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.filesync.device import CLOUD, Device, Wire, digest_of, item_of
-from wavetank.protocols.filesync.tree import Access, Entry, TreeError, checked_path, conflict_name
-from wavetank.protocols.interfaces import Message
+from wavetank.protocols.filesync.device import CLOUD, Device, FileSyncSettings, Part, Wire, digest_of
+from wavetank.protocols.filesync.tree import Access, Entry, TreeError, checked_path, conflict_name, package_of
+from wavetank.settings import setting
+from wavetank.sim.node import Message
 
 GONE = b""
 
@@ -112,6 +114,11 @@ class Nudge(Message, frozen=True):
 MESSAGES = (Upload, Uploaded, Poll, Feed, Fetch, Contents, Nudge)
 
 
+def item_of(path: str) -> str:
+    """Return what is sent as one: the file, or the document package that it belongs to."""
+    return package_of(path) or path
+
+
 def version_of(bodies: Sequence[Body]) -> bytes:
     """Return the version of an item with these files; times of modification are no part of it."""
     if not bodies:
@@ -123,8 +130,8 @@ def version_of(bodies: Sequence[Body]) -> bytes:
 class FileCloud(Wire, ABC):
     """The cloud's table of items; an engine adds its rule for clashes."""
 
-    def __init__(self) -> None:
-        super().__init__(MESSAGES)
+    def __init__(self, engine: FileSyncSettings) -> None:
+        super().__init__(engine)
         # In the order of their serials.
         self.records: dict[str, Record] = {}
         self.bodies: dict[str, tuple[Body, ...]] = {}
@@ -176,7 +183,7 @@ class FileCloud(Wire, ABC):
         if name not in self.records:
             # The copy comes from the cloud: the device that wrote it must hear of it as well.
             self.take(msgspec.structs.replace(record, item=name, origin=CLOUD), bodies)
-            self.tell(record.item, f"kept the version of device {record.origin} as {name}")
+            self.notify(record.item, f"kept the version of device {record.origin} as {name}")
             self.context.record("conflict_copies")
 
     def _feed(self, after: int) -> Feed:
@@ -201,28 +208,29 @@ def _is_sound(record: Record, bodies: Sequence[Body]) -> bool:
     return version_of(bodies) == record.version and math.isfinite(record.mtime)
 
 
-class FileDevice(Device):
-    """A device that sends single items.
+@dataclass(frozen=True, kw_only=True)
+class ItemSync(FileSyncSettings):
+    """What the engines that carry single files have in common.
 
     Parameters
     ----------
-    scan_rounds, settle_rounds : float
-        See Device.
-    poll_rounds : float
-        Time between two polls of the cloud.
-    retry_rounds : float
-        An answer that takes longer is asked for again.
+    scan_rounds, settle_rounds, poll_rounds, retry_rounds : float
     batch : int
-        Items under way at a time, in each direction.
     """
 
-    def __init__(
-        self, scan_rounds: float, settle_rounds: float, poll_rounds: float, retry_rounds: float, batch: int
-    ) -> None:
-        super().__init__(MESSAGES, scan_rounds, settle_rounds)
-        self.poll_rounds = poll_rounds
-        self.retry_rounds = retry_rounds
-        self.batch = batch
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, Part)
+
+    poll_rounds: float = setting(10.0, unit="rounds", low=0.1, says="Time between two polls of the cloud")
+    batch: int = setting(8, low=1, high=1000, says="Most items in flight in each direction")
+
+
+class FileDevice(Device):
+    """A device that sends single items."""
+
+    engine: ItemSync
+
+    def __init__(self, engine: ItemSync) -> None:
+        super().__init__(engine)
         self.known: dict[str, Record] = {}
         self.local: dict[str, bytes] = {}
         self.times: dict[str, float] = {}
@@ -247,12 +255,12 @@ class FileDevice(Device):
         super().start()
         # Removals that happened while the engine was down are found by looking for what was known.
         self.unsettled.update(self.known)
-        self.context.set_timer("poll", self.poll_rounds * (0.05 + 0.9 * self.context.rng.random()))
+        self.context.set_timer("poll", self.engine.poll_rounds * (0.05 + 0.9 * self.context.rng.random()))
 
     def timer(self, name: str) -> None:
         """Poll now and then; the rest is the device's."""
         if name == "poll":
-            self.context.set_timer("poll", self.poll_rounds)
+            self.context.set_timer("poll", self.engine.poll_rounds)
             self.transmit(CLOUD, Poll(self.cursor))
         else:
             super().timer(name)
@@ -290,7 +298,7 @@ class FileDevice(Device):
             try:
                 data = self.tree.read(path)
             except TreeError as error:
-                self.tell(path, error.problem)
+                self.notify(path, error.problem)
                 self.unsettled.add(item)
                 return ()
             bodies.append(Body(path[len(item) + 1 :], entry.access, entry.mtime, data))
@@ -312,20 +320,20 @@ class FileDevice(Device):
         """Send and fetch some items, in no particular order, and ask again for what was not answered."""
         now = self.context.now
         for item, (_, sent_at) in list(self.uploading.items()):
-            if now - sent_at > self.retry_rounds:
-                # Nothing tells whether the first try arrived: what is here now is sent, even if it is what was known.
+            if now - sent_at > self.engine.retry_rounds:
+                # Whether the first try arrived is unknown: what is here now is sent, even if it is what was known.
                 del self.uploading[item]
                 self.unsure.add(item)
                 self.dirty.add(item)
                 self.context.record("retries")
-        room = self.batch - len(self.uploading)
+        room = self.engine.batch - len(self.uploading)
         ready = sorted(self.dirty - self.uploading.keys() - self.unsettled) if room > 0 else []
         for item in self.context.rng.sample(ready, min(room, len(ready))):
             self._upload(item)
         for item, asked_at in list(self.fetching.items()):
-            if now - asked_at > self.retry_rounds:
+            if now - asked_at > self.engine.retry_rounds:
                 del self.fetching[item]
-        room = self.batch - len(self.fetching)
+        room = self.engine.batch - len(self.fetching)
         ready = sorted(self.to_fetch.keys() - self.fetching.keys() - self.dirty) if room > 0 else []
         for item in self.context.rng.sample(ready, min(room, len(ready))):
             self.fetching[item] = now
@@ -342,7 +350,7 @@ class FileDevice(Device):
         try:
             self.transmit(CLOUD, upload)
         except TreeError as error:
-            self.tell(item, error.problem)
+            self.notify(item, error.problem)
             return
         self.uploading[item] = (upload, self.context.now)
 
@@ -446,7 +454,7 @@ class FileDevice(Device):
                 self.placed(path, None)
                 inside.discard(path)
         except TreeError as error:
-            self.tell(item, error.problem)
+            self.notify(item, error.problem)
             return False
         if inside:
             self.inside[item] = inside

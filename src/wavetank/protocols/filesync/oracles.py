@@ -1,8 +1,8 @@
 """What was lost, torn, brought back or left different: one account for every engine, simulated or real.
 
 The truth is what programs did and what they saw when they did it.  A version is safe when something visible at the end
-descends from it, or when someone who saw it removed it; everything else was lost, and lost silently when nobody was
-told.
+descends from it, or when someone who saw it removed it; everything else was lost, and lost silently when no device gave
+a notice.
 
 Sources: B. Pierce, J. Vouillon, "What's in Unison? A Formal Specification and Reference Implementation of a File
 Synchronizer", 2004, for what a synchroniser may change; L. Lamport, "Time, Clocks, and the Ordering of Events in a
@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from wavetank.protocols.filesync.applications import Files, torn_groups
-from wavetank.protocols.filesync.device import Deed, Notice, digest_of
+from wavetank.protocols.filesync.device import FileOperation, Notice, digest_of
 from wavetank.protocols.filesync.tree import group_of, group_roots, is_conflict, original_name
-from wavetank.protocols.history import History, Operation
 
 Version = tuple[str, bytes]
+
+_time = attrgetter("at")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class Damage:
     lost : frozenset of (str, bytes)
         Versions that nothing visible descends from and nobody removed.
     silent : frozenset of (str, bytes)
-        Those of them for whose path nobody was told anything.
+        Those of them for whose path there is no notice.
     resurrected : frozenset of str
         Paths that hold a version which someone who had seen it removed.
     divergence_bytes : int
@@ -62,7 +64,7 @@ class Damage:
 
 
 def judge(
-    deeds: Sequence[Deed],
+    operations: Sequence[FileOperation],
     notices: Iterable[Notice],
     at_end: Mapping[int, Files],
     looks: Iterable[Files] = (),
@@ -72,26 +74,26 @@ def judge(
 
     Parameters
     ----------
-    deeds : sequence of Deed
+    operations : sequence of FileOperation
         Of all devices, in any order; those of one device and one instant as they were done.
     notices : iterable of Notice
-        What users were told.
+        Notices to users.
     at_end : mapping
         Device to its files after everything came to rest.
     looks, backups : iterable of mapping
         What readers saw, and what was copied away.
     """
-    lost = lost_versions(deeds, at_end)
-    told = {notice.path for notice in notices}
+    lost = lost_versions(operations, at_end)
+    noticed = {notice.path for notice in notices}
     roots = group_roots(path for path, _ in lost)
     looks = list(looks)
     backups = list(backups)
     torn_at_end = {item for files in at_end.values() for item in torn_groups(files).items()}
     return Damage(
-        writes=sum(bool(deed.version) for deed in deeds),
+        writes=sum(bool(operation.version) for operation in operations),
         lost=lost,
-        silent=frozenset(version for version in lost if not {version[0], group_of(version[0], roots)} & told),
-        resurrected=resurrected_paths(deeds, at_end),
+        silent=frozenset(version for version in lost if not {version[0], group_of(version[0], roots)} & noticed),
+        resurrected=resurrected_paths(operations, at_end),
         divergence_bytes=divergence_bytes(at_end),
         conflict_copies=conflict_copies(at_end),
         looks=len(looks),
@@ -102,9 +104,9 @@ def judge(
     )
 
 
-def lost_versions(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> frozenset[Version]:
+def lost_versions(operations: Sequence[FileOperation], at_end: Mapping[int, Files]) -> frozenset[Version]:
     """Return the versions that nothing visible descends from and that nobody who saw them removed."""
-    saw = _ancestry(deeds)
+    saw = _ancestry(operations)
     # A conflict copy holds a version of the original; a program may also have written the copy itself.
     pending = [
         (name, digest_of(seen.content))
@@ -117,47 +119,47 @@ def lost_versions(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> frozens
     dataless = {
         original_name(path) for files in at_end.values() for path, seen in files.items() if seen.content is None
     }
-    for deed in deeds:
-        if not deed.version or deed.path in dataless:
-            pending += deed.saw
+    for operation in operations:
+        if not operation.version or operation.path in dataless:
+            pending += operation.saw
     safe: set[Version] = set()
     while pending:
         version = pending.pop()
         if version not in safe:
             safe.add(version)
             pending += saw.get(version, ())
-    latest = {deed.path: (deed.path, deed.version) for deed in sorted(deeds, key=_time) if deed.path in dataless}
+    latest = {
+        operation.path: (operation.path, operation.version)
+        for operation in sorted(operations, key=_time)
+        if operation.path in dataless
+    }
     return frozenset(saw.keys() - safe - set(latest.values()))
 
 
-def _time(deed: Deed) -> float:
-    return deed.at
-
-
-def _ancestry(deeds: Iterable[Deed]) -> dict[Version, set[Version]]:
+def _ancestry(operations: Iterable[FileOperation]) -> dict[Version, set[Version]]:
     saw: dict[Version, set[Version]] = {}
-    for deed in deeds:
-        if deed.version:
-            saw.setdefault((deed.path, deed.version), set()).update(deed.saw)
+    for operation in operations:
+        if operation.version:
+            saw.setdefault((operation.path, operation.version), set()).update(operation.saw)
     return saw
 
 
-def resurrected_paths(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> frozenset[str]:
+def resurrected_paths(operations: Sequence[FileOperation], at_end: Mapping[int, Files]) -> frozenset[str]:
     """Return the paths that hold a version every writing of which was removed by someone who had seen it.
 
     Two devices may put the same content under the same name without knowing of each other, as when both move a file;
-    who removes the one has not removed the other.  Where it cannot be told which of several such writings a program
+    who removes the one has not removed the other.  Where it is not known which of several such writings a program
     saw, it saw what all of them have in their past, and no more: nothing is called brought back on suspicion.
     Where both versions of a group were kept and the other one lacks the file, the removal is as visible as the file.
     """
-    removed = {deed.path for deed in deeds if not deed.version}
+    removed = {operation.path for operation in operations if not operation.version}
     held = [
         (device, path, digest_of(seen.content))
         for device, files in at_end.items()
         for path, seen in files.items()
         if path in removed and seen.content is not None
     ]
-    past = _Past(deeds, {path for _, path, _ in held})
+    past = _Past(operations, {path for _, path, _ in held})
     return frozenset(
         path
         for device, path, version in held
@@ -168,50 +170,52 @@ def resurrected_paths(deeds: Sequence[Deed], at_end: Mapping[int, Files]) -> fro
 class _Past:
     """What programs had surely seen when they wrote or removed some files.
 
-    Deeds are numbered in the order of time; a set of them is an integer with a bit for each.
+    Operations are numbered in the order of time; a set of them is an integer with a bit for each.
 
     Parameters
     ----------
-    deeds : sequence of Deed
+    operations : sequence of FileOperation
     paths : set of str
         The files; what was moved there from elsewhere is looked at as well.
     """
 
-    def __init__(self, deeds: Sequence[Deed], paths: set[str]) -> None:
+    def __init__(self, operations: Sequence[FileOperation], paths: set[str]) -> None:
         sources: dict[str, set[str]] = {}
-        for deed in deeds:
-            sources.setdefault(deed.path, set()).update(path for path, _ in deed.saw)
+        for operation in operations:
+            sources.setdefault(operation.path, set()).update(path for path, _ in operation.saw)
         wanted, pending = set(paths), list(paths)
         while pending:
             new = sources.get(pending.pop(), set()) - wanted
             wanted |= new
             pending += new
-        self.deeds = sorted((deed for deed in deeds if deed.path in wanted), key=_time)
+        self.operations = sorted((operation for operation in operations if operation.path in wanted), key=_time)
         self.writings: dict[Version, list[int]] = {}
         self.removals: dict[str, list[int]] = {}
         self.removed_by: dict[tuple[int, str], int] = {}
         self.seen: list[int] = []
-        for number, deed in enumerate(self.deeds):
-            self.seen.append(self._seen_by(deed))
-            if deed.version:
-                self.writings.setdefault((deed.path, deed.version), []).append(number)
+        for number, operation in enumerate(self.operations):
+            self.seen.append(self._seen_by(operation))
+            if operation.version:
+                self.writings.setdefault((operation.path, operation.version), []).append(number)
             else:
-                self.removals.setdefault(deed.path, []).append(number)
-                self.removed_by[deed.device, deed.path] = number
+                self.removals.setdefault(operation.path, []).append(number)
+                self.removed_by[operation.device, operation.path] = number
 
-    def _seen_by(self, deed: Deed) -> int:
+    def _seen_by(self, operation: FileOperation) -> int:
         # Who writes where it removed something knows what that was.
-        earlier = self.removed_by.get((deed.device, deed.path)) if deed.version else None
+        earlier = self.removed_by.get((operation.device, operation.path)) if operation.version else None
         found = 0 if earlier is None else self.seen[earlier]
-        for place, version in enumerate(deed.saw):
-            found |= self._seen_in(deed.device, version, deed.since[place] if deed.since else deed.at)
+        for place, version in enumerate(operation.saw):
+            found |= self._seen_in(
+                operation.device, version, operation.since[place] if operation.since else operation.at
+            )
         return found
 
     def _seen_in(self, device: int, version: Version, since: float) -> int:
         """Return what is surely in the past of a version that a device has had since then."""
         latest: dict[int, int] = {}
         for number in reversed(self.writings.get(version, ())):
-            writing = self.deeds[number]
+            writing = self.operations[number]
             if writing.device == device and writing.at == since:
                 return self.seen[number] | 1 << number
             if writing.at < since:
@@ -267,53 +271,3 @@ def restores(files: Files) -> bool:
 def _copy_of(path: str) -> str:
     names = path.split("/")
     return next("/".join(names[:count]) for count in range(1, len(names) + 1) if is_conflict(names[count - 1]))
-
-
-def register_history(deeds: Sequence[Deed], reads: Iterable[tuple[float, int, Files]], paths: Iterable[str]) -> History:
-    """Return what happened to some files as a history of registers, for a consistency checker.
-
-    Parameters
-    ----------
-    deeds : sequence of Deed
-    reads : iterable of (float, int, mapping)
-        Time, device and what a reader saw.
-    paths : iterable of str
-        Which files; each is a register whose values are the digests of its contents.
-    """
-    wanted = set(paths)
-    rows: list[Operation] = []
-    for deed in deeds:
-        if deed.path in wanted and deed.version:
-            rows.append(_operation(deed.at, deed.device, "write", deed.path, value=deed.version.hex()))
-    for at, device, files in reads:
-        for path in sorted(wanted & files.keys()):
-            content = files[path].content
-            if content is not None:
-                rows.append(_operation(at, device, "read", path, result=digest_of(content).hex()))
-    last: dict[str, float] = {}
-    spread = []
-    for row in sorted(rows, key=lambda row: row.invoked):
-        # A device does one thing at a time: what falls on one instant is put one after the other.
-        at = max(row.invoked, last.get(row.process, 0.0))
-        last[row.process] = at + 2e-6
-        spread.append(
-            Operation(
-                process=row.process,
-                action=row.action,
-                key=row.key,
-                value=row.value,
-                result=row.result,
-                invoked=at,
-                returned=at + 1e-6,
-            )
-        )
-    spread.sort(key=lambda row: row.invoked)
-    return History(operations=tuple(spread))
-
-
-def _operation(
-    at: float, device: int, action: str, path: str, *, value: str | None = None, result: str | None = None
-) -> Operation:
-    return Operation(
-        process=f"device {device}", action=action, key=path, value=value, result=result, invoked=at, returned=at
-    )

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from wavetank.errors import BadFileError
 from wavetank.protocols.filesync.applications import Seen
-from wavetank.protocols.filesync.device import Device
+from wavetank.protocols.filesync.device import Device, FileSyncSettings
 from wavetank.protocols.filesync.snapshots import NOTHING, Graph, Leaf, changed, merge, same
 from wavetank.protocols.filesync.tree import Incoming, TreeError, changed_at_once, group_of, group_roots, is_lock
-from wavetank.protocols.interfaces import Context, Message
+from wavetank.settings import setting
+from wavetank.sim.node import Context
 
 # Between two files that arrive together, so that what was written later also looks later.
 _TICK_ROUNDS = 1e-6
@@ -26,18 +28,28 @@ _FORGET_EVERY = 16
 
 
 def graph_of(context: Context) -> Graph:
-    """Return a graph that lives in a node's durable memory."""
+    """Return a graph that is kept in a node's durable memory."""
     return Graph(context.save, context.load)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSync(FileSyncSettings):
+    """What the engines that carry snapshots have in common.
+
+    Parameters
+    ----------
+    scan_rounds, settle_rounds, retry_rounds : float
+    patience_rounds : float
+        After that time a file that is never left alone is taken all the same; for a group the user gets a notice.
+    """
+
+    patience_rounds: float = setting(
+        60.0, unit="rounds", low=0, says="Time after which a file that is always in use is sent"
+    )
 
 
 class Replica(Device, ABC):
     """A device with snapshots; engines add how snapshots travel.
-
-    Parameters
-    ----------
-    kinds : tuple of types
-    scan_rounds, settle_rounds, patience_rounds : float
-        A file that is never left alone is taken all the same after the patience; of a group the user is told.
 
     Attributes
     ----------
@@ -49,11 +61,10 @@ class Replica(Device, ABC):
         A snapshot that waits to be brought in; NOTHING for none.
     """
 
-    def __init__(
-        self, kinds: tuple[type[Message], ...], scan_rounds: float, settle_rounds: float, patience_rounds: float
-    ) -> None:
-        super().__init__(kinds, scan_rounds, settle_rounds)
-        self.patience_rounds = patience_rounds
+    engine: SnapshotSync
+
+    def __init__(self, engine: SnapshotSync) -> None:
+        super().__init__(engine)
         self.base = NOTHING
         self.head = NOTHING
         self.incoming = NOTHING
@@ -113,12 +124,12 @@ class Replica(Device, ABC):
                 members[group].append(path)
         new = dict(self.present)
         for group, paths in members.items():
-            impatient = self.context.now - self.pending[group] > self.patience_rounds
+            impatient = self.context.now - self.pending[group] > self.engine.patience_rounds
             locked = any(is_lock(path) and path in self.looked for path in paths)
             settled = not locked and all(self.settled(path) for path in paths)
             if impatient and not settled and group in roots:
                 # Taking it in the middle of something could tear it.
-                self.tell(group, "is in use all the time and was not synchronised yet")
+                self.notify(group, "is in use all the time and was not synchronised yet")
                 impatient = False
             if (settled or impatient) and self._read_group(paths, new):
                 del self.pending[group]
@@ -140,7 +151,7 @@ class Replica(Device, ABC):
             try:
                 content = self.tree.read(path)
             except TreeError as error:
-                self.tell(path, error.problem)
+                self.notify(path, error.problem)
                 return False
             found[path] = Leaf(self.graph.put(content), looked[0].access, looked[0].mtime)
         for path in paths:
@@ -162,7 +173,7 @@ class Replica(Device, ABC):
             theirs = self.graph.files(self.incoming)
             found = merge(self.graph.files(self.base), theirs, self.present, self.context.id)
         except BadFileError as error:
-            self.tell("", error.problem)
+            self.notify("", error.problem)
             return False
         different = changed(self.present, found.files)
         if different:
@@ -177,7 +188,7 @@ class Replica(Device, ABC):
             if not self._make(different, found.files, roots):
                 return False
         for path, says in found.notices:
-            self.tell(path, says)
+            self.notify(path, says)
         if found.copies:
             self.context.record("conflict_copies", found.copies)
         if changed(theirs, found.files):
@@ -207,16 +218,8 @@ class Replica(Device, ABC):
         try:
             for path in self._new_groups(files, roots):
                 inside = [each for each in order if each.startswith(path + "/")]
-                arriving = {
-                    each: Incoming(self.graph.object(files[each].digest), arrival[each], files[each].access)
-                    for each in inside
-                }
-                entries = self.tree.add_group(path, arriving)
-                if entries is None:
+                if not self._change_group(path, inside, files, arrival, made):
                     return False
-                for each in inside:
-                    self.placed(each, entries.get(each))
-                    made[each] = files[each]
             at_once: dict[str, list[str]] = {}
             for path in order:
                 part = changed_at_once(path, group_of(path, roots))
@@ -249,7 +252,7 @@ class Replica(Device, ABC):
                 self.placed(path, placed)
                 made[path] = leaf
         except (TreeError, BadFileError) as error:
-            self.tell(path, error.problem)
+            self.notify(path, error.problem)
             return False
         finally:
             self.present = made
@@ -271,11 +274,7 @@ class Replica(Device, ABC):
                 changes[path] = Incoming(self.graph.object(leaf.digest), arrival[path], leaf.access)
             elif path in expected:
                 changes[path] = None
-        if not expected:
-            # All of it went: it comes as a new directory would.
-            entries = self.tree.add_group(part, {path: file for path, file in changes.items() if file is not None})
-        else:
-            entries = self.tree.change_group(part, changes, expected)
+        entries = self.tree.change_group(part, changes, expected)
         if entries is None:
             return False
         for path in paths:

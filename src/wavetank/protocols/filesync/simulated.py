@@ -4,7 +4,7 @@ The engines run as events over links with delay and loss.  When people stop work
 rest, and only then is counted what differs.
 
 Source: the account follows :mod:`wavetank.protocols.filesync.oracles`; links are those of
-:mod:`wavetank.protocols.network`.
+:mod:`wavetank.sim.network`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavetank.protocols.filesync.applications import Backup, Files, Look
-from wavetank.protocols.filesync.device import Deed, Device, Notice, Wire
+from wavetank.protocols.filesync.device import Device, FileOperation, Notice, Wire
 from wavetank.protocols.filesync.oracles import Damage, judge
 from wavetank.protocols.filesync.tree import MemoryTree
 from wavetank.protocols.filesync.workloads import Scenario
-from wavetank.protocols.interfaces import Algorithm, Node
-from wavetank.protocols.network import Links, Network, Topology
-from wavetank.protocols.simulation import Request, Run, simulate
+from wavetank.sim.events import simulate
+from wavetank.sim.network import Links, Network, Topology
+from wavetank.sim.node import Algorithm, Node
+from wavetank.sim.simulation import Request, Run
 
 DRAIN_ROUNDS = 400.0
 
@@ -32,7 +33,7 @@ class Outcome:
     Parameters
     ----------
     damage : Damage
-    deeds : tuple of Deed
+    operations : tuple of FileOperation
     notices : tuple of Notice
     looks : tuple of (float, int, mapping)
         Time, device and what a reader saw.
@@ -45,7 +46,7 @@ class Outcome:
     """
 
     damage: Damage
-    deeds: tuple[Deed, ...]
+    operations: tuple[FileOperation, ...]
     notices: tuple[Notice, ...]
     looks: tuple[tuple[float, int, Files], ...]
     at_end: dict[int, Files]
@@ -129,8 +130,13 @@ def outcome_of(run: Run) -> Outcome:
     """Return what the oracles say about a finished run."""
     devices = {index: node for index, node in enumerate(run.nodes) if isinstance(node, Device)}
     wires = [node for node in run.nodes if isinstance(node, Wire)]
-    # Deeds of one instant stay in the order in which the device did them.
-    deeds = tuple(sorted((deed for device in devices.values() for deed in device.deeds), key=lambda deed: deed.at))
+    # Operations of one instant stay in the order in which the device did them.
+    operations = tuple(
+        sorted(
+            (operation for device in devices.values() for operation in device.operations),
+            key=lambda operation: operation.at,
+        )
+    )
     notices = tuple(sorted(notice for wire in wires for notice in wire.notices))
     at_end: dict[int, Files] = {index: device.files() for index, device in devices.items()}
     looks, backups = [], []
@@ -143,8 +149,8 @@ def outcome_of(run: Run) -> Outcome:
         elif isinstance(request.command, Backup):
             backups.append(answer.result)
     return Outcome(
-        damage=judge(deeds, notices, at_end, [files for _, _, files in looks], backups),
-        deeds=deeds,
+        damage=judge(operations, notices, at_end, [files for _, _, files in looks], backups),
+        operations=operations,
         notices=notices,
         looks=tuple(looks),
         at_end=at_end,

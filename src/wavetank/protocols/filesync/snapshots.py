@@ -18,7 +18,7 @@ import msgspec
 from wavetank.errors import BadFileError
 from wavetank.protocols.filesync.device import digest_of
 from wavetank.protocols.filesync.tree import Access, checked_path, conflict_name, group_of, group_roots
-from wavetank.protocols.interfaces import Message
+from wavetank.sim.node import Message
 
 NOTHING = b""
 _FILE, _FOLDER = 0, 1
@@ -158,10 +158,6 @@ class Graph:
         if found is None:
             found = self._rows[tree] = msgspec.msgpack.decode(self.object(tree), type=list[_Row])
         return found
-
-    def parents(self, commit: bytes) -> tuple[bytes, ...]:
-        """Return what a snapshot comes from."""
-        return msgspec.msgpack.decode(self.object(commit), type=Commit).parents if commit else ()
 
     def closure(self, commit: bytes) -> set[bytes]:
         """Return the digests of a snapshot, its trees and its contents, without its ancestors."""

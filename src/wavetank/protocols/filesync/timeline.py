@@ -3,17 +3,6 @@
 Every version is a point on one line of time, put there by the clock of the device that wrote it.  The cloud keeps the
 latest; what is earlier gives way without a word unless both versions are close in time, in which case the earlier one
 is kept as a conflict copy.  This is a model of documented behaviour of services like iCloud Drive, not their code.
-
-Source: P. Borrill, "Why iCloud Fails: The Category Mistake of Cloud Synchronization", arXiv 2602.19433, 2026, for the
-five incompatibilities; Apple's "NSFileCoordinator" and "NSFileVersion" references for coordinated writes and versions.
-
-Differs from the source:
-
-1. The paper argues from incidents; the rules here are our reading of what it documents, stated as parameters.
-2. Coordinated writes are respected, and a document package travels as one item, as Apple's own documents do.
-3. Two versions with equal content are no conflict, and a retry that arrives twice makes no second conflict copy.
-4. With ``careful`` the cloud takes whatever was made from its current version, whatever the clock says; with a wide
-   ``conflict_rounds`` nothing gives way silently.  Both together are the fairest rival of this kind.
 """
 
 from __future__ import annotations
@@ -21,20 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.filesync.device import CLOUD, Part, checked_size, digest_of
-from wavetank.protocols.filesync.items import GONE, MESSAGES, Feed, FileCloud, FileDevice, Poll, Record, Upload
+from wavetank.protocols.filesync.device import CLOUD, Device, Wire, digest_of
+from wavetank.protocols.filesync.items import GONE, Feed, FileCloud, FileDevice, ItemSync, Poll, Record, Upload
 from wavetank.protocols.filesync.tree import TreeError
-from wavetank.protocols.interfaces import Message, Node, Snapshot
 from wavetank.settings import setting
 
 
 class TimelineCloud(FileCloud):
     """The cloud of :class:`TimelineSync`."""
 
-    def __init__(self, conflict_rounds: float, careful: bool) -> None:
-        super().__init__()
-        self.conflict_rounds = conflict_rounds
-        self.careful = careful
+    engine: TimelineSync
 
     def judge(self, upload: Upload) -> tuple[bool, Record]:
         """Let the latest win; keep the other where both changed within the window."""
@@ -44,10 +29,10 @@ class TimelineCloud(FileCloud):
         if current.version == record.version:
             return True, current
         both_changed = upload.base != current.serial
-        if self.careful and not both_changed:
+        if self.engine.careful and not both_changed:
             return True, self.take(record, upload.bodies)
         wins = record.mtime > current.mtime
-        if both_changed and abs(record.mtime - current.mtime) <= self.conflict_rounds:
+        if both_changed and abs(record.mtime - current.mtime) <= self.engine.conflict_rounds:
             loser, bodies = (current, self.bodies[current.item]) if wins else (record, upload.bodies)
             if loser.version != GONE:
                 self.keep_copy(loser, bodies)
@@ -59,18 +44,16 @@ class TimelineCloud(FileCloud):
 class TimelineDevice(FileDevice):
     """A device of :class:`TimelineSync`: it may start over, and evict."""
 
+    engine: TimelineSync
+
     def __init__(self, engine: TimelineSync) -> None:
-        super().__init__(
-            engine.scan_rounds, engine.settle_rounds, engine.poll_rounds, engine.retry_rounds, engine.batch
-        )
-        self.reset_rounds = engine.reset_rounds
-        self.reserve_bytes = engine.reserve_bytes
+        super().__init__(engine)
         self.starting_over = False
         self.evicted: dict[str, bytes] = {}
 
     def arrived(self, sender: int, message: Any) -> None:
         """Start over after a long silence; the rest is the file device's."""
-        if self.context.now - self.heard_at > self.reset_rounds:
+        if self.context.now - self.heard_at > self.engine.reset_rounds:
             self.starting_over = True
             self.cursor = 0
             self.known.clear()
@@ -99,7 +82,7 @@ class TimelineDevice(FileDevice):
 
     def exchange(self) -> None:
         """Send nothing after a long silence: first the cloud's word is taken."""
-        if self.context.now - self.heard_at <= self.reset_rounds:
+        if self.context.now - self.heard_at <= self.engine.reset_rounds:
             super().exchange()
 
     def scanned(self) -> None:
@@ -107,12 +90,12 @@ class TimelineDevice(FileDevice):
         if self.starting_over:
             return
         super().scanned()
-        if self.tree.free_bytes() < self.reserve_bytes:
+        if self.tree.free_bytes() < self.engine.reserve_bytes:
             self._make_room()
 
     def _make_room(self) -> None:
         for path, (entry, _) in sorted(self.looked.items(), key=lambda pair: (pair[1][0].mtime, pair[0])):
-            if self.tree.free_bytes() >= self.reserve_bytes:
+            if self.tree.free_bytes() >= self.engine.reserve_bytes:
                 return
             if path in self.dirty or path not in self.known or path in self.unsettled or entry.dataless:
                 continue
@@ -131,7 +114,7 @@ class TimelineDevice(FileDevice):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimelineSync:
+class TimelineSync(ItemSync):
     """Single files, the latest modification time wins.
 
     Parameters
@@ -148,29 +131,12 @@ class TimelineSync:
     batch : int
     """
 
-    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, Part)
-    # How a node tells whether a link works; the study holds the two ways against a flapping link.
-    believes_by: ClassVar[str] = "timeout"
+    cloud: ClassVar[type[Wire]] = TimelineCloud
+    device: ClassVar[type[Device]] = TimelineDevice
 
-    conflict_rounds: float = setting(10.0, unit="rounds", low=0, says="window within which a clash is shown")
-    careful: bool = setting(False, says="take what was made from the current version, whatever its time")
-    reset_rounds: float = setting(600.0, unit="rounds", low=1, says="silence after which a device starts over")
-    reserve_bytes: float = setting(16384.0, unit="bytes", low=0, says="room below which contents are evicted")
-    scan_rounds: float = setting(1.0, unit="rounds", low=0.01, says="between two looks at the tree")
-    settle_rounds: float = setting(2.0, unit="rounds", low=0, says="a change is finished after that long")
-    poll_rounds: float = setting(10.0, unit="rounds", low=0.1, says="between two polls of the cloud")
-    retry_rounds: float = setting(8.0, unit="rounds", low=0.1, says="an answer is late after that long")
-    batch: int = setting(8, low=1, high=1000, says="items under way at a time, in each direction")
-
-    def node(self, index: int, size: int) -> Node:
-        """Return the cloud (0) or a device."""
-        checked_size(size)
-        return TimelineCloud(self.conflict_rounds, self.careful) if index == CLOUD else TimelineDevice(self)
-
-    def bears(self, size: int) -> int:
-        """Return 0: a participant that lies is not foreseen."""
-        return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": what it promises is judged by the oracles."""
-        return ""
+    conflict_rounds: float = setting(10.0, unit="rounds", low=0, says="Window within which a conflict is reported")
+    careful: bool = setting(
+        False, says="Whether a write that was made from the current version is accepted, whatever its time"
+    )
+    reset_rounds: float = setting(600.0, unit="rounds", low=1, says="Silence after which a device starts over")
+    reserve_bytes: float = setting(16384.0, unit="bytes", low=0, says="Free capacity below which contents are evicted")

@@ -19,10 +19,8 @@ Differs from the source:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.settings import setting
+from wavetank.sim.node import Message
 
 IDLE, OFFERED, HELD, COMMITTED = "idle", "offered", "held", "committed"
 
@@ -56,7 +54,7 @@ class Ack(Message, frozen=True):
 class Reverse(Message, frozen=True):
     """From the owner: the offer is void.  From the other end: please take it back.
 
-    ``lacking`` tells the owner that what was offered cannot be completed here.
+    ``lacking`` informs the owner that what was offered cannot be completed here.
     """
 
     serial: int
@@ -93,11 +91,11 @@ class LinkToken:
     serial: int = 0
     payload: bytes = b""
 
-    def offer(self, payload: bytes, goods: tuple[bytes, ...] = ()) -> Offer:
+    def offer(self, payload: bytes) -> Offer:
         """Offer the token; only its owner, when idle, may."""
         self.serial += 1
         self.state, self.payload = OFFERED, payload
-        return Offer(self.serial, payload, goods)
+        return Offer(self.serial, payload)
 
     def reverse(self) -> Reverse | None:
         """Take an offer back, or ask for that at the other end; None when there is nothing to reverse."""
@@ -162,116 +160,5 @@ class LinkToken:
         return Commit(self.serial) if self.state == COMMITTED else None
 
     def saved(self) -> tuple[bool, str, int, bytes]:
-        """Return what must survive a crash."""
+        """Return what must survive a crash: the arguments of an equal end."""
         return self.owner, self.state, self.serial, self.payload
-
-    @classmethod
-    def restored(cls, saved: tuple[bool, str, int, bytes]) -> LinkToken:
-        """Return the end that was saved."""
-        return cls(*saved)
-
-
-class TokenEnd(Node):
-    """One of two nodes that pass a token to and fro.
-
-    Parameters
-    ----------
-    owner : bool
-        Whether it begins with the token.
-    transfers : int
-        Offers after which the two ends keep still.
-    reversals : bool
-        Whether a timer reverses what is under way.
-    """
-
-    def __init__(self, owner: bool, transfers: int, reversals: bool) -> None:
-        self.transfers = transfers
-        self.reversals = reversals
-        self.token = LinkToken(owner)
-
-    def start(self) -> None:
-        """Take up what was saved; settle what was under way."""
-        saved = self.context.load("token")
-        if saved is not None:
-            self.token = LinkToken.restored(tuple(saved))
-        self._timers()
-
-    def receive(self, sender: int, message: Any) -> None:
-        """Take a step of the protocol; what comes out of order changes nothing."""
-        token = self.token
-        answer: Message | None = None
-        if isinstance(message, Offer):
-            answer = token.offered(message)
-        elif isinstance(message, Hold):
-            answer = token.held(message)
-        elif isinstance(message, Commit):
-            answer, _ = token.committed(message)
-        elif isinstance(message, Ack):
-            token.acknowledged(message)
-        elif isinstance(message, Reverse):
-            answer = token.reversed(message)
-        self._tell(answer)
-
-    def timer(self, name: str) -> None:
-        """Offer, say again, or reverse."""
-        token = self.token
-        if name == "offer" and token.owner and token.state == IDLE and token.serial < self.transfers:
-            self._tell(token.offer(b""))
-        elif name == "again":
-            self._tell(token.again())
-        elif name == "reverse":
-            self._tell(token.reverse())
-
-    def _tell(self, message: Message | None) -> None:
-        self.context.save("token", self.token.saved())
-        if message is not None:
-            self.context.send(1 - self.context.id, message)
-        self._timers()
-
-    def _timers(self) -> None:
-        token = self.token
-        self._timer("offer", token.owner and token.state == IDLE and token.serial < self.transfers)
-        self._timer("again", token.state != IDLE)
-        self._timer("reverse", self.reversals and token.state in (OFFERED, HELD))
-
-    def _timer(self, name: str, wanted: bool) -> None:
-        if wanted:
-            self.context.set_timer(name, {"offer": 2.0, "again": 4.0, "reverse": 9.0}[name])
-        else:
-            self.context.cancel_timer(name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenExchange:
-    """Two nodes and one token.
-
-    Parameters
-    ----------
-    transfers : int
-        Offers, after which the two ends keep still.
-    reversals : bool
-        Whether transfers are also reversed.
-    """
-
-    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
-
-    transfers: int = setting(2, low=0, high=1000, says="offers after which the ends keep still")
-    reversals: bool = setting(True, says="whether transfers are also reversed")
-
-    def node(self, index: int, size: int) -> Node:
-        """Return one end; number 0 begins with the token."""
-        return TokenEnd(index == 0, self.transfers, self.reversals)
-
-    def bears(self, size: int) -> int:
-        """Return 0: an end that lies is not foreseen."""
-        return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return in words that the token is at both ends, or at none while both are idle."""
-        ends = [node.token for node in snapshot.nodes if isinstance(node, TokenEnd)]
-        owners = sum(end.owner for end in ends)
-        if owners > 1:
-            return "both ends own the token"
-        if owners == 0 and all(end.state == IDLE for end in ends):
-            return "no end owns the token, and none is under way"
-        return ""

@@ -48,7 +48,7 @@ def mode_of(access: Access) -> int:
     """Return the permission bits; those of a number that somebody else sent are cut to the nine."""
     if isinstance(access, bool):
         return 0o755 if access else 0o644
-    # Whoever gets a file must be able to read it.
+    # A device that gets a file must be able to read it.
     return (access & 0o777) | 0o400
 
 
@@ -83,7 +83,7 @@ class Clock(NamedTuple):
     offset : float
         Rounds ahead of true time.
     jumps : tuple of (float, float)
-        From that true time on, so many rounds more.
+        True time of a jump, and the rounds by which the clock is further ahead from then on.
     """
 
     offset: float = 0.0
@@ -136,7 +136,7 @@ class Tree(Protocol):
     clock : Clock
         The device's.
     revision : int
-        Equal revisions mean that nothing changed; -1 for a tree that cannot tell.
+        Equal revisions mean that nothing changed; -1 for a tree without revisions.
     """
 
     clock: Clock
@@ -176,27 +176,6 @@ class Tree(Protocol):
             When there is no room or no access.
         """
 
-    def add_group(self, root: str, files: Mapping[str, Incoming]) -> dict[str, Entry] | None:
-        """Put a whole new directory in place, at once or not at all.
-
-        Parameters
-        ----------
-        root : str
-            The directory; nothing may be there.
-        files : mapping
-            Path (from the top of the tree) to what arrives.
-
-        Returns
-        -------
-        dict or None
-            The new entries; None when something stood there, which then still does.
-
-        Raises
-        ------
-        TreeError
-            When there is no room or no access.
-        """
-
     def change_group(
         self, root: str, changes: Mapping[str, Incoming | None], expected: Mapping[str, Entry]
     ) -> dict[str, Entry] | None:
@@ -205,11 +184,11 @@ class Tree(Protocol):
         Parameters
         ----------
         root : str
-            The directory, which is there.
+            The directory.
         changes : mapping
             Path (from the top of the tree) to what arrives, None to remove.
         expected : mapping
-            All that must be in the directory now.
+            All that must be in the directory now; empty for a new directory, in whose place nothing may be.
 
         Returns
         -------
@@ -234,7 +213,7 @@ class Tree(Protocol):
     def time(self, now: float) -> float:
         """Return what the device's clock shows, in rounds on the scale of modification times; ``now`` is the node's."""
 
-    def tell(self, path: str, says: str) -> None:
+    def notify(self, path: str, says: str) -> None:
         """Leave a note where the user finds it."""
 
     def unknown(self) -> Collection[str]:
@@ -280,11 +259,11 @@ def checked_path(path: str) -> str:
 
 def group_roots(paths: Iterable[str]) -> frozenset[str]:
     """Return the directories whose files belong together: git repositories, packages, and those that say so."""
-    return frozenset({_root_told_by(path) for path in paths} - {""})
+    return frozenset({_root_given_by(path) for path in paths} - {""})
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _root_told_by(path: str) -> str:
+def _root_given_by(path: str) -> str:
     names = path.split("/")
     if ".git" in names[1:]:
         return "/".join(names[: names.index(".git", 1)])
@@ -407,45 +386,28 @@ class MemoryTree:
         if (known.entry if known else None) != expected:
             return None
         grows = len(content) - (len(known.content or b"") if known else 0)
-        if grows > self.capacity_bytes - self._used_bytes:
-            raise TreeError(
-                "The device is full.", given=f"{path}, {len(content)} bytes", allowed=f"{self.free_bytes():.0f} bytes"
-            )
+        self._refuse_when_full(path, grows, len(content))
         self._used_bytes += grows
         self.revision += 1
         entry = Entry(len(content), mtime, access, (self.revision,))
         self._files[path] = _File(content, entry)
         return entry
 
-    def add_group(self, root: str, files: Mapping[str, Incoming]) -> dict[str, Entry] | None:
-        """See Tree."""
-        if any(path == root or path.startswith(root + "/") for path in self._files):
-            return None
-        needed = sum(len(file.content) for file in files.values())
-        if needed > self.free_bytes():
-            raise TreeError(
-                "The device is full.", given=f"{root}, {needed} bytes", allowed=f"{self.free_bytes():.0f} bytes"
-            )
-        placed = {}
-        for path, (content, mtime, access) in files.items():
-            entry = self.write(path, content, mtime=mtime, access=access, expected=None)
-            if entry is not None:
-                placed[path] = entry
-        return placed
+    def _refuse_when_full(self, path: str, grows: int, given: int) -> None:
+        room = self.free_bytes()
+        if grows > room:
+            raise TreeError("The device is full.", given=f"{path}, {given} bytes", allowed=f"{room:.0f} bytes")
 
     def change_group(
         self, root: str, changes: Mapping[str, Incoming | None], expected: Mapping[str, Entry]
     ) -> dict[str, Entry] | None:
         """See Tree."""
         inside = {path: file.entry for path, file in self._files.items() if path.startswith(root + "/")}
-        if inside != dict(expected):
+        if inside != dict(expected) or (not inside and root in self._files):
             return None
         grows = sum(len(file.content) for file in changes.values() if file is not None)
         grows -= sum(len(self._files[path].content or b"") for path in changes if path in inside)
-        if grows > self.free_bytes():
-            raise TreeError(
-                "The device is full.", given=f"{root}, {grows} bytes", allowed=f"{self.free_bytes():.0f} bytes"
-            )
+        self._refuse_when_full(root, grows, grows)
         placed = {}
         # Removals first: what comes may need their room.
         for path, file in sorted(changes.items(), key=lambda pair: pair[1] is not None):
@@ -494,5 +456,5 @@ class MemoryTree:
         """See Tree."""
         return self.clock.at(now)
 
-    def tell(self, path: str, says: str) -> None:
-        """See Tree: who simulates reads the node's own notes."""
+    def notify(self, path: str, says: str) -> None:
+        """See Tree; in a simulation the notices of the node are read."""

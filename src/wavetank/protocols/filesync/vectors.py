@@ -2,15 +2,6 @@
 
 Every version of a file carries how many changes of each device it contains.  If one vector covers the other its version
 is newer, whatever the clocks say; if neither does, neither knew of the other, and both are kept.
-
-Source: D. Parker and others, "Detection of Mutual Inconsistency in Distributed Systems", IEEE TSE 9(3), 1983.
-
-Differs from the source:
-
-1. The cloud compares; devices never talk to each other.
-2. A sibling is kept as a conflict copy with a name of its own, and the path's vector then covers both.
-3. Removals keep a record; an edit wins over a removal that did not know it, and the user is told.
-4. Siblings are not merged line by line.
 """
 
 from __future__ import annotations
@@ -21,10 +12,8 @@ from typing import ClassVar
 
 import msgspec
 
-from wavetank.protocols.filesync.device import CLOUD, Part, checked_size
-from wavetank.protocols.filesync.items import GONE, MESSAGES, FileCloud, FileDevice, Record, Upload
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.settings import setting
+from wavetank.protocols.filesync.device import CLOUD, Device, Wire
+from wavetank.protocols.filesync.items import GONE, FileCloud, FileDevice, ItemSync, Record, Upload
 
 Vector = tuple[tuple[int, int], ...]
 
@@ -59,9 +48,6 @@ def covers(vector: Vector, other: Vector) -> bool:
 class VectorCloud(FileCloud):
     """The cloud of :class:`VersionVectorSync`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def judge(self, upload: Upload) -> tuple[bool, Record]:
         """Compare vectors; keep both versions where neither covers the other."""
         record, current = upload.record, self.records.get(upload.record.item)
@@ -74,11 +60,11 @@ class VectorCloud(FileCloud):
         both = merged(record.vector, current.vector)
         if record.version in (current.version, GONE):
             if record.version != current.version:
-                self.tell(record.item, f"kept, although device {record.origin} removed an earlier version")
+                self.notify(record.item, f"kept, although device {record.origin} removed an earlier version")
             taken = self.take(_with(current, both), self.bodies[record.item])
             return record.version == current.version, taken
         if current.version == GONE:
-            self.tell(record.item, f"kept, although device {current.origin} removed an earlier version")
+            self.notify(record.item, f"kept, although device {current.origin} removed an earlier version")
             return True, self.take(_with(record, both), upload.bodies)
         self.keep_copy(record, upload.bodies)
         return False, self.take(_with(current, both), self.bodies[record.item])
@@ -92,9 +78,7 @@ class VectorDevice(FileDevice):
     """A device of :class:`VersionVectorSync`."""
 
     def __init__(self, engine: VersionVectorSync) -> None:
-        super().__init__(
-            engine.scan_rounds, engine.settle_rounds, engine.poll_rounds, engine.retry_rounds, engine.batch
-        )
+        super().__init__(engine)
         self.count = 0
         self.intended: dict[str, tuple[bytes, Vector]] = {}
 
@@ -118,7 +102,7 @@ class VectorDevice(FileDevice):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VersionVectorSync:
+class VersionVectorSync(ItemSync):
     """Single files, each with a version vector; siblings are kept.
 
     Parameters
@@ -127,25 +111,5 @@ class VersionVectorSync:
     batch : int
     """
 
-    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, Part)
-    # How a node tells whether a link works; the study holds the two ways against a flapping link.
-    believes_by: ClassVar[str] = "timeout"
-
-    scan_rounds: float = setting(1.0, unit="rounds", low=0.01, says="between two looks at the tree")
-    settle_rounds: float = setting(2.0, unit="rounds", low=0, says="a change is finished after that long")
-    poll_rounds: float = setting(10.0, unit="rounds", low=0.1, says="between two polls of the cloud")
-    retry_rounds: float = setting(8.0, unit="rounds", low=0.1, says="an answer is late after that long")
-    batch: int = setting(8, low=1, high=1000, says="items under way at a time, in each direction")
-
-    def node(self, index: int, size: int) -> Node:
-        """Return the cloud (0) or a device."""
-        checked_size(size)
-        return VectorCloud() if index == CLOUD else VectorDevice(self)
-
-    def bears(self, size: int) -> int:
-        """Return 0: a participant that lies is not foreseen."""
-        return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": what it promises is judged by the oracles."""
-        return ""
+    cloud: ClassVar[type[Wire]] = VectorCloud
+    device: ClassVar[type[Device]] = VectorDevice

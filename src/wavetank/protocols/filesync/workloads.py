@@ -1,8 +1,7 @@
 """What people do on their devices, drawn from a seed: six kinds of work and their mixture.
 
 A person works on one device at a time, for a while, and now and then touches another; devices are cut off and come
-back; every device has a clock of its own.  Each save has content of its own, so that a version can be told from every
-other.
+back; every device has a clock of its own.  Each save has content of its own, so that no two versions are equal.
 
 Source: the workloads are ours; J. Mogul's and others' observation that clocks of ordinary devices differ by seconds is
 in D. Mills, "Internet Time Synchronization: The Network Time Protocol", IEEE Trans. Comm. 39(10), 1991.
@@ -26,10 +25,9 @@ from wavetank.protocols.filesync.applications import (
     SaveBundle,
 )
 from wavetank.protocols.filesync.tree import Clock
-from wavetank.protocols.interfaces import Message
-from wavetank.protocols.network import Partition
-from wavetank.rng import Draws, stream, stream_key
-from wavetank.settings import setting
+from wavetank.sim.network import Partition
+from wavetank.sim.node import Message
+from wavetank.sim.rng import Draws, stream, stream_key
 
 WORK = ("documents", "git", "backup", "build", "bundles", "moves")
 WORKLOADS = (*WORK, "mixed")
@@ -83,16 +81,16 @@ class Scenario:
         Time between two looks of a reader at each device.
     """
 
-    work: str = setting("mixed", choices=WORKLOADS, says="what people do")
-    devices: int = setting(3, low=1, high=64, says="devices beside the cloud")
-    rounds: float = setting(900.0, unit="rounds", low=1, high=1e6, says="how long people work")
-    pause_rounds: float = setting(4.0, unit="rounds", low=0.01, says="mean time between two actions")
-    stay_rounds: float = setting(60.0, unit="rounds", low=0.1, says="mean time at one device")
-    cuts: int = setting(6, low=0, high=1000, says="times that a device is cut off")
-    cut_rounds: float = setting(60.0, unit="rounds", low=0, says="how long each cut lasts")
-    skew_rounds: float = setting(2.0, unit="rounds", low=0, says="standard deviation of clock offsets")
-    files: int = setting(24, low=1, high=100_000, says="documents, and sources of the build folder")
-    look_rounds: float = setting(20.0, unit="rounds", low=0.1, says="between two looks of a reader")
+    work: str = "mixed"
+    devices: int = 3
+    rounds: float = 900.0
+    pause_rounds: float = 4.0
+    stay_rounds: float = 60.0
+    cuts: int = 6
+    cut_rounds: float = 60.0
+    skew_rounds: float = 2.0
+    files: int = 24
+    look_rounds: float = 20.0
 
     def actions(self, seed: int) -> list[Action]:
         """Return what people do, in the order of time."""

@@ -4,16 +4,7 @@ A key belongs to the first node at or after it.  Every question goes to the clos
 least halves the way that is left, and ends where the key lies between a node and one of its successors.  A node asks
 its successor for that one's predecessor to learn of newcomers between them, and looks up one finger after the other.
 
-Source: I. Stoica, R. Morris, D. Karger, M. F. Kaashoek, H. Balakrishnan, "Chord: A Scalable Peer-to-peer Lookup
-Service for Internet Applications", SIGCOMM 2001.
-
-Differs from the source:
-1. Lookups are iterative, and an answer names up to four contacts, so that a silent one costs a timeout, not the lookup.
-2. Fingers that the successor list covers are not kept; with ``redundancy`` 1 there is only the one successor.
-3. A key that lies among the successors is settled by them, without the steps in between.
-4. Successors beyond those that the successor tells are kept; the paper's node takes the list over as it is.
-5. A newcomer is handed the records of its place by its successor, and for replicas too; nothing is handed back when
-   nodes leave: their owners publish them again.
+Chord is by I. Stoica, R. Morris, D. Karger, M. F. Kaashoek, H. Balakrishnan, SIGCOMM 2001.
 """
 
 from __future__ import annotations
@@ -56,7 +47,7 @@ class ChordNode(DirectoryNode):
         self.successors: list[int] = []
         self.fingers: dict[int, int] = {}
         self.exponent = BITS
-        # Whether this node has told its successor that it came in.
+        # Whether this node has notified its successor that it came in.
         self.settled_in = True
         # Distances of the successors, and all nodes known in the order of their distances; made anew when stale.
         self._reach: list[int] = []
@@ -134,7 +125,7 @@ class ChordNode(DirectoryNode):
         if self.predecessor == node:
             self.predecessor = -1
         if not self.successors and self.joined:
-            # Fingers are no successors: whoever has lost them all does not know its place any more.
+            # Fingers are no successors: a node that has lost them all does not know its place any more.
             self.joined = False
             self._join()
             return
@@ -158,8 +149,8 @@ class ChordNode(DirectoryNode):
             return tuple(sorted({*self.fingers.values()} - {node}))
         return (self.predecessor, *self.successors) if part == RIGHT else ()
 
-    def told(self, node: int, part: int, nodes: tuple[int, ...]) -> None:
-        """Take the successor's list over, and whoever stands between."""
+    def part_received(self, node: int, part: int, nodes: tuple[int, ...]) -> None:
+        """Take the successor's list over, and a node that stands between."""
         if part == FINGERS:
             for other in nodes:
                 if 0 <= other < self.size:
@@ -177,17 +168,17 @@ class ChordNode(DirectoryNode):
         if closed:
             after = after[: after.index(self.own)]
         near = [between] if between >= 0 and 0 < self.distance(between) < self.distance(node) else []
-        told = [*near, node, *after]
-        if not closed and len(told) < self.parameters.redundancy:
+        found = [*near, node, *after]
+        if not closed and len(found) < self.parameters.redundancy:
             # What a short list does not reach, it cannot know to be gone.
-            end = max(self.distance(other) for other in told if other >= 0)
-            told += [other for other in self.successors if self.distance(other) > end]
-        self._succeed(told)
+            end = max(self.distance(other) for other in found if other >= 0)
+            found += [other for other in self.successors if self.distance(other) > end]
+        self._succeed(found)
         if self.successors:
-            self.tell(self.successors[0], STABILIZE if self.settled_in else JOIN)
+            self.notify(self.successors[0], STABILIZE if self.settled_in else JOIN)
             self.settled_in = True
         if near and between in self.suspected:
-            # It was silent, and has told the successor that it is there: it may have come back.
+            # It was silent, and has notified the successor: it may have come back.
             self.ask(between, RIGHT, STABILIZE)
 
     def notified(self, node: int, purpose: int) -> None:
@@ -199,11 +190,8 @@ class ChordNode(DirectoryNode):
 
     def inherits(self, node: int, key: int) -> bool:
         """Return whether a key comes before the new predecessor: all such keys are kept by both."""
-        return node == self.predecessor and (key - self.ids[node] - 1) % SPACE >= self.distance_from(node)
-
-    def distance_from(self, node: int) -> int:
-        """Return how far this node is from another, clockwise."""
-        return (self.id - self.ids[node]) % SPACE
+        start = self.ids[node]
+        return node == self.predecessor and (key - start - 1) % SPACE >= (self.id - start) % SPACE
 
     def refresh(self) -> None:
         """Look up the next finger that the successors do not cover, from far to near."""

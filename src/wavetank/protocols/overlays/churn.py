@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.faults import Behaviour, Fault, FaultyNode
 from wavetank.protocols.overlays.directory import PURPOSES, DirectoryNode
-from wavetank.rng import Draws, stream_key
+from wavetank.sim.faults import Behaviour, Fault, FaultyNode
+from wavetank.sim.rng import Draws, stream_key
 
 _MOST_CHANGES = 100_000
 
@@ -108,10 +108,6 @@ class Presence:
         _, changes = self._schedules[node]
         return self.up(node, start) and bisect_right(changes, start) == bisect_right(changes, stop)
 
-    def share(self, at: float) -> float:
-        """Return the share of nodes that are up."""
-        return sum(self.up(node, at) for node in self._schedules) / len(self._schedules)
-
 
 @dataclass
 class _Coming(Behaviour):
@@ -129,7 +125,7 @@ class _Coming(Behaviour):
 
     def timer(self, node: FaultyNode, name: str) -> None:
         if self.up:
-            tell_traffic(node.inner)
+            record_traffic(node.inner)
             node.crash()
         else:
             node.recover()
@@ -137,7 +133,7 @@ class _Coming(Behaviour):
         self._arm(node)
 
 
-def tell_traffic(node: object) -> None:
+def record_traffic(node: object) -> None:
     """Record what a node has sent before it is forgotten, as ``messages PURPOSE`` and ``bytes PURPOSE``."""
     if not isinstance(node, DirectoryNode):
         return

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.faults import Behaviour, Fault, FaultyNode, Sends
-from wavetank.protocols.interfaces import Message
-from wavetank.protocols.simulation import Scheduler
-from wavetank.rng import Draws, stream_key
+from wavetank.sim.faults import Behaviour, Fault, FaultyNode, Sends
+from wavetank.sim.node import Message
+from wavetank.sim.rng import Draws, stream_key
+from wavetank.sim.simulation import Scheduler
 
 CLOUD, EDGE, INTERMITTENT = range(3)
 
@@ -68,7 +68,7 @@ class LinkClasses(Scheduler):
     classes : sequence of int
         Of every node.
     round_ms : float
-        Milliseconds a round.
+        Milliseconds per round.
     seed : int
         Of the delays.
     """

@@ -1,9 +1,9 @@
 """A directory of agents over an overlay: the control plane that all overlays share.
 
 A record says at which endpoints a capability is offered.  ``publish`` finds the nodes responsible for its key and
-stores it there, ``lookup`` asks its way towards them until one has it.  Whoever asks does all the work itself: it sends
-one question after the other, waits, and goes around nodes that stay silent.  An overlay only says whom it knows that is
-closer to a key, and how it keeps that knowledge fresh; timeouts, limits, workload and accounting are the same for all.
+stores it there, ``lookup`` asks its way towards them until one has it.  The asking node does all the work: it sends
+one question after the other, waits, and goes around nodes that stay silent.  An overlay only says which nodes closer to
+a key it knows, and how it keeps that knowledge fresh; timeouts, limits, workload and accounting are the same for all.
 
 Source: P. Dazzi, E. Carlini, M. Mordacchini, S. Urso, "Trade-offs in Decentralized Agentic AI Discovery Across the
 Compute Continuum", arXiv 2605.11839, 2026.
@@ -16,21 +16,22 @@ Differs from the source:
    took 26 (identifier, address, port), and every message 28 of headers.
 4. Nodes that stayed silent are not taken from somebody else's word again for a while; a message of theirs, or an
    answer to a question that is put to them when nobody else is left, clears them.
-5. A node that has not joined yet says so to whoever asks it, and is passed over like a silent one, but not suspected.
+5. A node that has not joined yet says so when it is asked, and is passed over like a silent one, but not suspected.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.interfaces import Message, Node, Snapshot
 from wavetank.protocols.overlays.identifiers import identifiers, key_of, to_wire
 from wavetank.settings import check_parameters, setting
+from wavetank.sim.node import Message, Node, Snapshot
 
 PURPOSES = ("join", "stabilize", "refresh", "publish", "lookup")
 JOIN, STABILIZE, REFRESH, PUBLISH, LOOKUP = range(len(PURPOSES))
@@ -96,7 +97,7 @@ class Ask(Message, frozen=True):
     purpose: int
 
 
-class Told(Message, frozen=True):
+class State(Message, frozen=True):
     """The answer: nodes; -1 stands for none."""
 
     rpc: int
@@ -113,7 +114,7 @@ class Outside(Message, frozen=True):
 
 
 class Notify(Message, frozen=True):
-    """Tells that the sender is there; nobody answers."""
+    """Says that the sender is there; nobody answers."""
 
     purpose: int
 
@@ -222,27 +223,31 @@ class Directory(ABC):
     """
 
     messages: ClassVar[tuple[type[Message], ...]] = (
-        Find, Nodes, Store, Stored, Ask, Told, Outside, Notify, Outcome,
+        Find, Nodes, Store, Stored, Ask, State, Outside, Notify, Outcome,
     )  # fmt: skip
 
-    redundancy: int = setting(16, low=1, high=256, says="successors, leaves or bucket size")
-    replicas: int = setting(4, low=1, high=64, says="nodes that keep a record")
-    parallel: int = setting(3, low=1, high=32, says="questions of a lookup under way at once, in Kademlia")
-    stabilize_rounds: float = setting(10.0, unit="rounds", low=1.0, says="between looks at the nearest nodes")
-    refresh_rounds: float = setting(20.0, unit="rounds", low=1.0, says="between looks at one more part of the table")
-    republish_rounds: float = setting(40.0, unit="rounds", low=1.0, says="between publications of one's own agents")
-    ttl_rounds: float = setting(120.0, unit="rounds", low=1.0, says="how long a record is kept")
-    timeout_rounds: float = setting(2.0, unit="rounds", low=0.1, says="until a question is given up")
-    deadline_rounds: float = setting(60.0, unit="rounds", low=1.0, says="until a lookup is given up")
-    suspect_rounds: float = setting(
-        20.0, unit="rounds", low=0.0, says="how long a silent node is believed in person only"
+    redundancy: int = setting(16, low=1, high=256, says="Number of successors or leaves, or size of a bucket")
+    replicas: int = setting(4, low=1, high=64, says="Nodes that keep each record")
+    parallel: int = setting(3, low=1, high=32, says="Queries of a lookup in flight at once, in Kademlia")
+    stabilize_rounds: float = setting(10.0, unit="rounds", low=1.0, says="Time between two checks of the nearest nodes")
+    refresh_rounds: float = setting(
+        20.0, unit="rounds", low=1.0, says="Time between two refreshes of parts of the table"
     )
-    bootstraps: int = setting(65536, low=1, says="nodes known to those who join")
-    store_keys: int = setting(4096, low=1, says="keys a node keeps for others")
-    endpoints_per_key: int = setting(64, low=1, says="endpoints kept for one key")
-    record_bytes: int = setting(512, unit="bytes", low=1, high=8192, says="greatest endpoint of a record")
-    lookups: int = setting(256, low=1, says="lookups under way at one node")
-    salt: int = setting(0, says="names the network; identifiers follow from it")
+    republish_rounds: float = setting(
+        40.0, unit="rounds", low=1.0, says="Time between two publications of a node's own agents"
+    )
+    ttl_rounds: float = setting(120.0, unit="rounds", low=1.0, says="Lifetime of a record")
+    timeout_rounds: float = setting(2.0, unit="rounds", low=0.1, says="Time after which a query is given up")
+    deadline_rounds: float = setting(60.0, unit="rounds", low=1.0, says="Time after which a lookup is given up")
+    suspect_rounds: float = setting(
+        20.0, unit="rounds", low=0.0, says="Time for which a silent node is believed in person only"
+    )
+    bootstraps: int = setting(65536, low=1, says="Nodes that joining nodes know")
+    store_keys: int = setting(4096, low=1, says="Most keys that a node keeps for others")
+    endpoints_per_key: int = setting(64, low=1, says="Most endpoints per key")
+    record_bytes: int = setting(512, unit="bytes", low=1, high=8192, says="Largest endpoint of a record")
+    lookups: int = setting(256, low=1, says="Lookups in flight at one node")
+    salt: int = setting(0, says="Name of the network; identifiers follow from it")
 
     def __post_init__(self) -> None:
         check_parameters(type(self), vars(self), where=f"system {type(self).__name__.lower()}")
@@ -262,7 +267,7 @@ class Directory(ABC):
         key = f"agent-{number // 2}"
         return ("lookup", key) if number % 2 else ("publish", key, f"10.0.0.{number // 2 % 256}:7000")
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return how many nodes may crash at once without a record being lost."""
         return min(self.replicas, size) - 1
 
@@ -296,6 +301,8 @@ class DirectoryNode(Node, ABC):
     # How many of the closest have to answer before a search ends without anybody being responsible; 0 for all known.
     convergence = 0
     parallel = 1
+    # Whether a node is a member without joining.
+    is_always_joined = False
 
     def __init__(self, parameters: Directory, index: int, size: int) -> None:
         self.parameters = parameters
@@ -303,7 +310,7 @@ class DirectoryNode(Node, ABC):
         self.size = size
         self.ids = identifiers(parameters.salt, size)
         self.id = self.ids[index]
-        self.joined = False
+        self.joined = self.is_always_joined
         self.store: dict[int, dict[str, float]] = {}
         self.waiting: dict[int, tuple[float, int, int, Lookup | None, int]] = {}
         self.lookups: dict[int, Lookup] = {}
@@ -339,10 +346,10 @@ class DirectoryNode(Node, ABC):
         """Return the nodes in the table."""
 
     def stabilize(self) -> None:
-        """Look at the nearest nodes; called once a period."""
+        """Look at the nearest nodes; called once per period."""
 
     def refresh(self) -> None:
-        """Look at one more part of the table; called once a period."""
+        """Look at one more part of the table; called once per period."""
 
     def heard(self, node: int) -> None:
         """Called for every message."""
@@ -354,11 +361,16 @@ class DirectoryNode(Node, ABC):
         """Return whether a newcomer should keep a key that this node keeps, and this node is to hand it over."""
         return False
 
+    def hands_over(self, newcomer: int, others: Collection[int], distance: Callable[[int], int]) -> bool:
+        """Return whether a newcomer is among the nodes at the least distance, and this one the first of the others."""
+        near = sorted({self.own, newcomer, *others}, key=distance)[: self.parameters.replicas]
+        return newcomer in near and next((other for other in near if other != newcomer), -1) == self.own
+
     def part(self, part: int, node: int) -> tuple[int, ...]:
         """Return what ``node`` asks for."""
         return ()
 
-    def told(self, node: int, part: int, nodes: tuple[int, ...]) -> None:
+    def part_received(self, node: int, part: int, nodes: tuple[int, ...]) -> None:
         """Called with the answer to an :class:`Ask`."""
 
     def settled(self, lookup: Lookup) -> None:
@@ -391,6 +403,9 @@ class DirectoryNode(Node, ABC):
         if not self.joined:
             self._join()
         context.save("member", True)
+        if self.is_always_joined:
+            # What was published before a crash.
+            self._republish()
 
     def _join(self) -> None:
         if self.joined:
@@ -408,12 +423,12 @@ class DirectoryNode(Node, ABC):
     def _gates(self) -> tuple[int, ...]:
         """Return whom to ask for the way in."""
         if not self.context.load("member", False):
-            # Until the overlay stands, only its founder can tell.
+            # Until the overlay stands, only its founder knows the way in.
             return (0,)
         # Some are down, or outside themselves: one alone would let churn lock everyone out.
         known = min(self.parameters.bootstraps, self.size)
         gates = {self.context.rng.below(known) for _ in range(_GATES)}
-        # Whoever has only lost its place still knows members.
+        # A node that has only lost its place still knows members.
         gates.update(sorted(self.known(), key=lambda node: self.rank(node, self.id))[:_GATES])
         return tuple(sorted(gates - {self.own})) or ((self.own + 1) % self.size,)
 
@@ -478,7 +493,7 @@ class DirectoryNode(Node, ABC):
             target = int.from_bytes(message.target, "big")
             endpoints = self._held(target) if message.fetch else ()
             if not self.joined and not endpoints:
-                # A newcomer can neither let anybody in nor tell what is around it.
+                # A newcomer can neither let anybody in nor say what is around it.
                 self._send(sender, Outside(message.rpc, message.purpose), message.purpose, _HEADER_BYTES)
                 return
             contacts, done = self.answer(target) if not endpoints else ((), False)
@@ -497,7 +512,7 @@ class DirectoryNode(Node, ABC):
                 return
             nodes = self.part(message.part, sender)
             size = _HEADER_BYTES + _CONTACT_BYTES * len(nodes)
-            self._send(sender, Told(message.rpc, message.part, nodes, message.purpose), message.purpose, size)
+            self._send(sender, State(message.rpc, message.part, nodes, message.purpose), message.purpose, size)
         elif kind is Store:
             refused = self.keep(int.from_bytes(message.target, "big"), message.endpoint, message.ttl)
             self._send(sender, Stored(message.rpc, refused, message.purpose), message.purpose, _HEADER_BYTES)
@@ -510,9 +525,9 @@ class DirectoryNode(Node, ABC):
             return
         del self.waiting[message.rpc]
         lookup = waiting[3]
-        if kind is Told:
+        if kind is State:
             if waiting[4] == message.part:
-                self.told(sender, message.part, message.nodes)
+                self.part_received(sender, message.part, message.nodes)
         elif kind is Outside:
             self.forget(sender)
             if lookup is not None and not lookup.over and waiting[4] == LOOKUP:
@@ -529,11 +544,11 @@ class DirectoryNode(Node, ABC):
     # Questions and their timeouts.
 
     def ask(self, node: int, part: int, purpose: int) -> None:
-        """Ask a node for a part of its state; :meth:`told` gets the answer, :meth:`forget` is called without one."""
+        """Ask for a part of a node's state; :meth:`part_received` gets it, :meth:`forget` is called without it."""
         self._call(node, Ask(self.count + 1, part, purpose), purpose, _HEADER_BYTES, None, part)
 
-    def tell(self, node: int, purpose: int) -> None:
-        """Tell a node that this one is there."""
+    def notify(self, node: int, purpose: int) -> None:
+        """Notify a node that this one is there."""
         self._send(node, Notify(purpose), purpose, _HEADER_BYTES)
 
     def _call(self, to: int, message: Message, purpose: int, size: int, lookup: Lookup | None, part: int) -> None:
@@ -554,14 +569,10 @@ class DirectoryNode(Node, ABC):
         now = self.context.now
         self.armed = False
         # All questions wait equally long, so they run out in the order in which they were asked.
-        late = []
-        for rpc, waiting in self.waiting.items():
-            if waiting[0] > now:
-                break
-            late.append((rpc, waiting))
-        for rpc, _ in late:
+        late = dict(takewhile(lambda item: item[1][0] <= now, self.waiting.items()))
+        for rpc in late:
             del self.waiting[rpc]
-        for _, (_, node, _, lookup, part) in late:
+        for _, node, _, lookup, part in late.values():
             self.suspected[node] = now + self.parameters.suspect_rounds
             self.forget(node)
             if lookup is not None and not lookup.over:
@@ -827,35 +838,30 @@ class DirectoryNode(Node, ABC):
                     return "store-full"
             kept = self.store[key] = {}
         elif endpoint not in kept and len(kept) >= limits.endpoints_per_key:
-            kept = self.store[key] = {each: until for each, until in kept.items() if until > self.context.now}
+            kept = self.store[key] = self._live(key)
             if len(kept) >= limits.endpoints_per_key:
                 return "store-full"
         kept[endpoint] = self.context.now + min(ttl, limits.ttl_rounds)
         return ""
 
     def _hand_over(self, newcomer: int) -> None:
-        now = self.context.now
-        for key, kept in self.store.items():
-            if not self.inherits(newcomer, key):
-                continue
-            wire = to_wire(key)
-            for endpoint, until in kept.items():
-                if until > now:
-                    message = Store(self.count + 1, wire, endpoint, until - now, PUBLISH)
-                    size = _HEADER_BYTES + _KEY_BYTES + 4 + len(endpoint)
-                    self._call(newcomer, message, PUBLISH, size, None, PUBLISH)
+        for key in self.store:
+            for endpoint, until in self._live(key).items() if self.inherits(newcomer, key) else ():
+                message = Store(self.count + 1, to_wire(key), endpoint, until - self.context.now, PUBLISH)
+                size = _HEADER_BYTES + _KEY_BYTES + 4 + len(endpoint)
+                self._call(newcomer, message, PUBLISH, size, None, PUBLISH)
+
+    def _live(self, key: int) -> dict[str, float]:
+        """Return the endpoints of a key whose time is not over, and when each ends."""
+        kept, now = self.store.get(key), self.context.now
+        return {endpoint: until for endpoint, until in kept.items() if until > now} if kept else {}
 
     def _held(self, key: int) -> tuple[str, ...]:
-        kept = self.store.get(key)
-        if kept is None:
-            return ()
-        now = self.context.now
-        return tuple(sorted(endpoint for endpoint, until in kept.items() if until > now))
+        return tuple(sorted(self._live(key)))
 
     def _clean(self) -> None:
-        now = self.context.now
         for key in list(self.store):
-            kept = {endpoint: until for endpoint, until in self.store[key].items() if until > now}
+            kept = self._live(key)
             if kept:
                 self.store[key] = kept
             else:
@@ -870,7 +876,7 @@ def _checked(command: Any) -> tuple[str, str, Any]:
         or not isinstance(command[1], str)
     ):
         raise BadValueError(
-            "A directory is asked to publish or to look up.",
+            "A request to a directory is to publish or to look up.",
             given=command,
             allowed='("publish", key, endpoint), ("lookup", key) or ("trace", key)',
         )
@@ -888,5 +894,7 @@ def inner_node(node: Node) -> DirectoryNode:
     """
     found = getattr(node, "inner", node)
     if not isinstance(found, DirectoryNode):
-        raise BadValueError("This is no node of a directory.", given=type(found).__name__, allowed="an overlay's node")
+        raise BadValueError(
+            "This is not a node of a directory.", given=type(found).__name__, allowed="an overlay's node"
+        )
     return found

@@ -1,13 +1,7 @@
-"""Gossip: everybody tells a few random nodes what is new, until all know everything.
+"""Gossip: every node sends news to a few random nodes, until all know everything.
 
-Lookups are answered on the spot, whoever crashes is not missed, and every record goes to every node: the most that a
-directory can cost.  A node tells rumours for a few rounds and compares notes with a random node once a period.
-
-Source: A. Demers et al., "Epidemic Algorithms for Replicated Database Maintenance", PODC 1987.
-
-Differs from the source:
-1. Rumours of one round travel in one message, and grow cold after a fixed number of rounds.
-2. Comparing notes sends the records of one random sixteenth of the key space rather than checksums of everything.
+Lookups are answered on the spot, a node that crashes is not missed, and every record goes to every node: the most that
+a directory can cost.  A node spreads rumours for a few rounds and compares notes with a random node once per period.
 """
 
 from __future__ import annotations
@@ -15,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.interfaces import Message
 from wavetank.protocols.overlays.directory import PUBLISH, STABILIZE, Directory, DirectoryNode, Outcome
 from wavetank.protocols.overlays.identifiers import key_of, ring_distance, to_wire
 from wavetank.settings import setting
+from wavetank.sim.node import Message
 
 _HEADER_BYTES = 28 + 4
 _RECORD_BYTES = 20 + 4
@@ -33,7 +27,7 @@ class Rumour(Message, frozen=True):
 
 
 class Compare(Message, frozen=True):
-    """All the sender knows about a part of the key space; the other tells back what the sender lacks."""
+    """All the sender knows about a part of the key space; the other node answers with what the sender lacks."""
 
     part: int
     keys: tuple[bytes, ...]
@@ -42,21 +36,23 @@ class Compare(Message, frozen=True):
 
 
 class GossipNode(DirectoryNode):
-    """A node that tells and listens.
+    """A node that spreads rumours and takes them in.
 
     Attributes
     ----------
     hot : dict
-        Rumours to the rounds for which they are still told.
+        Rumours to the rounds for which they are still spread.
     """
+
+    is_always_joined = True
+    parameters: Gossip
 
     def __init__(self, parameters: Gossip, index: int, size: int) -> None:
         super().__init__(parameters, index, size)
-        self.joined = True
         self.convergence = parameters.redundancy
         self.parallel = parameters.parallel
         self.hot: dict[tuple[int, str], int] = {}
-        self.telling = False
+        self.spreading = False
 
     def _some(self, count: int) -> tuple[int, ...]:
         """Draw nodes, all different, none of them this one."""
@@ -87,13 +83,8 @@ class GossipNode(DirectoryNode):
         """Return everybody else."""
         return set(range(self.size)) - {self.own}
 
-    def start(self) -> None:
-        """Arm the periods, and tell anew what was published before a crash."""
-        super().start()
-        self._republish()
-
     def publish(self, key: str, endpoint: str, number: int = -1) -> None:
-        """Keep a record here and begin to tell it."""
+        """Keep a record here and begin to spread it."""
         ttl = self.parameters.ttl_rounds
         refused = self.keep(key_of(key), endpoint, ttl)
         if not refused:
@@ -103,30 +94,27 @@ class GossipNode(DirectoryNode):
             self.context.reply(number, Outcome(status, refused, owners=() if refused else (self.own,)))
 
     def _heat(self, key: int, endpoint: str) -> None:
-        parameters = self.parameters
-        if isinstance(parameters, Gossip):
-            self.hot[key, endpoint] = parameters.told_rounds
-        if not self.telling:
-            self.telling = True
-            self.context.set_timer("tell", 1.0)
+        self.hot[key, endpoint] = self.parameters.told_rounds
+        if not self.spreading:
+            self.spreading = True
+            self.context.set_timer("spread", 1.0)
 
     def timer(self, name: str) -> None:
-        """Tell what is new, or do what all nodes do."""
-        if name != "tell":
+        """Spread what is new, or do what all nodes do."""
+        if name != "spread":
             super().timer(name)
             return
-        self.telling = False
+        self.spreading = False
         self._spread_rumours()
         self.hot = {rumour: left - 1 for rumour, left in self.hot.items() if left > 1}
         if self.hot:
-            self.telling = True
-            self.context.set_timer("tell", 1.0)
+            self.spreading = True
+            self.context.set_timer("spread", 1.0)
 
     def _spread_rumours(self) -> None:
         keys, endpoints, ttls = self._records(list(self.hot))
         size = _HEADER_BYTES + _RECORD_BYTES * len(keys) + sum(map(len, endpoints))
-        fanout = getattr(self.parameters, "fanout", 1)
-        for node in self._some(fanout):
+        for node in self._some(self.parameters.fanout):
             self._send(node, Rumour(keys, endpoints, ttls), PUBLISH, size)
 
     def _records(self, rumours: list[tuple[int, str]]) -> tuple[tuple[bytes, ...], tuple[str, ...], tuple[float, ...]]:
@@ -158,10 +146,10 @@ class GossipNode(DirectoryNode):
         if kind is Rumour:
             self._listen(message)
         elif kind is Compare:
-            told = {
+            known = {
                 (int.from_bytes(key, "big"), end) for key, end in zip(message.keys, message.endpoints, strict=False)
             }
-            lacking = self._records([rumour for rumour in self._part(message.part) if rumour not in told])
+            lacking = self._records([rumour for rumour in self._part(message.part) if rumour not in known])
             self._listen(message)
             if lacking[0]:
                 size = _HEADER_BYTES + _RECORD_BYTES * len(lacking[0]) + sum(map(len, lacking[1]))
@@ -174,7 +162,7 @@ class GossipNode(DirectoryNode):
         for wire, endpoint, ttl in zip(message.keys, message.endpoints, message.ttls, strict=False):
             key = int.from_bytes(wire, "big")
             known = store.get(key, {}).get(endpoint, 0.0)
-            # A record told again lasts longer by a period; the same one comes around a few rounds older.
+            # A record that is spread again lasts longer by a period; the same one comes around a few rounds older.
             if now + ttl > known + self.parameters.republish_rounds / 2 and not self.keep(key, endpoint, ttl):
                 self._heat(key, endpoint)
 
@@ -186,20 +174,20 @@ class Gossip(Directory):
     Parameters
     ----------
     fanout : int
-        Nodes that are told in a round.
+        Nodes that receive a rumour from a node per round.
     told_rounds : int
-        Rounds for which a rumour is told.
+        Rounds for which a rumour is spread.
     """
 
     messages: ClassVar[tuple[type[Message], ...]] = (*Directory.messages, Rumour, Compare)
 
-    fanout: int = setting(2, low=1, high=64, says="nodes that are told in a round")
-    told_rounds: int = setting(2, unit="rounds", low=1, high=64, says="rounds for which a rumour is told")
+    fanout: int = setting(2, low=1, high=64, says="Nodes that receive a rumour from a node per round")
+    told_rounds: int = setting(2, unit="rounds", low=1, high=64, says="Rounds for which a rumour is spread")
 
     def node(self, index: int, size: int) -> GossipNode:
         """Return a new node."""
         return GossipNode(self, index, size)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return all but one: every node knows everything."""
         return size - 1

@@ -4,28 +4,14 @@ A key belongs to the k nodes whose identifiers differ from it least as numbers. 
 leading bit in which others may differ from it, the longest-known first.  A lookup asks the closest nodes it has heard
 of, several at once, and ends when the k closest have all answered.
 
-Source: P. Maymounkov, D. Mazieres, "Kademlia: A Peer-to-peer Information System Based on the XOR Metric", IPTPS 2002.
-
-Differs from the source:
-1. Newcomers to a full bucket wait in its cache and take the place of a contact that stays silent (the full version's
-   section 4.1); the longest-known contact of two buckets is pinged once a period, not whenever somebody new calls.
-2. A bucket is refreshed in its turn, also when lookups have gone through it; a newcomer's buckets are no exception: it
-   looks up itself at once, and a bucket a period from then on, as much upkeep as in the other overlays.
-3. A record is kept by ``replicas`` nodes, not by all k; the closest of them hands it to newcomers, and only its owner
-   publishes it again.
+Kademlia is by P. Maymounkov, D. Mazieres, IPTPS 2002; the cache of a full bucket is in section 4.1 of the full version.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wavetank.protocols.overlays.directory import (
-    ALIVE,
-    REFRESH,
-    STABILIZE,
-    Directory,
-    DirectoryNode,
-)
+from wavetank.protocols.overlays.directory import ALIVE, REFRESH, STABILIZE, Directory, DirectoryNode
 
 _CACHE = 4
 
@@ -141,10 +127,7 @@ class KademliaNode(DirectoryNode):
 
     def inherits(self, node: int, key: int) -> bool:
         """Return whether a newcomer is among the closest to a key, and no other of them is closer than this node."""
-        ids = self.ids
-        near = sorted({self.own, node, *self.answer(key)[0]}, key=lambda other: ids[other] ^ key)
-        near = near[: self.parameters.replicas]
-        return node in near and next((other for other in near if other != node), -1) == self.own
+        return self.hands_over(node, self.answer(key)[0], lambda other: self.ids[other] ^ key)
 
     def refresh(self) -> None:
         """Look up a random identifier of the next bucket, from far to near; buckets below hold all there are."""

@@ -4,22 +4,12 @@ A key belongs to the node whose identifier is numerically closest.  A node knows
 the leaves, and a table with a row for every number of leading digits shared and a column for the next digit.  What lies
 within the leaves is settled by them; anything else goes to the table's entry, one digit closer.
 
-Source: A. Rowstron, P. Druschel, "Pastry: Scalable, Decentralized Object Location, and Routing for Large-Scale
-Peer-to-Peer Systems", Middleware 2001.
-
-Differs from the source:
-1. Lookups are iterative, and an answer names up to four contacts besides the table's entry.
-2. No neighbourhood set, and no choice of entries by how near they are in the network.
-3. A newcomer passes questions on as soon as it knows somebody on either side, and settles keys when the one closest
-   to it has told its leaves.
-4. Leaves are kept fresh as Chord's successors are, on both sides: the nearest is asked for its own side once a period.
-5. A newcomer is handed the records of its place by the closest leaf that has them (as PAST does); nothing is handed
-   back when nodes leave: their owners publish them again.
+Pastry is by A. Rowstron, P. Druschel, Middleware 2001; that a newcomer is handed records is from their PAST.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from wavetank.protocols.overlays.directory import (
@@ -129,7 +119,7 @@ class PastryNode(DirectoryNode):
             del self.hosts[0]
             self._ask_host()
         if self.joined and not (self.right and self.left):
-            # Entries of the table are no leaves: whoever has lost a side does not know its place any more.
+            # Entries of the table are no leaves: a node that has lost a side does not know its place any more.
             self.joined = False
             self._join()
 
@@ -158,7 +148,7 @@ class PastryNode(DirectoryNode):
             self.learn(node)
         return found
 
-    def told(self, node: int, part: int, nodes: tuple[int, ...]) -> None:
+    def part_received(self, node: int, part: int, nodes: tuple[int, ...]) -> None:
         """Take a neighbour's leaves over, or fill gaps of the table."""
         if part == RIGHT and self.right[:1] == [node]:
             self.right = self._side(self.right, nodes, self.after)
@@ -177,10 +167,10 @@ class PastryNode(DirectoryNode):
             self.hosts = []
             if not self.joined:
                 self.enter()
-            # A newcomer is complete, and tells those that should know it.
+            # A newcomer is complete, and notifies the nodes that should know it.
             for other in sorted({*self.right, *self.left, *self.met}):
                 if other not in self.suspected:
-                    self.tell(other, JOIN)
+                    self.notify(other, JOIN)
             self.met = []
 
     def _surround(self, nodes: Iterable[int]) -> None:
@@ -190,9 +180,8 @@ class PastryNode(DirectoryNode):
         self.right = sorted(after or around, key=self.after)[: self.side]
         self.left = sorted(around - after or around, key=self.before)[: self.side]
 
-    def _side(self, leaves: list[int], nodes: tuple[int, ...], distance: object) -> list[int]:
-        """Return one side after its nearest leaf has told its own: who is not on it any more is gone."""
-        key = self.after if distance == self.after else self.before
+    def _side(self, leaves: list[int], nodes: tuple[int, ...], key: Callable[[int], int]) -> list[int]:
+        """Return one side after its nearest leaf has sent its own: a node that is not on that one any more is gone."""
         nearest = leaves[0]
         kept = {nearest, *(node for node in nodes if 0 <= node < self.size)} - {self.own}
         # What the neighbour's side does not reach, it cannot know to be gone.
@@ -207,10 +196,7 @@ class PastryNode(DirectoryNode):
 
     def inherits(self, node: int, key: int) -> bool:
         """Return whether a newcomer is among the closest to a key, and no other of them is closer than this node."""
-        near = sorted({self.own, node, *self.right, *self.left}, key=lambda other: ring_distance(self.ids[other], key))[
-            : self.parameters.replicas
-        ]
-        return node in near and next((other for other in near if other != node), -1) == self.own
+        return self.hands_over(node, {*self.right, *self.left}, lambda other: ring_distance(self.ids[other], key))
 
     def refresh(self) -> None:
         """Ask a node of the next row for its entries of that row."""
@@ -232,7 +218,7 @@ class PastryNode(DirectoryNode):
         around = [node for node in self.hosts if node not in self.suspected]
         self._surround(around)
         self._ask_host()
-        # As on Chord's ring, those around it do until one of them has told its own.
+        # As on Chord's ring, those around it do until one of them has sent its own.
         return bool(self.right and self.left)
 
     def _ask_host(self) -> None:

@@ -2,8 +2,6 @@
 
 Nobody keeps a table, nothing is maintained, every question takes one hop: the least that a directory can cost, and a
 single point of failure.
-
-Source: P. Dazzi et al., arXiv 2605.11839, 2026, whose introduction names it as what decentralised directories replace.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ _REGISTRY = 0
 class RegistryNode(DirectoryNode):
     """A client of the registry, or, as node 0, the registry."""
 
-    def __init__(self, parameters: Registry, index: int, size: int) -> None:
-        super().__init__(parameters, index, size)
-        self.joined = True
+    is_always_joined = True
 
     def answer(self, target: int) -> tuple[tuple[int, ...], bool]:
         """Return the registry."""
@@ -42,11 +38,6 @@ class RegistryNode(DirectoryNode):
         """Return the registry."""
         return {_REGISTRY} - {self.own}
 
-    def start(self) -> None:
-        """Arm the periods, and publish what is to be published again after a crash."""
-        super().start()
-        self._republish()
-
 
 @dataclass(frozen=True, kw_only=True)
 class Registry(Directory):
@@ -56,6 +47,6 @@ class Registry(Directory):
         """Return a new node."""
         return RegistryNode(self, index, size)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return 0: without node 0 there is no directory."""
         return 0

@@ -13,14 +13,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
-from wavetank.protocols.interfaces import Node
 from wavetank.protocols.overlays.chord import ChordNode
 from wavetank.protocols.overlays.directory import DirectoryNode, inner_node
 from wavetank.protocols.overlays.identifiers import BITS, DIGIT_BITS, DIGITS, SPACE, digit, key_of, ring_distance
 from wavetank.protocols.overlays.kademlia import KademliaNode
 from wavetank.protocols.overlays.pastry import PastryNode
 from wavetank.protocols.overlays.registry import RegistryNode
-from wavetank.rng import Draws, stream_key
+from wavetank.sim.node import Node
+from wavetank.sim.rng import Draws, stream_key
 
 
 class Ring:
@@ -54,7 +54,7 @@ def give_exact(nodes: Sequence[Node], up: Collection[int], seed: int) -> None:
     Parameters
     ----------
     nodes : sequence of Node
-        As :func:`wavetank.protocols.simulation.simulate` hands them to ``setup``.
+        As :func:`wavetank.sim.events.simulate` hands them to ``setup``.
     up : collection of int
         Who is up; the others join when they come.
     seed : int
@@ -170,7 +170,7 @@ def give_cold(nodes: Sequence[Node], up: Collection[int], seed: int) -> None:
 
 
 def give_records(nodes: Sequence[Node], up: Collection[int], records: Sequence[tuple[int, str, str]]) -> None:
-    """Put records where they belong, and tell those who publish them to do so again.
+    """Put records where they belong, and have their publishers publish them again.
 
     Parameters
     ----------
@@ -211,18 +211,3 @@ def owners_of(node: DirectoryNode, ring: Ring, key: int) -> list[int]:
         near = {*ring.successors(key, replicas), *ring.predecessors(key, replicas)}
         return sorted(near, key=lambda other: ring_distance(node.ids[other], key))[:replicas]
     return list(ring.nodes)
-
-
-def ring_of(nodes: Sequence[DirectoryNode], first: int) -> list[int]:
-    """Follow Chord's successors from a node until one comes a second time; return the nodes in that order."""
-    seen: list[int] = []
-    at = first
-    marked: set[int] = set()
-    while at not in marked:
-        marked.add(at)
-        seen.append(at)
-        node = nodes[at]
-        if not isinstance(node, ChordNode) or not node.successors:
-            break
-        at = node.successors[0]
-    return seen

@@ -21,16 +21,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.faults import Fault
-from wavetank.protocols.interfaces import Node
-from wavetank.protocols.network import Links as PlainLinks
-from wavetank.protocols.network import Network, Topology
 from wavetank.protocols.overlays.churn import Presence, Sessions
 from wavetank.protocols.overlays.continuum import INTERMITTENT, Intermittent, LinkClasses, Sites
 from wavetank.protocols.overlays.directory import PURPOSES, Directory, Outcome, inner_node
 from wavetank.protocols.overlays.tables import give_cold, give_exact, give_records
-from wavetank.protocols.simulation import Request, Run, simulate
-from wavetank.rng import Draws, stream_key
+from wavetank.sim.events import simulate
+from wavetank.sim.faults import Fault
+from wavetank.sim.network import Links as PlainLinks
+from wavetank.sim.network import Network, Topology
+from wavetank.sim.node import Node
+from wavetank.sim.rng import Draws, stream_key
+from wavetank.sim.simulation import Request, Run
 
 CONTROL = ("join", "stabilize", "refresh")
 TABLES = ("exact", "cold")
@@ -60,9 +61,9 @@ class Conditions:
     continuum : bool
         Whether links have the delays of cloud and edge; messages take one round otherwise.
     round_ms : float
-        Milliseconds a round, with ``continuum``.
+        Milliseconds per round, with ``continuum``.
     window_rounds : float
-        All lookups are asked within so many rounds, and the run ends with the last answer; 0 for the whole run.
+        Time within which all lookups are asked; the run ends with the last answer; 0 for the whole run.
     """
 
     nodes: int = 1024
@@ -106,7 +107,7 @@ class Found:
     hops : list of int
         Nodes asked one after the other, of successful lookups.
     asked : float
-        Questions a lookup, mean over all that were answered.
+        Questions per lookup, mean over all that were answered.
     first_success_rounds : float
         From the start of the run to an asker's first success, median over the nodes that asked.
     messages, bytes : dict

@@ -2,13 +2,6 @@
 
 Node 0 numbers its messages and goes on when its number is acknowledged; node 1 acknowledges what it hears, and repeats
 its last acknowledgement when it hears nothing.
-
-Source: the AltBitPeer of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026), after K. Bartlett,
-R. Scantlebury, P. Wilkinson, "A Note on Reliable Full-Duplex Transmission over Half-Duplex Links", CACM 1969.
-
-Differs from the source:
-1. A timer per node takes the place of a look at the clock in every round.
-2. As there, messages carry numbers, not bits, a stale acknowledgement is ignored, and node 1 repeats itself as well.
 """
 
 from __future__ import annotations
@@ -18,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.protocols.simulation import Run
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.quantas.series import QuantasAlgorithm
+from wavetank.settings import setting
+from wavetank.sim.node import Message, Node
+from wavetank.sim.simulation import Run
 
 
 class Data(Message, frozen=True):
@@ -103,7 +97,7 @@ class AlternatingBitNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlternatingBit:
+class AlternatingBit(QuantasAlgorithm):
     """The alternating bit protocol between nodes 0 and 1.
 
     Parameters
@@ -112,23 +106,13 @@ class AlternatingBit:
         Rounds without news after which a node repeats itself; 0 for never.
     """
 
-    timeout: int = setting(4, unit="rounds", says="silence after which a node repeats itself; 0: never", low=0)
+    timeout: int = setting(4, unit="rounds", says="Silence after which a node repeats its message; 0: never", low=0)
+    where: ClassVar[str] = "alternating bit"
     messages: ClassVar[tuple[type[Message], ...]] = (Data, Ack)
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), {"timeout": self.timeout}, where="alternating bit")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new node."""
         return AlternatingBitNode(self.timeout or math.inf)  # type: ignore[arg-type]
-
-    def bears(self, size: int) -> int:
-        """Return 0: it bears lost messages, not failed nodes."""
-        return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": numbers are acknowledged in order by construction."""
-        return ""
 
     def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
         """Return the figures QUANTAS writes in the last round."""

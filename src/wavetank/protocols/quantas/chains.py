@@ -3,15 +3,6 @@
 Miners spread transactions and blocks; a miner that has a transaction finds a block in a round with odds of its rate
 over the rates of all others.  Colluding parasites show their blocks to each other only, mine on the secret chain, and
 publish it when it is high enough.
-
-Source: the BitcoinPeer, EthereumPeer and ParasiteFault of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026).
-
-Differs from the source:
-1. What a miner draws in every round (whether a client comes, whether it finds a block) is the time until the draw
-   succeeds.
-2. As in its code, parasites never look at the heights of the public chain: they publish when the secret chain is
-   ``lead`` higher than what they published last.  (Its hook for received messages is never called.)
-3. As there, the rate of clients is set for the first miner alone; the others keep 20.
 """
 
 from __future__ import annotations
@@ -23,12 +14,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from wavetank.errors import BadValueError
-from wavetank.protocols.faults import Behaviour, Fault, FaultyContext, FaultyNode, Sends
-from wavetank.protocols.interfaces import Context, Message, Node, Snapshot
 from wavetank.protocols.quantas.ledger import Ledger, forks
 from wavetank.protocols.quantas.rounds import geometric
-from wavetank.protocols.simulation import Run
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.quantas.series import BoxNode, QuantasAlgorithm, algorithm_nodes
+from wavetank.settings import setting
+from wavetank.sim.faults import Behaviour, Fault, FaultyContext, FaultyNode, Sends
+from wavetank.sim.node import Context, Message, Node
+from wavetank.sim.simulation import Run
 
 _OTHERS_SUBMIT_RATE = 20
 RULES = ("longest", "heaviest")
@@ -51,7 +43,7 @@ class NewBlock(Message, frozen=True):
     transaction: Transaction
 
 
-class Miner(Node):
+class Miner(BoxNode):
     """A miner.
 
     Attributes
@@ -85,10 +77,6 @@ class Miner(Node):
 
     def _await_client(self) -> None:
         self.context.set_timer("client", geometric(self.context.rng, 1 / self.submit_rate))
-
-    def receive(self, sender: int, message: Any) -> None:
-        """Take note of a transaction or a block."""
-        self.receive_all([(sender, message)])
 
     def receive_all(self, box: Sequence[tuple[int, Any]]) -> None:
         """Take note of all transactions and blocks of a round."""
@@ -147,7 +135,7 @@ class Miner(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantasChain:
+class QuantasChain(QuantasAlgorithm):
     """A chain of blocks, each with one transaction.
 
     Parameters
@@ -155,7 +143,7 @@ class QuantasChain:
     rule : str
         ``longest`` (Bitcoin-like) or ``heaviest`` (Ethereum-like, GHOST): which tip to mine on.
     submit_rate : int
-        A client comes to the first miner every so many rounds on average, to the others every 20; 0 for never.
+        Mean number of rounds between clients at the first miner, at the others 20; 0 for never.
     rates : tuple of int
         Mining rate of each miner; the others have ``rate``.
     rate : int
@@ -167,18 +155,17 @@ class QuantasChain:
         Whether anybody does anything: QUANTAS's Bitcoin without parameters stands still.
     """
 
-    rule: str = setting("longest", choices=RULES, says="which tip to mine on")
-    submit_rate: int = setting(20, unit="rounds", says="mean time between clients of the first miner; 0: none", low=0)
-    rates: tuple[int, ...] = setting((), says="mining rate of each miner")
-    rate: int = setting(1, says="mining rate of the miners without one")
-    scaler: int = setting(1, says="factor that makes blocks rarer", low=1)
-    first: int = setting(0, says="the first miner", low=0)
-    active: bool = setting(True, says="whether anybody does anything")
+    rule: str = setting("longest", choices=RULES, says="Rule that chooses the tip to mine on")
+    submit_rate: int = setting(
+        20, unit="rounds", says="Mean time between client requests at the first miner; 0: none", low=0
+    )
+    rates: tuple[int, ...] = setting((), says="Mining rate of each miner")
+    rate: int = setting(1, says="Mining rate of the miners without a rate of their own")
+    scaler: int = setting(1, says="Factor that makes blocks rarer", low=1)
+    first: int = setting(0, says="Index of the first miner", low=0)
+    active: bool = setting(True, says="Whether miners do anything")
+    where: ClassVar[str] = "chain"
     messages: ClassVar[tuple[type[Message], ...]] = (Transaction, NewBlock)
-
-    def __post_init__(self) -> None:
-        names = ("rule", "submit_rate", "rates", "rate", "scaler", "first", "active")
-        check_parameters(type(self), {name: getattr(self, name) for name in names}, where="chain")
 
     def odds(self, index: int, size: int) -> float:
         """Return the probability that a miner finds a block in a round."""
@@ -190,13 +177,9 @@ class QuantasChain:
         """Return a new miner."""
         return Miner(self, index, size)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return how many miners of equal rates may collude before they own the longest chain."""
         return (size - 1) // 2
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": a chain makes no promise that a finite run can break."""
-        return ""
 
     def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
         """Return the figures QUANTAS writes in the last round."""
@@ -205,8 +188,7 @@ class QuantasChain:
         return {name: [value] for name, value in self._forks(run).items()}
 
     def _forks(self, run: Run) -> Mapping[str, Any]:
-        miners: list[Any] = [getattr(node, "inner", node) for node in run.nodes]
-        return forks([miner.ledger for miner in miners], heaviest=self.rule == "heaviest")
+        return forks([miner.ledger for miner in algorithm_nodes(run)], heaviest=self.rule == "heaviest")
 
     def parasite_share(self, run: Run) -> float:
         """Return the parasites' share of the main chain; 0 for an empty one."""

@@ -1,4 +1,4 @@
-"""QUANTAS's experiment files: read, checked, run, and answered in QUANTAS's own form of results.
+"""QUANTAS's experiment files: read, checked and run, with the figures that QUANTAS writes.
 
 A file names the algorithms' sources (not needed here) and lists experiments: channels (``distribution``), a
 ``topology`` of ``initialPeers`` peers of one ``initialPeerType``, free ``parameters`` for these, and how many ``tests``
@@ -12,29 +12,20 @@ Differs from the source:
    be written in either case (there, ``poisson`` means ``UNIFORM``).
 2. ``identifiers: random`` gives the places of the topology random ids and keeps its links; there, links and ids come
    apart.  Links of a node to itself, in a torus of width 1, do not exist.
-3. ``threadCount`` changes nothing; tests may run in several processes, and results depend on the seed alone.
-4. Results stay below the given folder, appear as a whole, and an experiment does not overwrite an earlier one's.
+3. ``threadCount`` changes nothing: results depend on the seed alone.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import itertools
 import json
 import math
-import resource
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from wavetank.errors import BadFileError, BadValueError, nearest_of
-from wavetank.protocols.faults import Fault
-from wavetank.protocols.interfaces import Algorithm
-from wavetank.protocols.network import Topology
+from wavetank.errors import BadFileError, nearest_of
 from wavetank.protocols.quantas.alternating_bit import AlternatingBit
 from wavetank.protocols.quantas.chains import Parasites, QuantasChain
 from wavetank.protocols.quantas.greetings import Greetings
@@ -45,8 +36,11 @@ from wavetank.protocols.quantas.raft import QuantasRaft
 from wavetank.protocols.quantas.rounds import Pauses, QuantasRounds
 from wavetank.protocols.quantas.series import lookups
 from wavetank.protocols.quantas.stable_data_link import StableDataLink
-from wavetank.protocols.simulation import Request, Run
-from wavetank.rng import Draws, stream_key
+from wavetank.sim.faults import Fault
+from wavetank.sim.network import Topology
+from wavetank.sim.node import Algorithm
+from wavetank.sim.rng import Draws, stream_key
+from wavetank.sim.simulation import Request, Run
 
 TOPOLOGIES = ("complete", "star", "grid", "torus", "chain", "ring", "unidirectionalRing", "userList")
 
@@ -79,7 +73,7 @@ class Experiment:
     Parameters
     ----------
     log_file : str
-        Where QUANTAS writes its results, ``cout`` for the screen.
+        Name of the file to which QUANTAS writes its results, ``cout`` for the screen; names the experiment here.
     tests, rounds : int
     rules : QuantasRounds
         Its ``distribution``.
@@ -139,22 +133,24 @@ class Experiment:
         return run, dict(setup.algorithm.series(run, self.rounds))
 
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader of the results should know: faults beyond what the protocol bears."""
+        """Return what a reader of the results should know: faults beyond what the protocol tolerates."""
         setup = self.setup(0)
         algorithm: Algorithm = setup.algorithm
-        bears = algorithm.bears(self.size)
+        tolerated = algorithm.max_faults(self.size)
         found = []
         members = sorted({member for fault in setup.faults for member in fault.members})
         if isinstance(algorithm, QuantasChain) and members:
             odds = [algorithm.odds(index, self.size) for index in range(self.size)]
             if 2 * sum(odds[member] for member in members) > sum(odds):
                 found.append(f"{self.log_file}: the parasites own more than half of the mining power.")
-        elif len(members) > bears:
-            found.append(f"{self.log_file}: {len(members)} faulty peers of {self.size}; {self.peer} bears {bears}.")
-        if len(setup.pauses.stopped) > bears:
+        elif len(members) > tolerated:
+            found.append(
+                f"{self.log_file}: {len(members)} faulty peers of {self.size}; {self.peer} tolerates {tolerated}."
+            )
+        if len(setup.pauses.stopped) > tolerated:
             found.append(
                 f"{self.log_file}: {len(setup.pauses.stopped)} of {self.size} peers are down at first; "
-                f"{self.peer} bears {bears}."
+                f"{self.peer} tolerates {tolerated}."
             )
         return tuple(found)
 
@@ -256,7 +252,7 @@ def read_experiments(path: Path) -> tuple[Experiment, ...]:
         found = json.loads(text)
     except json.JSONDecodeError as error:
         raise BadFileError(
-            "The experiment file is no JSON.",
+            "The experiment file is not JSON.",
             given=error.msg,
             where=f"{path}, line {error.lineno}, column {error.colno}",
         ) from error
@@ -309,16 +305,18 @@ def _rules(keys: _Keys) -> QuantasRounds:
         raise BadFileError("There is no such distribution of delays.", given=kind, allowed=allowed,
                            nearest=nearest_of(kind.upper(), allowed), where=keys.where("type"))  # fmt: skip
     least = keys.whole("minDelay", 1, low=0)
+    most = keys.whole("maxDelay", 1, low=least)
+    one = kind.upper() == "ONE"
     found = QuantasRounds(
-        delay=kind.lower(),
-        least_delay=least,
-        most_delay=keys.whole("maxDelay", 1, low=least),
+        delay="constant" if one else kind.lower(),
+        least_delay=1 if one else least,
+        most_delay=1 if one else most,
         mean_delay=keys.whole("avgDelay", 1, low=1),
         drop=keys.real("dropProbability", 0.0),
         duplicate=keys.real("duplicateProbability", 0.0),
         reorder=keys.real("reorderProbability", 0.0),
-        per_round=keys.whole("maxMsgsRec", 1, low=1),
-        capacity=keys.whole("size", 2**31 - 1, low=1),
+        budget=keys.whole("maxMsgsRec", 1, low=1),
+        queue=keys.whole("size", 0, low=1) if keys.has("size") else None,
     )
     keys.no_more()
     return found
@@ -425,52 +423,46 @@ def _raft(keys: _Keys, experiment: Experiment, order: Sequence[int], seed: int) 
     }
 
 
-def _chain(rule: str) -> Callable[[_Keys, Experiment, Sequence[int], int], _Given]:
-    def read(keys: _Keys, experiment: Experiment, order: Sequence[int], seed: int) -> _Given:
-        # The shipped inputs give a default rate that QUANTAS does not read.
-        keys.any("defaultMineRate")
-        size = experiment.size
-        rate = keys.whole("mineRate", 1)
-        listed = keys.any("mineRates", [])
-        if not isinstance(listed, list):
-            raise BadFileError("A list of rates belongs here.", given=listed, where=keys.where("mineRates"))
-        by_place = [each if type(each) is int else rate for each in listed[:size]]
-        by_place += [rate] * (size - len(by_place))
-        rates = [rate] * size
-        for place, each in zip(order, by_place, strict=True):
-            rates[place] = each
-        algorithm = QuantasChain(
-            rule=rule,
-            submit_rate=max(keys.whole("submitRate", 20), 0),
-            rates=tuple(rates),
-            rate=rate,
-            scaler=max(keys.whole("mineScaler", 1), 1),
-            first=order[0],
-            active=experiment.parameters is not None or rule != "longest",
-        )
-        faults: tuple[Fault, ...] = ()
-        if keys.has("parasiteFault"):
-            parasite = _Keys(keys.any("parasiteFault"), keys.where("parasiteFault"))
-            lead = max(parasite.whole("leadThreshold", 1), 1)
-            places = parasite.any("peerIndices", list(range(min(parasite.whole("count", 0, low=0), size))))
-            if not isinstance(places, list) or not all(type(place) is int for place in places):
-                raise BadFileError("A list of peers belongs here.", given=places, where=parasite.where("peerIndices"))
-            parasite.no_more()
-            members = tuple(sorted({order[max(place, 0)] for place in places if place < size}))
-            faults = (Parasites(members=members, lead=lead),) if members else ()
-        return {"algorithm": algorithm, "faults": faults}
-
-    return read
+def _chain(rule: str, keys: _Keys, experiment: Experiment, order: Sequence[int], seed: int) -> _Given:
+    # The shipped inputs give a default rate that QUANTAS does not read.
+    keys.any("defaultMineRate")
+    size = experiment.size
+    rate = keys.whole("mineRate", 1)
+    listed = keys.any("mineRates", [])
+    if not isinstance(listed, list):
+        raise BadFileError("A list of rates belongs here.", given=listed, where=keys.where("mineRates"))
+    by_place = [each if type(each) is int else rate for each in listed[:size]]
+    by_place += [rate] * (size - len(by_place))
+    rates = [rate] * size
+    for place, each in zip(order, by_place, strict=True):
+        rates[place] = each
+    algorithm = QuantasChain(
+        rule=rule,
+        submit_rate=max(keys.whole("submitRate", 20), 0),
+        rates=tuple(rates),
+        rate=rate,
+        scaler=max(keys.whole("mineScaler", 1), 1),
+        first=order[0],
+        active=experiment.parameters is not None or rule != "longest",
+    )
+    faults: tuple[Fault, ...] = ()
+    if keys.has("parasiteFault"):
+        parasite = _Keys(keys.any("parasiteFault"), keys.where("parasiteFault"))
+        lead = max(parasite.whole("leadThreshold", 1), 1)
+        places = parasite.any("peerIndices", list(range(min(parasite.whole("count", 0, low=0), size))))
+        if not isinstance(places, list) or not all(type(place) is int for place in places):
+            raise BadFileError("A list of peers belongs here.", given=places, where=parasite.where("peerIndices"))
+        parasite.no_more()
+        members = tuple(sorted({order[max(place, 0)] for place in places if place < size}))
+        faults = (Parasites(members=members, lead=lead),) if members else ()
+    return {"algorithm": algorithm, "faults": faults}
 
 
-def _greetings(*, second: bool) -> Callable[[_Keys, Experiment, Sequence[int], int], _Given]:
-    def read(keys: _Keys, experiment: Experiment, order: Sequence[int], seed: int) -> _Given:
-        # The shipped inputs give parameters that QUANTAS does not read.
-        for name in ("parameter1", "parameter2", "parameter3", "changePeerType"):
-            keys.any(name)
-        return {"algorithm": Greetings(second=second)}
-
-    return read
+def _greetings(second: bool, keys: _Keys, experiment: Experiment, order: Sequence[int], seed: int) -> _Given:
+    # The shipped inputs give parameters that QUANTAS does not read.
+    for name in ("parameter1", "parameter2", "parameter3", "changePeerType"):
+        keys.any(name)
+    return {"algorithm": Greetings(second=second)}
 
 
 _SHIPPED: Mapping[str, Callable[[_Keys, Experiment, Sequence[int], int], _Given]] = {
@@ -480,89 +472,11 @@ _SHIPPED: Mapping[str, Callable[[_Keys, Experiment, Sequence[int], int], _Given]
     "LinearChordPeer": _linear_chord,
     "PBFTPeer": _pbft,
     "RaftPeer": _raft,
-    "BitcoinPeer": _chain("longest"),
-    "EthereumPeer": _chain("heaviest"),
-    "ExamplePeer": _greetings(second=False),
-    "ExamplePeer2": _greetings(second=True),
+    "BitcoinPeer": partial(_chain, "longest"),
+    "EthereumPeer": partial(_chain, "heaviest"),
+    "ExamplePeer": partial(_greetings, False),
+    "ExamplePeer2": partial(_greetings, True),
 }
 
 # The second name of a peer chooses the sockets there; here the life is chosen elsewhere.
 PEERS = {**_SHIPPED, **{f"{name}Concrete": read for name, read in _SHIPPED.items()}}
-
-
-# Running.
-
-
-def _timed_test(experiment: Experiment, seed: int) -> tuple[dict[str, list[Any]], float]:
-    begin_s = time.perf_counter()
-    _, figures = experiment.test(seed)
-    return figures, time.perf_counter() - begin_s
-
-
-def run_experiments(path: Path, out: Path, *, seed: int = 0, processes: int = 1) -> list[Path]:
-    """Run all experiments of a file and write their results as QUANTAS does.
-
-    Parameters
-    ----------
-    path : Path
-        The experiment file.
-    out : Path
-        Folder for the results, one file for each ``logFile``; made when it is not there.
-    seed : int
-        Of the first test of each experiment; the next ones have the next seeds.
-    processes : int
-        Processes for the tests of all experiments.
-
-    Returns
-    -------
-    list of Path
-        The results, in the order of the experiments.  What is finished stays when a later one fails.
-
-    Raises
-    ------
-    BadFileError
-        For a file that makes no sense, or a ``logFile`` outside ``out``.
-    BadValueError
-        For less than one process.
-    """
-    if processes < 1:
-        raise BadValueError("Tests run in at least one process.", given=processes, allowed="1 or more")
-    experiments = read_experiments(path)
-    names: list[str] = []
-    for place, experiment in enumerate(experiments):
-        name = f"experiment-{place + 1}.txt" if experiment.log_file == "cout" else experiment.log_file
-        target = (out / name).resolve()
-        if not name or not target.is_relative_to(out.resolve()) or target == out.resolve():
-            raise BadFileError("A result lies below the folder for results.", given=name,
-                               where=f"{experiment.where}.logFile")  # fmt: skip
-        names.append(name if name not in names else f"{name}-{place + 1}")
-    jobs = [(experiment, seed + number) for experiment in experiments for number in range(experiment.tests)]
-    written = []
-    with contextlib.ExitStack() as stack:
-        done: Iterator[tuple[dict[str, list[Any]], float]]
-        if processes == 1 or len(jobs) == 1:
-            done = itertools.starmap(_timed_test, jobs)
-        else:
-            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(min(processes, len(jobs))))
-            done = pool.map(_timed_test, *zip(*jobs, strict=True))
-        for experiment, name in zip(experiments, names, strict=True):
-            found = list(itertools.islice(done, experiment.tests))
-            result = {
-                "Peak Memory KB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-                "RunTime": sum(took_s for _, took_s in found),
-                "tests": [dict(sorted(figures.items())) for figures, _ in found],
-            }
-            written.append(_write(out / name, json.dumps(result, indent=4) + "\n"))
-    return written
-
-
-def _write(target: Path, text: str) -> Path:
-    """Write a file that is there as a whole or not at all."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".result-", delete=False) as part:
-            part.write(text)
-        Path(part.name).replace(target)
-    except OSError as error:
-        raise BadFileError("The result cannot be written.", given=str(error), where=str(target)) from error
-    return target

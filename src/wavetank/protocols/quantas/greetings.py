@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.protocols.quantas.series import running_total
-from wavetank.protocols.simulation import Run
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.quantas.series import QuantasAlgorithm, algorithm_nodes, running_total
+from wavetank.settings import setting
+from wavetank.sim.node import Message, Node
+from wavetank.sim.simulation import Run
 
 _OF_SECOND_KIND = 5
 
@@ -71,7 +71,7 @@ class Greeter(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Greetings:
+class Greetings(QuantasAlgorithm):
     """Everyone greets everyone, every round.
 
     Parameters
@@ -80,27 +80,21 @@ class Greetings:
         Whether all nodes are of the second kind.
     """
 
-    second: bool = setting(False, says="whether all nodes greet five times a round")
+    second: bool = setting(False, says="Whether all nodes greet five times per round")
+    where: ClassVar[str] = "greetings"
     messages: ClassVar[tuple[type[Message], ...]] = (Greeting,)
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), {"second": self.second}, where="greetings")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new node."""
         return Greeter(second=self.second)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return ``size``: nothing can go wrong."""
         return size
 
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return ""."""
-        return ""
-
     def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
         """Return what QUANTAS's example writes."""
-        nodes: list[tuple[int, Any]] = [(number, getattr(node, "inner", node)) for number, node in enumerate(run.nodes)]
+        nodes = list(enumerate(algorithm_nodes(run)))
         said = [entry for _, node in nodes for entry in node.rounds]
         sent = running_total([at for at, _ in said], [count for _, count in said], rounds).astype(int).tolist()
         heard = sorted(

@@ -2,13 +2,6 @@
 
 A lookup goes to the contact that shares one more bit with the target at least, so it takes at most log2(N) hops, and
 about half of that on average.  Nobody joins or leaves.
-
-Source: the KademliaPeer of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026), after P. Maymounkov,
-D. Mazieres, "Kademlia: A Peer-to-Peer Information System Based on the XOR Metric", IPTPS 2002.
-
-Differs from the source:
-1. A contact is drawn when it is first needed, not in the first round.
-2. A message holds the target, the hops and the round of the start alone.
 """
 
 from __future__ import annotations
@@ -17,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.protocols.quantas.series import lookup_series
-from wavetank.protocols.simulation import Run
+from wavetank.protocols.quantas.series import QuantasAlgorithm, lookup_series
+from wavetank.sim.node import Message, Node
+from wavetank.sim.simulation import Run
 
 
 class Lookup(Message, frozen=True):
@@ -93,20 +86,14 @@ class KademliaNode(LookupNode):
         return contact
 
 
-class LookupOverlay:
+class LookupOverlay(QuantasAlgorithm):
     """What the overlays of QUANTAS have in common: only lookups are lost, and only the right node answers one."""
 
-    def bears(self, size: int) -> int:
-        """Return 0: a lost lookup is not sent again."""
-        return 0
+    where = "overlay"
 
     def example_command(self, number: int) -> int:
         """Return what a client may ask: the node that is looked up."""
         return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": every lookup that arrives has found its target."""
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,6 @@
 
 A lookup takes the longest link that does not jump over its target, so it needs as many hops as the distance has ones.
 Nobody joins or leaves.
-
-Source: the LinearChordPeer of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026), after I. Stoica et al.,
-"Chord: A Scalable Peer-to-Peer Lookup Service for Internet Applications", SIGCOMM 2001.
-
-Differs from the source:
-1. Links are worked out from the distance where everyone is a neighbour; there is no table of them.
 """
 
 from __future__ import annotations
@@ -16,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wavetank.protocols.interfaces import Message, Node
 from wavetank.protocols.quantas.kademlia import LookupNode, LookupOverlay
 from wavetank.protocols.quantas.series import lookup_series
-from wavetank.protocols.simulation import Run
+from wavetank.sim.node import Message, Node
+from wavetank.sim.simulation import Run
 
 
 class RingLookup(Message, frozen=True):

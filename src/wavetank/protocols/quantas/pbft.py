@@ -3,16 +3,6 @@
 The leader proposes; nodes that see more than 2f matching prepares, then more than 2f matching commits, confirm.  Every
 tenth request they exchange checkpoints; a node that confirms nothing for ten rounds asks for the next view.
 :mod:`wavetank.protocols.consensus.pbft` is the full protocol; this is the variant whose messages QUANTAS counts.
-
-Source: the PBFTPeer of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026), after M. Castro, B. Liskov,
-"Practical Byzantine Fault Tolerance", OSDI 1999.
-
-Differs from the source:
-1. A request is its submitter, number and round; its digest is itself.  Equal messages are one object.
-2. A node looks at its phase when messages arrive or its patience ends, not in every round.
-3. ``votes`` may be lowered, to show what the quorum is for.
-4. As there, no request of a client is forwarded, proofs of prepared requests are believed, a proof covers only
-   requests that were confirmed, and a leader does not prepare: of 3f + 1 nodes, f silent ones stop the others.
 """
 
 from __future__ import annotations
@@ -26,11 +16,11 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from wavetank.protocols.faults import Behaviour, Fault, FaultyContext, FaultyNode, Sends
-from wavetank.protocols.interfaces import Message, Node, Snapshot, disagreement
-from wavetank.protocols.quantas.series import running_total
-from wavetank.protocols.simulation import Run
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.quantas.series import BoxNode, QuantasAlgorithm, algorithm_nodes, running_count, running_total
+from wavetank.settings import setting
+from wavetank.sim.faults import Behaviour, Fault, FaultyContext, FaultyNode, Sends
+from wavetank.sim.node import Context, Message, Node, Snapshot, disagreement
+from wavetank.sim.simulation import Run
 
 
 class Payload(Message, frozen=True):
@@ -137,7 +127,7 @@ class _Slot:
 _PROPOSE, _PREPARE, _COMMIT, _CHANGE, _CALL = range(5)
 
 
-class QuantasPBFTNode(Node):
+class QuantasPBFTNode(BoxNode):
     """A replica.
 
     Attributes
@@ -181,10 +171,6 @@ class QuantasPBFTNode(Node):
             self.armed = False
         self._run()
         self._arm()
-
-    def receive(self, sender: int, message: Any) -> None:
-        """Take note of a message and go as far as it lets."""
-        self.receive_all([(sender, message)])
 
     def receive_all(self, box: Sequence[tuple[int, Any]]) -> None:
         """Take note of all messages of a round and go as far as they let."""
@@ -238,7 +224,7 @@ class QuantasPBFTNode(Node):
             slot.calls.append((sender, message))
 
     def _say(self, message: Any) -> None:
-        """Tell all, oneself included."""
+        """Send to all, this node included."""
         self.context.broadcast(message)
         vote = self._ballot(message)
         if vote is None:
@@ -382,7 +368,7 @@ class QuantasPBFTNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantasPBFT:
+class QuantasPBFT(QuantasAlgorithm):
     """The PBFT variant of QUANTAS.
 
     Parameters
@@ -397,17 +383,14 @@ class QuantasPBFT:
         Sequence numbers beyond the last stable checkpoint that a new view looks at.
     """
 
-    votes: int = setting(0, says="matching votes that suffice; 0: 2f + 1", low=0)
-    patience: int = setting(10, unit="rounds", says="time without progress before the view changes", low=1)
-    checkpoint_interval: int = setting(10, unit="requests", says="from checkpoint to checkpoint", low=1)
-    window: int = setting(128, unit="requests", says="beyond the stable checkpoint in a change of view", low=1)
+    votes: int = setting(0, says="Matching votes that suffice; 0: 2f + 1", low=0)
+    patience: int = setting(10, unit="rounds", says="Time without progress before the view changes", low=1)
+    checkpoint_interval: int = setting(10, unit="requests", says="Requests from checkpoint to checkpoint", low=1)
+    window: int = setting(128, unit="requests", says="Requests beyond the stable checkpoint in a change of view", low=1)
+    where: ClassVar[str] = "pbft"
     messages: ClassVar[tuple[type[Message], ...]] = (
         Submit, Propose, Prepare, Commit, Checkpoint, ViewChange, NewView,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        names = ("votes", "patience", "checkpoint_interval", "window")
-        check_parameters(type(self), {name: getattr(self, name) for name in names}, where="pbft")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new replica."""
@@ -417,8 +400,8 @@ class QuantasPBFT:
         """Return how many matching votes suffice among ``size`` replicas."""
         return self.votes or 2 * ((size - 1) // 3) + 1
 
-    def bears(self, size: int) -> int:
-        """Return how many faulty replicas are borne."""
+    def max_faults(self, size: int) -> int:
+        """Return how many faulty replicas are tolerated."""
         return (size - 1) // 3
 
     def conflicting(self, message: Message) -> Message:
@@ -431,11 +414,11 @@ class QuantasPBFT:
 
     def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
         """Return the figures QUANTAS writes after every round."""
-        nodes: list[Any] = [getattr(node, "inner", node) for node in run.nodes]
+        nodes = algorithm_nodes(run)
         at = [when for node in nodes for when in node.confirmed_at]
         payloads = [payload for node in nodes for payload in node.confirmed]
         waited = [when - payload.submitted for when, payload in zip(at, payloads, strict=True)]
-        count = running_total(at, [1.0] * len(at), rounds)
+        count = running_count(at, rounds)
         some = np.maximum(count, 1)
         return {
             "latency": (running_total(at, waited, rounds) / some).tolist(),
@@ -453,7 +436,7 @@ class SplitVotes(Fault):
     Parameters
     ----------
     other : tuple of int
-        Who is told the other thing.
+        Nodes that receive the altered messages.
     """
 
     other: tuple[int, ...] = ()
@@ -468,30 +451,27 @@ class _Splitting(Behaviour):
     other: tuple[int, ...]
 
     def side(self, node: FaultyNode) -> FaultyContext:
-        peers = node.context.peers
-        wrong = frozenset(self.other)
-        groups = (tuple(to for to in peers if to not in wrong), tuple(to for to in peers if to in wrong))
-        return _SplitContext(node.context, node, groups)
+        return _SplitContext(node.context, node, frozenset(self.other))
 
     def sends(self, node: FaultyNode, to: int, message: Message) -> Sends:
         return ((to, other_version(message, to in self.other)),)
 
 
 class _SplitContext(FaultyContext):
-    """Tells the two halves different things, each at one go where the runtime can."""
+    """Sends different messages to the two halves, each of which is made once."""
 
-    def __init__(self, outside: Any, node: FaultyNode, groups: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    def __init__(self, outside: Context, node: FaultyNode, other: frozenset[int]) -> None:
         super().__init__(outside, node)
-        self._groups = groups
-        self._multicast = getattr(outside, "multicast", None)
+        self._halves = [(to, to in other) for to in outside.peers]
 
     def broadcast(self, message: Message) -> None:
         """See Context."""
-        if self._multicast is None or len(self._node.behaviours) > 1:
+        if len(self._node.behaviours) > 1:
             super().broadcast(message)
             return
-        for targets, version in zip(self._groups, (False, True), strict=True):
-            self._multicast(targets, other_version(message, version))
+        send, plain, altered = self._outside.send, other_version(message, False), other_version(message, True)
+        for to, other in self._halves:
+            send(to, altered if other else plain)
 
 
 def splitters(members: Iterable[int], nodes: Sequence[int]) -> SplitVotes:

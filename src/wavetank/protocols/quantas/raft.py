@@ -1,18 +1,8 @@
 """Raft as QUANTAS runs it: a leader copies one request at a time, and a node that hears nothing stands for election.
 
-There is no log: a request is committed when a majority has answered, and everybody is told.  Nodes keep what clients
-ask, pass it to the leader they know, and pass it on again when the leader changes.
+There is no log: a request is committed when a majority has answered, and the leader announces it to all.  Nodes keep
+what clients ask, pass it to the leader they know, and pass it on again when the leader changes.
 :mod:`wavetank.protocols.consensus.raft` is the full protocol; this is the variant whose messages QUANTAS counts.
-
-Source: the RaftPeer of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026), after D. Ongaro, J. Ousterhout, "In
-Search of an Understandable Consensus Algorithm", USENIX ATC 2014.
-
-Differs from the source:
-1. What a node draws in every round (whether a client asks it) is the time until the draw succeeds; the jitter of a
-   timeout is drawn when the timeout without it has passed.  Both have the same distribution.
-2. A request is a number that tells submitter and count.
-3. As there, the first timeout is 100 rounds and up to 4 more whatever the settings, a candidate does not vote for
-   itself, votes are counted without their term, and a request can be committed twice by two leaders.
 """
 
 from __future__ import annotations
@@ -23,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot
 from wavetank.protocols.quantas.rounds import geometric
-from wavetank.protocols.quantas.series import running_total
-from wavetank.protocols.simulation import Run
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.quantas.series import BoxNode, QuantasAlgorithm, algorithm_nodes, running_count, running_total
+from wavetank.settings import setting
+from wavetank.sim.node import Message, Node
+from wavetank.sim.simulation import Run
 
 _FIRST_TIMEOUT, _FIRST_JITTER = 100, 5
 
@@ -53,7 +43,7 @@ class Stored(Message, frozen=True):
 
 
 class Committed(Message, frozen=True):
-    """The leader tells all; rounds of start and end of the replication."""
+    """The leader's announcement to all; rounds of start and end of the replication."""
 
     term: int
     key: int
@@ -71,7 +61,7 @@ class Vote(Message, frozen=True):
     """A vote for the receiver."""
 
 
-class QuantasRaftNode(Node):
+class QuantasRaftNode(BoxNode):
     """A server.
 
     Attributes
@@ -79,7 +69,7 @@ class QuantasRaftNode(Node):
     leader : int
         The leader it knows; -1 for none.
     confirmed : list of (float, float)
-        Round and latency of every commit it was told of.
+        Round and latency of every commit it heard of.
     """
 
     def __init__(self, algorithm: QuantasRaft, index: int, size: int) -> None:
@@ -160,10 +150,6 @@ class QuantasRaftNode(Node):
         self._ask(command)
         if self.fresh or self.moved:
             self._forward()
-
-    def receive(self, sender: int, message: Any) -> None:
-        """Handle one message, then pass on what waits."""
-        self.receive_all([(sender, message)])
 
     def receive_all(self, box: Sequence[tuple[int, Any]]) -> None:
         """Handle all messages of a round, then pass on what waits."""
@@ -366,33 +352,30 @@ class QuantasRaftNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantasRaft:
+class QuantasRaft(QuantasAlgorithm):
     """The Raft variant of QUANTAS.
 
     Parameters
     ----------
     submit_rate : int
-        A client asks a node every so many rounds on average; 0 for no clients but requests.
+        Mean number of rounds between clients at a node; 0 for no clients but requests.
     timeout : int
         Rounds of silence before an election.
     jitter : int
         Rounds, less than which are added to the timeout at random.
     """
 
-    submit_rate: int = setting(20, unit="rounds", says="mean time between requests at a node; 0: none", low=0)
-    timeout: int = setting(100, unit="rounds", says="silence before an election", low=1)
-    jitter: int = setting(5, unit="rounds", says="random part of the timeout, exclusive", low=0)
+    submit_rate: int = setting(20, unit="rounds", says="Mean time between requests at a node; 0: none", low=0)
+    timeout: int = setting(100, unit="rounds", says="Silence before an election", low=1)
+    jitter: int = setting(5, unit="rounds", says="Random part of the timeout, exclusive", low=0)
+    where: ClassVar[str] = "raft"
     messages: ClassVar[tuple[type[Message], ...]] = (Ask, Replicate, Stored, Committed, Elect, Vote)
-
-    def __post_init__(self) -> None:
-        names = ("submit_rate", "timeout", "jitter")
-        check_parameters(type(self), {name: getattr(self, name) for name in names}, where="raft")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new server."""
         return QuantasRaftNode(self, index, size)
 
-    def bears(self, size: int) -> int:
+    def max_faults(self, size: int) -> int:
         """Return how many servers may stand still: a leader needs the answers of a majority besides itself."""
         return max(size - 1 - (size // 2 + 1), 0)
 
@@ -400,19 +383,15 @@ class QuantasRaft:
         """Return what a client may ask: the key of its request."""
         return number
 
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": there is no order of requests that could be broken."""
-        return ""
-
     def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
         """Return the figures QUANTAS writes after every round."""
-        nodes: list[Any] = [getattr(node, "inner", node) for node in run.nodes]
+        nodes = algorithm_nodes(run)
         commits = [entry for node in nodes for entry in node.confirmed]
         at = [when for when, _ in commits]
-        count = running_total(at, [1.0] * len(at), rounds)
+        count = running_count(at, rounds)
         elections = [when for node in nodes for when in node.elections]
         return {
             "latency": (running_total(at, [waited for _, waited in commits], rounds) / np.maximum(count, 1)).tolist(),
             "throughput": (count / run.size).tolist(),
-            "leaderChanges": running_total(elections, [1.0] * len(elections), rounds).astype(int).tolist(),
+            "leaderChanges": running_count(elections, rounds).astype(int).tolist(),
         }

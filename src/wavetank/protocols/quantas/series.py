@@ -1,14 +1,63 @@
-"""From what nodes recorded to the series of figures that QUANTAS writes after every round."""
+"""What QUANTAS's algorithms have in common, and the series of figures that QUANTAS writes after every round."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.protocols.simulation import Run
-from wavetank.rng import Draws, stream_key
+from wavetank.settings import check_parameters
+from wavetank.sim.node import Node, Snapshot
+from wavetank.sim.rng import Draws, stream_key
+from wavetank.sim.simulation import Run
+
+
+class QuantasAlgorithm:
+    """Checks parameters; an algorithm that tolerates faults, or promises what a run can break, overrides the rest.
+
+    Attributes
+    ----------
+    where : str
+        For messages.
+    """
+
+    where: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_parameters(type(self), vars(self), where=self.where)
+
+    def max_faults(self, size: int) -> int:
+        """Return how many nodes may fail; 0 where messages may be lost, but no node."""
+        return 0
+
+    def violation(self, snapshot: Snapshot) -> str:
+        """Return "": there is nothing that a finite run can break."""
+        return ""
+
+
+class BoxNode(Node, ABC):
+    """A node that reads all messages of a round at one go."""
+
+    def receive(self, sender: int, message: Any) -> None:
+        """React to one message."""
+        self.receive_all([(sender, message)])
+
+    @abstractmethod
+    def receive_all(self, box: Sequence[tuple[int, Any]]) -> None:
+        """React to all messages of a round."""
+
+
+def algorithm_nodes(run: Run) -> list[Any]:
+    """Return the nodes of a run without the faults around them."""
+    return [getattr(node, "inner", node) for node in run.nodes]
+
+
+def running_count(at: Sequence[float], rounds: int) -> NDArray[np.float64]:
+    """Return how many events happened so far at the end of every round; see :func:`running_total`."""
+    return running_total(at, [1.0] * len(at), rounds)
 
 
 def running_total(at: Sequence[float], values: Sequence[float], rounds: int) -> NDArray[np.float64]:
@@ -39,8 +88,7 @@ def recorded_total(run: Run, metric: str, rounds: int) -> NDArray[np.float64]:
 
 def recorded_count(run: Run, metric: str, rounds: int) -> NDArray[np.float64]:
     """Return how often nodes recorded a metric so far."""
-    entries = run.recorded.get(metric, [])
-    return running_total([at for at, _, _ in entries], [1.0] * len(entries), rounds)
+    return running_count([at for at, _, _ in run.recorded.get(metric, [])], rounds)
 
 
 def lookup_series(run: Run, rounds: int, prefix: str) -> Mapping[str, list[float]]:

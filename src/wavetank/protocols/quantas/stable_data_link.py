@@ -1,12 +1,6 @@
 """The stabilizing data link as QUANTAS runs it: the sender alone repeats, the receiver answers every message it hears.
 
 An acknowledgement counts once, for the message under way, so duplicates and old messages do no harm.
-
-Source: the StableDataLinkPeer of QUANTAS 2 (J. Oglio, M. Nesterenko, arXiv 2605.08547, 2026).
-
-Differs from the source:
-1. A timer of the sender takes the place of a look at the clock in every round.
-2. As there, numbers grow without bound; a bounded link would count modulo the capacity of the channels.
 """
 
 from __future__ import annotations
@@ -17,10 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.protocols.quantas.series import recorded_count
-from wavetank.protocols.simulation import Run
-from wavetank.settings import check_parameters, setting
+from wavetank.protocols.quantas.series import QuantasAlgorithm, recorded_count
+from wavetank.settings import setting
+from wavetank.sim.node import Message, Node
+from wavetank.sim.simulation import Run
 
 
 class Frame(Message, frozen=True):
@@ -93,7 +87,7 @@ class StableDataLinkNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StableDataLink:
+class StableDataLink(QuantasAlgorithm):
     """The stabilizing data link between node 0 and its first neighbour.
 
     Parameters
@@ -102,23 +96,13 @@ class StableDataLink:
         Rounds without sending or hearing after which the sender repeats itself.
     """
 
-    timeout: int = setting(4, unit="rounds", says="idle time after which the sender repeats itself", low=1)
+    timeout: int = setting(4, unit="rounds", says="Idle time after which the sender repeats its message", low=1)
+    where: ClassVar[str] = "stabilizing data link"
     messages: ClassVar[tuple[type[Message], ...]] = (Frame, FrameAck)
-
-    def __post_init__(self) -> None:
-        check_parameters(type(self), {"timeout": self.timeout}, where="stabilizing data link")
 
     def node(self, index: int, size: int) -> Node:
         """Return a new node."""
         return StableDataLinkNode(self.timeout)
-
-    def bears(self, size: int) -> int:
-        """Return 0: it bears lost messages, not failed nodes."""
-        return 0
-
-    def violation(self, snapshot: Snapshot) -> str:
-        """Return "": numbers are acknowledged in order by construction."""
-        return ""
 
     def series(self, run: Run, rounds: int) -> Mapping[str, list[Any]]:
         """Return the figures QUANTAS writes after every round."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from wavetank.check.report import Budget, CheckReport, Outcome, Verdict
 from wavetank.errors import BadFileError, MissingExtraError, nearest_of
-from wavetank.protocols.checking import Budget, CheckReport, Outcome, Verdict
 from wavetank.protocols.sessions.global_types import GlobalType, globals_of
 from wavetank.protocols.sessions.machines import Machine
 from wavetank.protocols.sessions.mixed_choice import MixedChoice
@@ -20,7 +20,7 @@ from wavetank.protocols.sessions.wellformed import check_well_formed
 from wavetank.settings import setting
 
 _QUESTIONS: dict[str, tuple[tuple[Trouble, ...], str]] = {
-    "progress": (("deadlock",), "whoever waits can get on"),
+    "progress": (("deadlock",), "every role that waits can get on"),
     "messages": (("reception error", "orphan message"), "every message is taken, or dropped as stale"),
     "agreement": (("no agreement",), "all roles can always end on one side of every mix"),
 }
@@ -30,12 +30,20 @@ _QUESTIONS: dict[str, tuple[tuple[Trouble, ...], str]] = {
 class SessionCheck:
     """Checks every protocol of a file: its rules, its projection, and all interleavings within a bound on queues."""
 
-    protocol: str = setting("", says="the protocol to check; all of the file when empty")
-    role: str = setting("", says="print the local type of this role")
-    queue_bound: int = setting(2, unit="messages", says="length of the queue between two roles", low=1, high=16)
-    drop_stale: bool = setting(True, says="the stale-message rule; false shows what goes wrong without it")
-    reach_rule: bool = setting(True, says="rule (a) of a mix, everyone is told; false shows what goes wrong without it")
-    unfold: bool = setting(False, says="merge a loop with what is no loop by unfolding it once (nuScr refuses that)")
+    protocol: str = setting("", says="Name of the protocol to check; empty: all protocols of the file")
+    role: str = setting("", says="Role whose local type is printed")
+    queue_bound: int = setting(2, unit="messages", says="Longest queue between two roles", low=1, high=16)
+    drop_stale: bool = setting(
+        True, says="Whether stale messages are dropped; false shows the errors without this rule"
+    )
+    reach_rule: bool = setting(
+        True,
+        says="Whether rule (a) of a mix, that every role is informed, is checked; false shows the errors without it",
+    )
+    unfold: bool = setting(
+        False,
+        says="Whether a loop and a branch that is no loop are merged by unfolding the loop once (nuScr refuses that)",
+    )
 
     def check(self, path: Path, budget: Budget) -> CheckReport:
         """Read a protocol file and answer for each protocol in it.
@@ -79,62 +87,44 @@ class SessionCheck:
         facts: list[tuple[str, str]] = [("protocols", ", ".join(chosen))]
         verdicts: list[Verdict] = []
         for name, outcome in chosen.items():
-            started = time.monotonic()
-            machines: dict[str, Machine] = {}
-            odd: list[str] = []
-            try:
-                if isinstance(outcome, IllFormedError):
-                    raise outcome
-                odd, machines = self._projected(system, outcome, module)
-            except IllFormedError as error:
-                verdicts.append(
-                    Verdict(
-                        name=f"{name}: well-formed",
-                        outcome="violated",
-                        says=error.problem,
-                        by=error.rule or "rules",
-                        seconds=time.monotonic() - started,
-                        evidence=str(error),
-                    )
-                )
+            well_formed, odd, machines = self._well_formed(system, name, outcome, module)
+            verdicts.append(well_formed)
+            if well_formed.outcome != "holds":
                 continue
-            except MissingExtraError as error:
-                verdicts.append(
-                    Verdict(
-                        name=f"{name}: well-formed",
-                        outcome="undecided",
-                        says=error.problem,
-                        by="refinements",
-                        evidence=str(error),
-                    )
-                )
-                continue
-            sizes = ", ".join(f"{role} {len(machine.states)}" for role, machine in machines.items())
-            verdicts.append(
-                Verdict(
-                    name=f"{name}: well-formed",
-                    outcome="holds",
-                    says=f"states: {sizes}",
-                    by="projection",
-                    seconds=time.monotonic() - started,
-                )
-            )
             facts += [("odd", each) for each in odd if ("odd", each) not in facts]
             if self.role in machines:
                 facts += [(f"{name}, {self.role}", line) for line in machines[self.role].local_type().splitlines()]
-            if name in auxiliary and not self.protocol:
-                continue
-            verdicts += self._explored(system, name, machines, deadline, budget, facts)
+            if self.protocol or name not in auxiliary:
+                verdicts += self._explored(system, name, machines, deadline, budget, facts)
         return CheckReport(subject=module.path, kind="session", facts=tuple(facts), verdicts=tuple(verdicts))
 
     def _system(self) -> MixedChoice:
         return MixedChoice(queue_bound=self.queue_bound, drop_stale=self.drop_stale, reach_rule=self.reach_rule)
 
     @staticmethod
-    def _projected(system: MixedChoice, protocol: GlobalType, module: Module) -> tuple[list[str], dict[str, Machine]]:
-        odd = check_well_formed(protocol, system.rules())
-        check_refinements(protocol, module)
-        return odd, system.machines(protocol)
+    def _well_formed(
+        system: MixedChoice, name: str, protocol: GlobalType | IllFormedError, module: Module
+    ) -> tuple[Verdict, list[str], dict[str, Machine]]:
+        """Return the verdict on a protocol's rules and projection, what is odd about it, and its machines."""
+        verdict = Verdict(name=f"{name}: well-formed", outcome="violated", by="rules")
+        started = time.monotonic()
+        try:
+            if isinstance(protocol, IllFormedError):
+                raise protocol
+            odd = check_well_formed(protocol, reach=system.reach_rule)
+            check_refinements(protocol, module)
+            machines = system.machines(protocol)
+        except IllFormedError as error:
+            took_s = time.monotonic() - started
+            by = error.rule or "rules"
+            return replace(verdict, says=error.problem, by=by, seconds=took_s, evidence=str(error)), [], {}
+        except MissingExtraError as error:
+            undecided = replace(verdict, outcome="undecided", by="refinements", says=error.problem, evidence=str(error))
+            return undecided, [], {}
+        sizes = ", ".join(f"{role} {len(machine.states)}" for role, machine in machines.items())
+        took_s = time.monotonic() - started
+        held = replace(verdict, outcome="holds", says=f"states: {sizes}", by="projection", seconds=took_s)
+        return held, odd, machines
 
     def _explored(
         self,

@@ -7,7 +7,7 @@ which sides of which mixes it stands: its scope.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -157,17 +157,21 @@ class GlobalType:
                 return (node.target,)
         return ()
 
-    def reachable(self) -> list[int]:
-        """Return the nodes that the start leads to, in the order of a walk along the text."""
-        seen, found, waiting = {self.start}, [], [self.start]
+    def walk(self, *starts: int, stops: Callable[[Node], bool] = lambda node: False) -> Iterator[int]:
+        """Yield the nodes that the starts lead to, in the order of the text, not beyond those at which it stops."""
+        seen, waiting = set(starts), list(starts)
         while waiting:
             number = waiting.pop()
-            found.append(number)
-            for follower in reversed(self.successors(number)):
-                if follower not in seen:
-                    seen.add(follower)
-                    waiting.append(follower)
-        return found
+            yield number
+            if not stops(self.nodes[number]):
+                for follower in reversed(self.successors(number)):
+                    if follower not in seen:
+                        seen.add(follower)
+                        waiting.append(follower)
+
+    def reachable(self) -> list[int]:
+        """Return the nodes that the start leads to, in the order of a walk along the text."""
+        return list(self.walk(self.start))
 
     def communications(self) -> Iterator[Communication]:
         """Yield every message of the protocol."""
@@ -176,28 +180,18 @@ class GlobalType:
             if isinstance(node, Communication):
                 yield node
 
-    def first_messages(self, start: int) -> list[int]:
-        """Return the numbers of the messages with which what begins at ``start`` can begin."""
-        return [number for number in self._firsts(start) if isinstance(self.nodes[number], Communication)]
+    def first_numbers(self, start: int) -> list[int]:
+        """Return the numbers of :meth:`firsts`."""
+
+        def stops(node: Node) -> bool:
+            return isinstance(node, Communication | End)
+
+        return [number for number in self.walk(start, stops=stops) if stops(self.nodes[number])]
 
     def firsts(self, start: int) -> list[Communication | End]:
         """Return the messages with which what begins at ``start`` can begin, and the end if it can do nothing."""
-        found = (self.nodes[number] for number in self._firsts(start))
+        found = (self.nodes[number] for number in self.first_numbers(start))
         return [node for node in found if isinstance(node, Communication | End)]
-
-    def _firsts(self, start: int) -> list[int]:
-        seen, found, waiting = {start}, [], [start]
-        while waiting:
-            number = waiting.pop()
-            node = self.nodes[number]
-            if isinstance(node, Communication | End):
-                found.append(number)
-                continue
-            for follower in reversed(self.successors(number)):
-                if follower not in seen:
-                    seen.add(follower)
-                    waiting.append(follower)
-        return found
 
 
 def globals_of(module: Module, *, unfolds: bool = False) -> dict[str, GlobalType | IllFormedError]:

@@ -2,22 +2,10 @@
 
 Both sides of a race may commit at once, so that for a while the roles stand on different sides.  One of the two, the
 arbiter, decides by what it does first; every message carries a tag that says on which side its sender stood; a message
-from the side that lost is dropped, and whoever went on along that side switches when it hears of the other.
+from the side that lost is dropped, and a role that went on along that side switches when it hears of the other.
 
-Source: L. Bocchi, R. Hu, A. L. Voinea, S. Thompson, "Mixed Choice in Asynchronous Multiparty Session Types",
-arXiv 2602.23927, 2026.
-
-Differs from the source:
-
-1. The syntax, ``mix { .. } or interrupt by q { .. }``, and the tags are ours; the paper's could not be read in detail.
-2. A mix is a race of two roles; its left side begins with a message to the arbiter, its right side with one from it.
-3. Progress is not proved but checked, for each protocol, over all interleavings within a bound on queues.
-4. Disjoint labels are asked for only where a label tells a role which side was taken; elsewhere the tag does.
-5. Tags list every interrupt of a session (turns without one are counted), so they grow with the number of interrupts.
-6. Irreversible steps are marked by an annotation, ``@"irreversible"``; whether one can be undone is the user's word.
-7. No delegation; nested protocols (nuScr's extension) are checked one by one, calls counting as invitations.
-8. A role that waits at a mix takes no message from beyond it, and drops one that another waiting message shows to be
-   stale; without both, the checker finds runs in which a third role of a loop waits for ever.
+Without the rules for a role that waits at a mix, the checker finds runs in which a third role of a loop waits for ever.
+Whether an irreversible step can be undone is the user's word.
 """
 
 from __future__ import annotations
@@ -32,7 +20,6 @@ from wavetank.protocols.sessions.parser import parse_protocols
 from wavetank.protocols.sessions.product import Exploration, explore
 from wavetank.protocols.sessions.projection import project_all
 from wavetank.protocols.sessions.race import DATA_OR_STOP, RacePlan
-from wavetank.protocols.sessions.wellformed import Rules
 from wavetank.settings import setting
 
 
@@ -47,20 +34,16 @@ class MixedChoice:
     drop_stale : bool
         Whether messages of a side that was given up are dropped.
     reach_rule : bool
-        Whether rule (a), everyone is told of an interrupt, is asked for.
+        Whether rule (a), that every role is informed of an interrupt, is checked.
 
     References
     ----------
     arXiv 2602.23927
     """
 
-    queue_bound: int = setting(2, unit="messages", says="length of queues while exploring", low=1, high=16)
-    drop_stale: bool = setting(True, says="drop messages of a side that was given up")
-    reach_rule: bool = setting(True, says="ask that everyone on a side of a mix is told of the other")
-
-    def rules(self) -> Rules:
-        """Return the rules a protocol must keep."""
-        return Rules(reach=self.reach_rule)
+    queue_bound: int = setting(2, unit="messages", says="Longest queue during the exploration", low=1, high=16)
+    drop_stale: bool = setting(True, says="Whether messages of a side that was given up are dropped")
+    reach_rule: bool = setting(True, says="Whether each role on a side of a mix must be informed of the other side")
 
     def machines(self, protocol: GlobalType | str) -> dict[str, Machine]:
         """Return the machine of every role of a protocol, given as a global type or as the text of a file.
@@ -71,7 +54,7 @@ class MixedChoice:
         """
         if isinstance(protocol, str):
             protocol = global_type(parse_protocols(protocol))
-        return project_all(protocol, self.rules())
+        return project_all(protocol, reach=self.reach_rule)
 
     def explore(
         self,

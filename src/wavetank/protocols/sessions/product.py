@@ -1,4 +1,4 @@
-"""Explores the product of all local machines with FIFO queues between every two roles, and tells what can go wrong.
+"""Explores the product of all local machines with FIFO queues between every two roles, and finds what can go wrong.
 
 Every interleaving of sending, taking, dropping a stale message and switching sides is followed, with queues of bounded
 length, and with as few instances of one mix undecided at a time as such queues would allow.  Tags of mixes that
@@ -306,20 +306,20 @@ class _Product:
                         tables.fill(code, int(one), int(other))
                     except OverflowError as error:
                         stopped = str(error)
-        return self._told(_Graph(found), stopped)
+        return self._judged(_Graph(found), stopped)
 
-    def _told(self, graph: _Graph, stopped: str) -> Exploration:
+    def _judged(self, graph: _Graph, stopped: str) -> Exploration:
         ended = np.flatnonzero(np.diff(graph.starts[: graph.expanded + 1]) == 0)
         blocked = [int(number) for number in ended if self.blocked(graph.rows[number])]
         findings: dict[Trouble, tuple[int, str]] = {}
         for kind, number, says in self.troubles(graph, blocked):
             if kind not in findings or number < findings[kind][0]:
                 findings[kind] = (number, says)
-        told = tuple(self.finding(kind, *findings[kind], graph) for kind in TROUBLES if kind in findings)
+        shown = tuple(self.finding(kind, *findings[kind], graph) for kind in TROUBLES if kind in findings)
         return Exploration(
             configurations=graph.count,
             steps=graph.targets.size,
-            findings=told,
+            findings=shown,
             complete=not stopped,
             stopped=stopped,
             blocked_by_bound=bool(blocked),
@@ -359,7 +359,7 @@ class _Product:
         if self.tagged:
             number = _first_false(steps.can_reach(beyond | self.agreement(graph.rows[:, :roles])))
             if number >= 0:
-                yield "no agreement", number, self.tell_sides(graph.rows[number])
+                yield "no agreement", number, self.show_sides(graph.rows[number])
 
     def for_what(self, local: int) -> str:
         wanted = [str(each) for each in self.state_of(local).transitions if not each.sends]
@@ -394,7 +394,7 @@ class _Product:
                 found &= alike[ranks[:, one], ranks[:, other]]
         return found
 
-    def tell_sides(self, row: NDArray[np.int16]) -> str:
+    def show_sides(self, row: NDArray[np.int16]) -> str:
         sides: dict[tuple[int, int], dict[bool, list[str]]] = {}
         for role, name in enumerate(self.roles):
             for mix, turn, right in sides_of(self.tag_of_local(row[role])):

@@ -1,8 +1,8 @@
-"""Projection: the local machine of one role, by following the global type and merging what the role cannot tell apart.
+"""Projection: the local machine of one role, by following the global type and merging what looks alike to the role.
 
 A state of the machine is a set of places in the global type at which the protocol may be, as far as the role knows.
 Such a set is merged into one head: an end, messages received from one role, or the same messages sent.  Messages from
-different roles can be told apart only between the two sides of one mix, where tags do it.
+different roles can be distinguished only between the two sides of one mix, by their tags.
 
 Source: full merge as in A. Scalas, N. Yoshida, "Less is More: Multiparty Session Types Revisited", POPL 2019, extended
 to mixes after "Mixed Choice in Asynchronous Multiparty Session Types", arXiv 2602.23927, 2026.
@@ -18,7 +18,8 @@ Differs from the source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from wavetank.protocols.sessions.global_types import (
     Branching,
@@ -28,14 +29,14 @@ from wavetank.protocols.sessions.global_types import (
     Head,
     Jump,
     MixNode,
+    Node,
     Scope,
 )
 from wavetank.protocols.sessions.machines import Machine, State, Transition
 from wavetank.protocols.sessions.syntax import Expression, IllFormedError, Payload, Place
-from wavetank.protocols.sessions.wellformed import ALL_RULES, Rules, check_well_formed
+from wavetank.protocols.sessions.wellformed import check_well_formed
 
 MOST_STATES = 20_000
-_STRUCTURAL = ("end", "loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class _Head:
         return any(event.sends for event in self.events.values())
 
 
-def project(protocol: GlobalType, role: str, rules: Rules = ALL_RULES) -> Machine:
+def project(protocol: GlobalType, role: str, *, reach: bool = True) -> Machine:
     """Return the machine of one role of a well-formed protocol.
 
     Parameters
@@ -85,31 +86,44 @@ def project(protocol: GlobalType, role: str, rules: Rules = ALL_RULES) -> Machin
     protocol : GlobalType
         Has passed :func:`~wavetank.protocols.sessions.wellformed.check_well_formed`.
     role : str
-    rules : Rules
-        Without rule (a) an end may be merged with a message to receive.
+    reach : bool
+        Whether rule (a) holds; without it an end may be merged with a message to receive.
 
     Raises
     ------
     IllFormedError
-        When two branches that the role cannot tell apart ask different things of it.
+        When two branches that look alike to the role ask different things of it.
     """
     try:
-        return _Projection(protocol, role, rules).machine()
+        return _Projection(protocol, role, reach).machine()
     except RecursionError as error:
         raise IllFormedError(
             "The choices go too deep to project.", rule="size", where=protocol.where(protocol.place)
         ) from error
 
 
-def project_all(protocol: GlobalType, rules: Rules = ALL_RULES) -> dict[str, Machine]:
+def project_all(protocol: GlobalType, *, reach: bool = True) -> dict[str, Machine]:
     """Check a global type and return the machines of all its roles.
+
+    Parameters
+    ----------
+    protocol : GlobalType
+        Its mixes' optimists are filled in by the check.
+    reach : bool
+        Whether rule (a) of a mix is checked: every role that takes part in one side is informed of the other, too.
+
+    Returns
+    -------
+    dict of str to Machine
+        By role, in the order of the protocol's roles.
 
     Raises
     ------
     IllFormedError
+        When the protocol breaks a rule, or a role cannot be projected.
     """
-    check_well_formed(protocol, rules)
-    return {role: project(protocol, role, rules) for role in protocol.roles}
+    check_well_formed(protocol, reach=reach)
+    return {role: project(protocol, role, reach=reach) for role in protocol.roles}
 
 
 def payload_text(payload: Payload) -> str:
@@ -140,8 +154,8 @@ def expression_text(expression: Expression) -> str:
 
 
 class _Projection:
-    def __init__(self, protocol: GlobalType, role: str, rules: Rules) -> None:
-        self.protocol, self.role, self.rules = protocol, role, rules
+    def __init__(self, protocol: GlobalType, role: str, reach: bool) -> None:
+        self.protocol, self.role, self.reach = protocol, role, reach
         self.heads: dict[int, _Head | None] = {}
         self.reached: dict[frozenset[int], set[int]] = {}
 
@@ -196,11 +210,8 @@ class _Projection:
 
     def head_of(self, places: frozenset[int]) -> _Head:
         self.heads = {}
-        found = _Head()
-        for position, place in enumerate(sorted(places)):
-            head = self.walk(place, False, frozenset(), frozenset())
-            found = head if not position else self.merge(found, head, self.protocol.place)
-        return found
+        heads = [self.walk(place, False, frozenset(), frozenset()) for place in sorted(places)]
+        return reduce(lambda one, other: self.merge(one, other, self.protocol.place), heads)
 
     def walk(self, number: int, bystander: bool, loops: frozenset[int], unseen: frozenset[str]) -> _Head:
         """Return the head of one place; silent nodes are walked through."""
@@ -272,8 +283,8 @@ class _Projection:
         if self.role in (node.optimist, node.arbiter):
             found = _Head(mix=node.number)
             for start, side in ((node.left, "left"), (node.right, "right")):
-                for first in self.protocol.first_messages(start):
-                    event = self.event(first, loops, unseen, (node.number, side))
+                for number in self.protocol.first_numbers(start):
+                    event = self.event(number, loops, unseen, (node.number, side))
                     found.events[event.key] = event
             return found
         left = self.walk(node.left, bystander, loops, unseen)
@@ -314,22 +325,17 @@ class _Projection:
     def silently(self, places: frozenset[int]) -> set[int]:
         """Return the nodes that can be reached without this role doing anything, its next messages included."""
         if places not in self.reached:
-            seen, waiting = set(places), list(places)
-            while waiting:
-                number = waiting.pop()
-                node = self.protocol.nodes[number]
-                if isinstance(node, Communication) and self.role in (node.sender, node.receiver):
-                    continue
-                news = [each for each in self.protocol.successors(number) if each not in seen]
-                seen.update(news)
-                waiting += news
-            self.reached[places] = seen
+
+            def acts(node: Node) -> bool:
+                return isinstance(node, Communication) and self.role in (node.sender, node.receiver)
+
+            self.reached[places] = set(self.protocol.walk(*places, stops=acts))
         return self.reached[places]
 
     # Merging
 
     def merge(self, one: _Head, other: _Head, place: Place, *, whole: bool = False) -> _Head:
-        """Merge two heads that the role cannot tell apart before something arrives.
+        """Merge two heads that look alike to the role before something arrives.
 
         ``whole`` says that they are the two sides of one mix, where loops need not match.
         """
@@ -350,7 +356,7 @@ class _Projection:
         if (one.ends is None) != (other.ends is None):
             events = other if one.ends is not None else one
             mixed_already = one.events and other.events
-            if events.sends or (self.rules.reach and not mixed_already):
+            if events.sends or (self.reach and not mixed_already):
                 raise self.unmergeable(place, events, "in one branch it is done, in the other it is not")
         if one.events and other.events:
             if one.sends != other.sends:
@@ -374,7 +380,7 @@ class _Projection:
     def check_together(self, one: _Event, other: _Event, place: Place, whole: bool) -> None:
         if one.partner != other.partner and not one.sends and not _on_opposite_sides(one, other):
             raise self.refuse(
-                f"{self.role!r} cannot tell the branches apart: it waits for {one.label!r} from {one.partner!r} in "
+                f"{self.role!r} cannot distinguish the branches: it waits for {one.label!r} from {one.partner!r} in "
                 f"one, for {other.label!r} from {other.partner!r} (line {other.place.line}) in the other.",
                 place,
             )
@@ -395,29 +401,23 @@ class _Projection:
         if kinds[0] != kinds[1]:
             raise self.refuse(
                 f"{one.label!r} carries ({', '.join(one.payload)}) in one branch and ({', '.join(other.payload)}) in "
-                f"the other (lines {one.place.line} and {other.place.line}), which {self.role!r} cannot tell apart.",
+                f"the other (lines {one.place.line} and {other.place.line}), which {self.role!r} cannot distinguish.",
                 place,
             )
         if one.unseen != other.unseen:
             raise self.refuse(
                 f"{self.role!r} meets {one.label!r} in two branches in which different values were sent elsewhere "
                 f"({', '.join(sorted(one.unseen)) or 'none'}; {', '.join(sorted(other.unseen)) or 'none'}), which it "
-                "cannot tell apart.",
+                "cannot distinguish.",
                 place,
             )
-        return _Event(
-            one.sends,
-            one.partner,
-            one.label,
-            one.payload,
-            one.after | other.after,
-            one.place,
-            one.scopes | other.scopes,
-            one.settles,
-            one.irreversible or other.irreversible,
-            one.nodes | other.nodes,
-            one.loops & other.loops,
-            one.unseen,
+        return replace(
+            one,
+            after=one.after | other.after,
+            scopes=one.scopes | other.scopes,
+            irreversible=one.irreversible or other.irreversible,
+            nodes=one.nodes | other.nodes,
+            loops=one.loops & other.loops,
         )
 
     def unmergeable(
@@ -426,7 +426,7 @@ class _Projection:
         event = head.events[key] if key else next(iter(head.events.values()))
         sends = f"sends {event.label!r} to" if event.sends else f"receives {event.label!r} from"
         return self.refuse(
-            f"{self.role!r} cannot tell the branches apart: {why}; it {sends} {event.partner!r} in line "
+            f"{self.role!r} cannot distinguish the branches: {why}; it {sends} {event.partner!r} in line "
             f"{event.place.line}.",
             place,
         )
@@ -436,7 +436,7 @@ class _Projection:
             problem,
             rule="projection",
             where=self.protocol.where(place),
-            hint=hint or f"tell {self.role} of the choice: a message under a different label in each branch",
+            hint=hint or f"inform {self.role} of the choice: a message under a different label in each branch",
         )
 
 
@@ -451,7 +451,7 @@ def _opposed(one: Scope, other: Scope) -> bool:
 
 
 def _smallest(machine: Machine) -> Machine:
-    """Return the machine with states that cannot be told apart made one, numbered in the order they are met."""
+    """Return the machine with equivalent states made one, numbered in the order they are met."""
     states = machine.states
     classes = [0] * len(states)
     count = 0
@@ -477,26 +477,14 @@ def _smallest(machine: Machine) -> Machine:
             order.append(number)
     renumbered = {number: number_of[classes[number]] for number in range(len(states)) if classes[number] in number_of}
     smallest = tuple(
-        State(
-            transitions=tuple(
-                Transition(
-                    sends=each.sends,
-                    partner=each.partner,
-                    label=each.label,
-                    payload=each.payload,
-                    target=renumbered[each.target],
-                    settles=each.settles,
-                    through=each.through,
-                    irreversible=each.irreversible,
-                )
-                for each in states[number].transitions
-            ),
-            ends=states[number].ends,
+        replace(
+            states[number],
+            transitions=tuple(replace(each, target=renumbered[each.target]) for each in states[number].transitions),
         )
         for number in order
     )
     aborts = {mix: renumbered[target] for mix, target in machine.aborts.items()}
-    return Machine(protocol=machine.protocol, role=machine.role, states=smallest, aborts=aborts, mixes=machine.mixes)
+    return replace(machine, states=smallest, aborts=aborts)
 
 
 def _walk_order(machine: Machine) -> list[int]:

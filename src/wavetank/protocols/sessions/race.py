@@ -1,4 +1,4 @@
-"""A race between two roles that both wish to act: how it is told to a contender, and how one session of it runs.
+"""A race between two roles that both wish to act: how a system runs it, and how one session of it goes.
 
 Messages take random delays and keep their order only between the same two roles.  A role acts on its wish when the time
 comes, if its protocol lets it; whatever else it may send, it sends at once.
@@ -25,7 +25,7 @@ DATA_OR_STOP = {
 
 @dataclass(frozen=True, kw_only=True)
 class RacePlan:
-    """How a contender runs the race.
+    """How a system runs the race.
 
     Parameters
     ----------

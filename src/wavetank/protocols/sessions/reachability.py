@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from wavetank.sim.compiled import compiled
 
@@ -21,7 +22,9 @@ class Steps:
     """
 
     def __init__(self, starts: NDArray[np.int64], targets: NDArray[np.int32], configurations: int) -> None:
-        self._into, self._sources = _reversed(starts, targets, configurations)
+        shape = (starts.size - 1, configurations)
+        by_target = csr_array((np.ones(targets.size, np.int8), targets, starts), shape=shape).tocsc()
+        self._into, self._sources = by_target.indptr, by_target.indices
 
     def can_reach(self, good: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return, for every configuration, whether a good one can be reached from it (in no step or more).
@@ -33,24 +36,6 @@ class Steps:
         found = good.copy()
         _spread(self._into, self._sources, found)
         return found
-
-
-@compiled
-def _reversed(starts, targets, configurations):  # type: ignore[no-untyped-def]
-    """Return the steps sorted by target: where each target's begin, and their sources."""
-    into = np.zeros(configurations + 1, np.int64)
-    for target in targets:
-        into[target + 1] += 1
-    for number in range(configurations):
-        into[number + 1] += into[number]
-    free = into[:-1].copy()
-    sources = np.empty(targets.size, np.int32)
-    for source in range(starts.size - 1):
-        for step in range(starts[source], starts[source + 1]):
-            target = targets[step]
-            sources[free[target]] = source
-            free[target] += 1
-    return into, sources
 
 
 @compiled

@@ -1,9 +1,7 @@
-"""Directed choice with a referee: both racers tell a third role what they wish, and it tells them what happens.
+"""Directed choice with a referee: both racers send their wishes to a third role, which announces what happens.
 
 What plain multiparty session types offer for a race: no role may wait for whichever of two comes first, so that the
 referee hears both and then decides; it lets the one whose message reached it first win.
-
-Source: K. Honda, N. Yoshida, M. Carbone, "Multiparty Asynchronous Session Types", POPL 2008.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ OOPSLA 2020, as nuScr implements it.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,20 +129,15 @@ class _Refinements:
 
     def enter(self, node: Head, known: _Known) -> _Known:
         for variable in node.variables:
-            payload = replace(variable.payload, name=variable.payload.name or variable.name)
+            payload, roles = replace(variable.payload, name=variable.name), frozenset(variable.roles)
             self.is_type(variable.start, payload.type, known, f"the start of {variable.name!r}")
-            inner = known.with_value(replace(payload, name=variable.name), frozenset(variable.roles))
             if payload.refinement is not None:
-                inner = known.with_value(
-                    replace(payload, name=variable.name, refinement=None), frozenset(variable.roles)
-                )
-                refinement = _renamed(payload.refinement, payload.name, variable.name)
+                inner = known.with_value(replace(payload, refinement=None), roles)
+                refinement = _renamed(payload.refinement, variable.payload.name or variable.name, variable.name)
                 self.is_type(refinement, "bool", inner, "a condition")
                 self.implied(variable.start, refinement, variable.name, known)
-                inner = known.with_value(
-                    replace(payload, name=variable.name, refinement=refinement), frozenset(variable.roles)
-                )
-            known = inner
+                payload = replace(payload, refinement=refinement)
+            known = known.with_value(payload, roles)
         return known
 
     def go_round(self, node: Jump, known: _Known) -> None:
@@ -282,24 +278,9 @@ class _Terms:
             return self.constants[names[str(expression.value)]]
         if kind in ("int", "bool", "string"):
             return {"int": z3.IntVal, "bool": z3.BoolVal, "string": z3.StringVal}[kind](expression.value)
-        parts = [self.term(part, names) for part in expression.parts]
-        match kind:
-            case "not":
-                return z3.Not(parts[0])
-            case "neg":
-                return -parts[0]
-            case "len":
-                return z3.Length(parts[0])
-            case "&&":
-                return z3.And(*parts)
-            case "||":
-                return z3.Or(*parts)
-            case "=":
-                return parts[0] == parts[1]
-            case "<>":
-                return parts[0] != parts[1]
-        one, other = parts
-        comparisons = (
-            {"<": one < other, ">": one > other, "<=": one <= other, ">=": one >= other} if kind[0] in "<>" else {}
-        )
-        return comparisons[kind] if comparisons else one + other if kind == "+" else one - other
+        make: Any = {
+            "not": z3.Not, "neg": operator.neg, "len": z3.Length, "&&": z3.And, "||": z3.Or, "=": operator.eq,
+            "<>": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
+            "+": operator.add, "-": operator.sub,
+        }[kind]  # fmt: skip
+        return make(*(self.term(part, names) for part in expression.parts))

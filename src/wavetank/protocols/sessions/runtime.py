@@ -25,7 +25,7 @@ class Envelope(NamedTuple):
     tag: Tag
 
 
-class Happening(NamedTuple):
+class SessionEvent(NamedTuple):
     """What a role did with a message: ``taken``, ``dropped`` or ``switched`` (the message is still to be taken)."""
 
     what: str
@@ -88,7 +88,7 @@ class RoleSession:
         """Return whether the role may send this message now."""
         return any(each.sends and (each.partner, each.label) == (partner, label) for each in self.here.transitions)
 
-    def send(self, partner: str, label: str, payload: tuple[Any, ...] = ()) -> tuple[Envelope, list[Happening]]:
+    def send(self, partner: str, label: str, payload: tuple[Any, ...] = ()) -> tuple[Envelope, list[SessionEvent]]:
         """Send a message; returns it, and what happened to messages that had been waiting for this step.
 
         Raises
@@ -111,7 +111,7 @@ class RoleSession:
             where=f"protocol {self.machine.protocol}, state {self.state}",
         )
 
-    def deliver(self, envelope: Envelope) -> list[Happening]:
+    def deliver(self, envelope: Envelope) -> list[SessionEvent]:
         """Hand over a message that arrived; returns what was done with it and with others that waited for it.
 
         Raises
@@ -128,13 +128,13 @@ class RoleSession:
         self.waiting.append(envelope)
         return self._go_on()
 
-    def _go_on(self) -> list[Happening]:
-        happened: list[Happening] = []
+    def _go_on(self) -> list[SessionEvent]:
+        happened: list[SessionEvent] = []
         while self.waiting and self._one(happened):
             pass
         return happened
 
-    def _one(self, happened: list[Happening]) -> bool:
+    def _one(self, happened: list[SessionEvent]) -> bool:
         """Do one thing with the first waiting message that something can be done with; per sender in order."""
         held: set[str] = set()
         for position, envelope in enumerate(self.waiting):
@@ -147,7 +147,7 @@ class RoleSession:
             if how == "overrides":
                 self.tag = switched(self.tag, mix, turn)
                 self.state = self.machine.aborts[mix]
-                happened.append(Happening("switched", sender, label, payload, theirs))
+                happened.append(SessionEvent("switched", sender, label, payload, theirs))
                 return True
             for each in self.here.transitions:
                 if (
@@ -159,15 +159,15 @@ class RoleSession:
                     del self.waiting[position]
                     self.tag = joined(self.tag, theirs)
                     self.state = each.target
-                    happened.append(Happening("taken", sender, label, payload, theirs))
+                    happened.append(SessionEvent("taken", sender, label, payload, theirs))
                     return True
             if self.drop_stale and any(voids(other.tag, theirs) for other in self.waiting):
                 return self._drop(position, happened)
             held.add(sender)
         return False
 
-    def _drop(self, position: int, happened: list[Happening]) -> bool:
+    def _drop(self, position: int, happened: list[SessionEvent]) -> bool:
         sender, _, label, payload, tag = self.waiting.pop(position)
         self.dropped += 1
-        happened.append(Happening("dropped", sender, label, payload, tag))
+        happened.append(SessionEvent("dropped", sender, label, payload, tag))
         return True

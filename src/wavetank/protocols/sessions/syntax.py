@@ -1,6 +1,6 @@
 """What a session protocol file says, as data: modules, protocols, messages, choices, mixes, loops, calls.
 
-Nothing is judged here; every piece keeps the place it was written at, so that whoever judges can point to it.
+Nothing is judged here; every piece keeps the place it was written at, so that a verdict can point to it.
 """
 
 from __future__ import annotations

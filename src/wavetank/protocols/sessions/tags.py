@@ -5,7 +5,7 @@ counted as turns, and turns in a row on the same side are one entry, so that a t
 iterations.  A message whose tag says *left* where its receiver knows *right* is stale and is dropped; one that says
 *right* where its receiver went *left* makes the receiver switch.  Right overrides left; left never overrides right.
 A message that cannot be taken yet is dropped, too, when another one that waits shows that it is stale: the one that
-would tell the receiver may stand behind it.
+would inform the receiver may stand behind it.
 
 Source: "Mixed Choice in Asynchronous Multiparty Session Types", arXiv 2602.23927, 2026; the encoding is ours.
 """
@@ -155,21 +155,6 @@ def without(tag: Tag, mix: int, turn: int) -> Tag:
         else:
             kept.append(mark)
     return _together((), kept)
-
-
-def show_tag(tag: Tag, names: dict[int, str]) -> str:
-    """Return a tag as text.
-
-    Examples
-    --------
-    >>> show_tag((Mark(1, 1, 3, False), Mark(1, 4, 4, True)), {1: "close"})
-    'close#1-3 left, close#4 right'
-    """
-    parts = []
-    for mark in tag:
-        turns = f"{mark.first}" if mark.first == mark.last else f"{mark.first}-{mark.last}"
-        parts.append(f"{names.get(mark.mix, mark.mix)}#{turns} {'right' if mark.right else 'left'}")
-    return ", ".join(parts)
 
 
 def _together(tag: Tag, more: Iterable[Mark]) -> Tag:

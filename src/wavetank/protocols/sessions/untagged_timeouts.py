@@ -2,9 +2,6 @@
 
 Each racer does what it wishes when it wishes, and is done; when both act at once, one ends with the data sent, the
 other with a stop sent, and neither message is ever taken.
-
-Source: common practice with timeouts in message-passing code; the failure is described by L. Bocchi, R. Hu,
-A. L. Voinea, S. Thompson, arXiv 2602.23927, 2026.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 A choice belongs to one role: that role sends the first message of every branch, under different labels.  A mix is a
 race of two: its left side begins with a message to the arbiter, its right side with one from the arbiter back, and
-everyone who may have gone on along the left side must be told of the right one.
+every role that may have gone on along the left side must be informed of the right one (rule a).  Between two roles no
+label that informs stands on both sides of a mix (rule b), and nothing irreversible happens on the left side before it
+is settled (rule c).
 
 Source: nuScr's checks; for mixes, "Mixed Choice in Asynchronous Multiparty Session Types", arXiv 2602.23927, 2026.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from wavetank.protocols.sessions.global_types import (
     Branching,
@@ -24,30 +24,14 @@ from wavetank.protocols.sessions.global_types import (
 from wavetank.protocols.sessions.syntax import IllFormedError, Place
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """Which rules hold; all of them unless one wants to see what goes wrong without.
+def check_well_formed(protocol: GlobalType, *, reach: bool = True) -> list[str]:
+    """Check a global type; fills in each mix's optimist.
 
     Parameters
     ----------
+    protocol : GlobalType
     reach : bool
-        Rule (a): whoever takes part in one side of a mix is told of the other, too.
-    disjoint : bool
-        Rule (b): between two roles no label occurs on both sides of a mix.
-    irreversible : bool
-        Rule (c): nothing irreversible happens on the left side before it is settled.
-    """
-
-    reach: bool = True
-    disjoint: bool = True
-    irreversible: bool = True
-
-
-ALL_RULES = Rules()
-
-
-def check_well_formed(protocol: GlobalType, rules: Rules = ALL_RULES) -> list[str]:
-    """Check a global type; fills in each mix's optimist.
+        Whether rule (a) of a mix is checked: every role that takes part in one side is informed of the other, too.
 
     Returns
     -------
@@ -69,12 +53,10 @@ def check_well_formed(protocol: GlobalType, rules: Rules = ALL_RULES) -> list[st
         _check_mix_start(protocol, protocol.mixes[number])
     for number in sorted(protocol.mixes):
         mix = protocol.mixes[number]
-        if rules.disjoint:
-            _check_disjoint(protocol, mix)
-        if rules.reach:
+        _check_disjoint(protocol, mix)
+        if reach:
             _check_reach(protocol, mix)
-        if rules.irreversible:
-            _check_irreversible(protocol, mix)
+        _check_irreversible(protocol, mix)
     return odd
 
 
@@ -180,8 +162,9 @@ def _check_mix_start(protocol: GlobalType, mix: MixNode) -> None:
     for side, firsts in (("left", left), ("right", right)):
         if any(isinstance(first, End) for first in firsts):
             raise _refuse(protocol, "mix", f"The {side} side of the mix can end without a message.", mix.place)
-    begins_left = [first for first in left if isinstance(first, Communication)]
-    begins_right = [first for first in right if isinstance(first, Communication)]
+    begins_left, begins_right = (
+        [first for first in firsts if isinstance(first, Communication)] for firsts in (left, right)
+    )
     for first in begins_left:
         if first.receiver != mix.arbiter:
             raise _refuse(
@@ -213,11 +196,7 @@ def _check_mix_start(protocol: GlobalType, mix: MixNode) -> None:
             )
 
 
-def _inside(protocol: GlobalType, mix: MixNode, side: Side) -> list[Communication]:
-    return [each for each in protocol.communications() if (mix.number, side) in each.scope]
-
-
-def _telling(protocol: GlobalType, mix: MixNode, side: Side) -> list[Communication]:
+def _informing(protocol: GlobalType, mix: MixNode, side: Side) -> list[Communication]:
     """Return the messages of a side by which a role may learn that this side was taken."""
     start = mix.left if side == "left" else mix.right
     found: dict[int, Communication] = {}
@@ -241,8 +220,8 @@ def _telling(protocol: GlobalType, mix: MixNode, side: Side) -> list[Communicati
 
 
 def _check_disjoint(protocol: GlobalType, mix: MixNode) -> None:
-    left = {(each.sender, each.receiver, each.label): each for each in _telling(protocol, mix, "left")}
-    for each in _telling(protocol, mix, "right"):
+    left = {(each.sender, each.receiver, each.label): each for each in _informing(protocol, mix, "left")}
+    for each in _informing(protocol, mix, "right"):
         twin = left.get((each.sender, each.receiver, each.label))
         if twin is not None:
             raise _refuse(
@@ -257,35 +236,36 @@ def _check_disjoint(protocol: GlobalType, mix: MixNode) -> None:
 
 def _check_reach(protocol: GlobalType, mix: MixNode) -> None:
     pair = {mix.optimist, mix.arbiter}
-    takes_part = {
-        side: {role for each in _inside(protocol, mix, side) for role in (each.sender, each.receiver)} - pair
-        for side in ("left", "right")
-    }
-    for role in sorted(takes_part["left"]):
-        away = _unreached(protocol, mix.right, role, {mix.optimist, mix.arbiter})
-        if away is not None or role not in takes_part["right"]:
+    inside: dict[Side, set[str]] = {"left": set(), "right": set()}
+    for each in protocol.communications():
+        for number, side in each.scope:
+            if number == mix.number:
+                inside[side] |= {each.sender, each.receiver} - pair
+    for role in sorted(inside["left"]):
+        away = _unreached(protocol, mix.right, role, pair)
+        if away is not None or role not in inside["right"]:
             raise _refuse(
                 protocol,
                 "reach (a)",
                 f"{role!r} takes part in the left side of the mix, but on the right side nobody who knows of the "
-                "interrupt tells it, so that it would wait there for ever.",
+                "interrupt informs it, so that it would wait there for ever.",
                 mix.place if away is None or isinstance(away, End) else away.place,
                 hint=f"send a message from {mix.arbiter} to {role} on the right side",
             )
-    for role in sorted(takes_part["right"]):
+    for role in sorted(inside["right"]):
         first = _first_action(protocol, mix.right, role)
         if first is not None and first.sender == role:
             raise _refuse(
                 protocol,
                 "reach (a)",
-                f"{role!r} acts on the right side of the mix before it is told of the interrupt.",
+                f"{role!r} acts on the right side of the mix before it is informed of the interrupt.",
                 first.place,
                 hint=f"send a message from {mix.arbiter} to {role} first",
             )
 
 
 def _unreached(protocol: GlobalType, start: int, role: str, informed: set[str]) -> Communication | End | None:
-    """Return the first step of a way on which nobody who knows tells ``role``, or None when all ways tell it.
+    """Return the first step of a way on which nobody who knows informs ``role``, or None when all ways inform it.
 
     Knowing spreads with messages, from the two who race.
     """

@@ -4,16 +4,6 @@ With counters known only by their interval, more processes never hurt: the abstr
 and the configurations that can reach a violation are an upward-closed set with finitely many minimal elements.  The
 checker finds them backward from the violation until nothing new appears.  If no initial configuration is among them the
 property holds for all parameters; otherwise the abstract paths are tried for real runs.
-
-Source: Baumeister, Eichler, Jacobs, Sakr, Voelp (FM 2024), as the ACS checker of TACO (arXiv 2605.06118).
-
-Differs from the source:
-
-1. Minimal elements are rows of one array a context, compared with numpy, not a tree.
-2. One abstract system for all orders of thresholds (see :mod:`wavetank.protocols.threshold.intervals`).
-3. Conditions such as "no process there" are left out going backward and checked exactly on the paths, so that
-   reachability is decided too where the paths come to an end.
-4. Elements that need a location which abstract runs never occupy in that context are dropped.
 """
 
 from __future__ import annotations
@@ -24,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.answers import SETTLED, Answer
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.error_paths import find_run
 from wavetank.protocols.threshold.intervals import IntervalAbstraction, Target, targets
 from wavetank.protocols.threshold.preprocess import CounterSystem
@@ -42,7 +32,7 @@ class IntervalBackward:
         Minimal elements kept at most; more end in "undecided".
     """
 
-    most_elements: int = setting(500_000, says="minimal elements kept at most", low=1)
+    most_elements: int = setting(500_000, says="Most minimal elements that are kept", low=1)
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
         """Return whether the system's stages can be met.
@@ -162,7 +152,7 @@ class _Basis:
         self._size = 0
 
     def add(self, context: int, row: NDArray[np.int32]) -> bool:
-        """Add an element unless the set holds it already; tell whether it is new."""
+        """Add an element unless the set holds it already; return whether it is new."""
         if np.any(row[~self._occupied[context]]):
             return False
         rows = self.rows[context]

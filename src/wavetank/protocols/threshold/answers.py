@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from wavetank.protocols.checking import Outcome
-from wavetank.protocols.threshold.clock import Deadline
+from wavetank.check.deadline import Deadline
+from wavetank.check.report import Outcome
 from wavetank.protocols.threshold.counterexample import AbstractRun, Counterexample
 from wavetank.protocols.threshold.preprocess import CounterSystem
 

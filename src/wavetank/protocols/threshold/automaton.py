@@ -7,7 +7,7 @@ or lower counters (extended threshold automata) are read too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wavetank.protocols.threshold.expressions import Formula, Linear
 
@@ -27,7 +27,7 @@ class Rule:
     updates : tuple of (str, Linear)
         New value of each counter that changes, over old values.
     line : int
-        Where the rule begins in its file; 0 when it comes from no file.  No part of equality.
+        Line of its file where the rule begins; 0 when it comes from no file.  No part of equality.
     """
 
     name: str
@@ -35,18 +35,7 @@ class Rule:
     target: str
     guard: Formula
     updates: tuple[tuple[str, Linear], ...] = ()
-    line: int = 0
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Rule):
-            return NotImplemented
-        return self._parts() == other._parts()
-
-    def __hash__(self) -> int:
-        return hash(self._parts())
-
-    def _parts(self) -> tuple[object, ...]:
-        return (self.name, self.source, self.target, self.guard, self.updates)
+    line: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -85,12 +74,7 @@ class ThresholdAutomaton:
     @property
     def has_only_increments(self) -> bool:
         """Whether every update adds a constant that is not negative: then safety is decidable."""
-        return all(is_increment(name, value) for rule in self.rules for name, value in rule.updates)
-
-
-def is_increment(name: str, value: Linear) -> bool:
-    """Return whether the new value is the counter's old one plus a constant of at least zero."""
-    return value.terms == ((name, 1),) and value.constant >= 0
+        return all(is_shift(name, value) and value.constant >= 0 for rule in self.rules for name, value in rule.updates)
 
 
 def is_shift(name: str, value: Linear) -> bool:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
+from wavetank.check.report import Budget, CheckReport, Verdict
 from wavetank.errors import unknown_name
-from wavetank.protocols.checking import Budget, CheckReport, Verdict
 from wavetank.protocols.threshold.answers import SETTLED, Answer
 from wavetank.protocols.threshold.automaton import ThresholdAutomaton
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import AbstractRun, Counterexample, concretise, listing
 from wavetank.protocols.threshold.page import Violation, counterexample_page
 from wavetank.protocols.threshold.parser import read_automaton
@@ -42,8 +42,8 @@ class OneMethod:
     memory_bytes : float
     """
 
-    name: str = setting("smt", says="the checker", choices=("smt", "acs", "zcs"))
-    memory_bytes: float = setting(2.0 * 2**30, unit="bytes", says="memory of its process", low=2.0**27)
+    name: str = setting("smt", says="Name of the checker", choices=("smt", "acs", "zcs"))
+    memory_bytes: float = setting(2.0 * 2**30, unit="bytes", says="Memory of the checker's process", low=2.0**27)
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
         """Return whether the system's stages can be met."""
@@ -62,7 +62,7 @@ class FormulaFirst:
         Memory of that other process.
     """
 
-    memory_bytes: float = setting(2.0 * 2**30, unit="bytes", says="memory of its process", low=2.0**20)
+    memory_bytes: float = setting(2.0 * 2**30, unit="bytes", says="Memory of the checker's process", low=2.0**20)
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
         """Return whether the system's stages can be met."""
@@ -84,8 +84,8 @@ class ThresholdCheck:
         Names of the specifications to check; empty for all.
     """
 
-    method: str = setting("portfolio", says="who decides", choices=METHODS)
-    properties: tuple[str, ...] = setting((), says="names of the specifications to check; by default all")
+    method: str = setting("portfolio", says="Method that decides", choices=METHODS)
+    properties: tuple[str, ...] = setting((), says="Names of the specifications to check; all by default")
 
     def check(self, path: Path, budget: Budget) -> CheckReport:
         """Read a file and decide its properties.
@@ -178,11 +178,10 @@ def _violated(
     automaton: ThresholdAutomaton, item: SafetyProperty, answer: Answer, violation: Violation, clock: Deadline
 ) -> tuple[Verdict, Violation]:
     run: Counterexample = violation.run
-    told = ", ".join(f"{name} = {value}" for name, value in run.parameters.items())
     verdict = Verdict(
         name=item.name,
         outcome="violated",
-        says=f"violated with {told} after {sum(step.times for step in run.steps)} firings, replayed",
+        says=f"violated with {run.setting} after {sum(step.times for step in run.steps)} firings, replayed",
         by=answer.by,
         seconds=clock.spent_s,
         evidence=listing(automaton, violation.query, run),

@@ -1,18 +1,19 @@
 """Runs that violate a property: from a checker's abstract run to steps of the file's own automaton, replayed.
 
 Checkers answer with how often each rule fires between points where conditions change.  Here the firings are put into an
-order in which every process that moves is there to move, told in the automaton's own locations and rules, and replayed
-one by one with the automaton's own formulas: a run that does not replay is never shown.
+order in which every process that moves is there to move, as rules of the automaton between its own locations, and
+replayed one by one with the automaton's own formulas: a run that does not replay is never shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from wavetank.check.deadline import OutOfTimeError
 from wavetank.errors import WavetankError
 from wavetank.protocols.threshold.automaton import Rule, ThresholdAutomaton
-from wavetank.protocols.threshold.clock import OutOfTimeError
 from wavetank.protocols.threshold.expressions import FALSE, Linear, comparisons, holds
 from wavetank.protocols.threshold.preprocess import CounterSystem, Move
 from wavetank.protocols.threshold.properties import Query
@@ -77,6 +78,11 @@ class Counterexample:
     initial: Mapping[str, int]
     steps: tuple[Step, ...]
 
+    @property
+    def setting(self) -> str:
+        """The parameters in words."""
+        return ", ".join(f"{name} = {value}" for name, value in self.parameters.items())
+
 
 def concretise(system: CounterSystem, run: AbstractRun) -> Counterexample:
     """Return an abstract run as steps of the automaton.
@@ -89,7 +95,7 @@ def concretise(system: CounterSystem, run: AbstractRun) -> Counterexample:
     Raises
     ------
     ReplayError
-        If a segment's firings cannot be ordered or told in the automaton's rules.
+        If a segment's firings cannot be ordered or written in the automaton's rules.
     OutOfTimeError
         If there are more than 1,000,000 firings: a run that is not replayed is not shown.
     """
@@ -100,7 +106,7 @@ def concretise(system: CounterSystem, run: AbstractRun) -> Counterexample:
         at[system.locations[location][0]] += count
     values = {name: run.counters.get(name, 0) for name in automaton.counters} | dict(run.parameters)
     initial = {**at, **{name: values[name] for name in automaton.counters}}
-    telling = _Telling(system, at, values)
+    fired = _Firings(system, at, values)
     firings = 0
     for segment in run.segments:
         counts = {move: count for move, count in segment.items() if count}
@@ -109,20 +115,20 @@ def concretise(system: CounterSystem, run: AbstractRun) -> Counterexample:
             raise OutOfTimeError(
                 f"a run of more than {firings} firings was found, too long to be replayed (at most {MOST_FIRINGS})"
             )
-        for move, times in _ordered(system, counts, telling.occupied()):
+        for move, times in _ordered(system, counts, fired.occupied()):
             for _ in range(times):
-                telling.fire(system.moves[move])
-    steps: list[Step] = []
-    for rule in telling.rules:
-        if steps and steps[-1].rule is rule:
-            steps[-1] = Step(rule, steps[-1].times + 1)
-        else:
-            steps.append(Step(rule, 1))
-    return Counterexample(dict(run.parameters), initial, tuple(steps))
+                fired.fire(system.moves[move])
+    return Counterexample(dict(run.parameters), initial, steps_of(fired.rules))
 
 
-class _Telling:
-    """Tells moves of a system as rules of its automaton, process by process."""
+def steps_of(rules: Iterable[Rule]) -> tuple[Step, ...]:
+    """Return single firings as steps: a rule that fires several times in a row is one."""
+    runs = ([*firings] for _, firings in itertools.groupby(rules, key=id))
+    return tuple(Step(firings[0], len(firings)) for firings in runs)
+
+
+class _Firings:
+    """Translates moves of a system into rules of its automaton, process by process."""
 
     def __init__(self, system: CounterSystem, at: dict[str, int], values: dict[str, int]) -> None:
         self.at = at
@@ -130,7 +136,7 @@ class _Telling:
         self.rules: list[Rule] = []
         self._system = system
         self._group = {name: number for number, names in enumerate(system.locations) for name in names}
-        # A counter that only initial conditions speak of is still there, but no move tells how it changes.
+        # A counter that only initial conditions speak of is still there, but no move says how it changes.
         kept = {counter for threshold in system.thresholds for counter, _ in threshold.term}
         kept |= {counter for move in system.moves for counter, _ in (*move.shifts, *move.assigns)}
         sides = [side for stage in system.stages for item in comparisons(stage) for side in (item.left, item.right)]
@@ -365,8 +371,7 @@ def listing(automaton: ThresholdAutomaton, query: Query, run: Counterexample) ->
     ReplayError
     """
     configurations = replay(automaton, query, run)
-    told = ", ".join(f"{name} = {value}" for name, value in run.parameters.items())
-    lines = [f"parameters  {told}", f"start       {_configuration(automaton, configurations[0])}"]
+    lines = [f"parameters  {run.setting}", f"start       {_configuration(automaton, configurations[0])}"]
     for number, (step, after) in enumerate(zip(run.steps, configurations[1:], strict=True), 1):
         rule = step.rule
         times = "" if step.times == 1 else f"  ({step.times} times)"

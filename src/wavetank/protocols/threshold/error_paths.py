@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from wavetank.protocols.threshold.clock import Deadline
+from wavetank.check.deadline import Deadline
 from wavetank.protocols.threshold.counterexample import AbstractRun
 from wavetank.protocols.threshold.intervals import IntervalAbstraction
+from wavetank.protocols.threshold.parameters import Question
 from wavetank.protocols.threshold.preprocess import CounterSystem
-from wavetank.protocols.threshold.smt import Question, SegmentEncoding, smallest_run
+from wavetank.protocols.threshold.smt import SegmentEncoding, ordered_run, smallest_run
 
 _MOST_ALTERNATIVES = 64
 # Time to make a run small that was found.
@@ -77,9 +78,7 @@ class _Search:
         self.steady_moves = [
             move
             for move, rule in enumerate(system.moves)
-            if not rule.assigns
-            and all(by > 0 for _, by in rule.shifts)
-            and mixed.isdisjoint(counter for counter, _ in rule.shifts)
+            if rule.only_increments and mixed.isdisjoint(counter for counter, _ in rule.shifts)
         ]
         self.single_moves = set(range(len(system.moves))) - set(self.steady_moves)
         # Whether the last bounded search left longer paths untried.
@@ -107,7 +106,7 @@ class _Search:
             length += 1
 
     def _bounded(self, start: int, length: int) -> tuple[AbstractRun | None, bool]:
-        """Try paths of exactly this many contexts; tell whether longer ones remain."""
+        """Try paths of exactly this many contexts; return also whether longer ones remain."""
         self.cut = False
         found = self._extend([start], length)
         return found, self.cut
@@ -151,7 +150,7 @@ class _Search:
             question.push()
             question.add(encoding.take())
             following: Iterator[tuple[int, list[int]]] = iter(())
-            if self._possible(question, encoding):
+            if ordered_run(encoding, question) is not None:
                 if length is None or depth == length:
                     found = self._meets_stages(question, encoding)
                     if found is not None:
@@ -181,20 +180,11 @@ class _Search:
                 return found
         return None
 
-    def _possible(self, question: Question, encoding: SegmentEncoding) -> bool:
-        while question.satisfiable():
-            cuts = list(encoding.cuts(question.model()))
-            if not cuts:
-                return True
-            question.add("\n".join(cuts))
-        return False
-
     def _meets_stages(self, question: Question, encoding: SegmentEncoding) -> AbstractRun | None:
         question.push()
         last = encoding.copy()
         last.require_stages()
         question.add(last.take())
-        possible = self._possible(question, encoding)
-        run = encoding.run(question.model()) if possible else None
+        run = ordered_run(encoding, question)
         question.pop()
         return run

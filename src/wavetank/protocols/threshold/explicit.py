@@ -3,9 +3,6 @@
 Nothing is abstract here: numbers of processes and counters are what they are, rules fire one process at a time,
 breadth first, so that a counterexample has the fewest firings.  It shows violations and never proves the property for
 all parameters.
-
-Source: the counter system semantics of threshold automata; Konnov, Veith, Widder, "On the Completeness of Bounded Model
-Checking for Threshold-Based Distributed Algorithms" (Information and Computation 2017).
 """
 
 from __future__ import annotations
@@ -14,11 +11,11 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.answers import Answer
 from wavetank.protocols.threshold.automaton import Rule, ThresholdAutomaton
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
-from wavetank.protocols.threshold.counterexample import Counterexample, Step
-from wavetank.protocols.threshold.expressions import And, Comparison, Formula, at_least_zero, holds
+from wavetank.protocols.threshold.counterexample import Counterexample, steps_of
+from wavetank.protocols.threshold.expressions import Comparison, at_least_zero, conjuncts, holds
 from wavetank.protocols.threshold.preprocess import CounterSystem, plain_counter_system
 from wavetank.protocols.threshold.properties import Query
 from wavetank.settings import setting
@@ -38,8 +35,8 @@ class ExplicitSearch:
         Configurations visited at most, for all parameters together.
     """
 
-    largest_parameter: int = setting(5, says="parameters are tried up to this value each", low=0, high=100)
-    most_states: int = setting(200_000, says="configurations visited at most", low=1)
+    largest_parameter: int = setting(5, says="Largest value of each parameter", low=0, high=100)
+    most_states: int = setting(200_000, says="Most configurations that are visited", low=1)
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
         """Return a violation with small parameters, or "undecided".
@@ -190,14 +187,13 @@ class StateSpace:
         stages = self.query.stages
         if met == len(stages):
             return met
-        values = self._values(at, counters)
+        values = {**self.parameters, **self._numbers(at, counters)}
         while met < len(stages) and holds(stages[met], values):
             met += 1
         return met
 
-    def _values(self, at: tuple[int, ...], counters: tuple[int, ...]) -> dict[str, int]:
+    def _numbers(self, at: tuple[int, ...], counters: tuple[int, ...]) -> dict[str, int]:
         return {
-            **self.parameters,
             **dict(zip(self.automaton.locations, at, strict=True)),
             **dict(zip(self.automaton.counters, counters, strict=True)),
         }
@@ -225,7 +221,8 @@ class StateSpace:
         """
         names = {*self.automaton.locations, *self.automaton.counters}
         limits = dict.fromkeys(names, max(self.parameters.values(), default=0))
-        for comparison in _conjuncts(self._system.initial):
+        bounds = [part for part in conjuncts(self._system.initial) if isinstance(part, Comparison)]
+        for comparison in bounds:
             expressions, all_of = at_least_zero(comparison)
             for expression in expressions if all_of else ():
                 bounded, rest = expression.split(names.__contains__)
@@ -233,7 +230,7 @@ class StateSpace:
                     room = rest.value(self.parameters)
                     for name, factor in bounded.items():
                         limits[name] = min(limits[name], max(0, room // -factor))
-        for comparison in _conjuncts(self._system.initial):
+        for comparison in bounds:
             # An equality may allow more than any parameter.
             if comparison.relation == "==":
                 bounded, rest = (comparison.left - comparison.right).split(names.__contains__)
@@ -247,21 +244,5 @@ class StateSpace:
         while (came := before[state]) is not None:
             state, rule = came
             rules.append(rule)
-        steps: list[Step] = []
-        for rule in reversed(rules):
-            if steps and steps[-1].rule is rule:
-                steps[-1] = Step(rule, steps[-1].times + 1)
-            else:
-                steps.append(Step(rule, 1))
         at, counters, _ = state
-        initial = {
-            **dict(zip(self.automaton.locations, at, strict=True)),
-            **dict(zip(self.automaton.counters, counters, strict=True)),
-        }
-        return Counterexample(self.parameters, initial, tuple(steps))
-
-
-def _conjuncts(formula: Formula) -> Iterator[Comparison]:
-    for part in formula.parts if isinstance(formula, And) else (formula,):
-        if isinstance(part, Comparison):
-            yield part
+        return Counterexample(self.parameters, self._numbers(at, counters), steps_of(reversed(rules)))

@@ -7,10 +7,9 @@ in specifications, with "always" and "eventually".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 Relation = Literal["==", "!=", "<", "<=", ">", ">="]
 NEGATED: Mapping[Relation, Relation] = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -116,6 +115,7 @@ class Comparison:
     left: Linear
     relation: Relation
     right: Linear
+    parts: ClassVar[tuple[Formula, ...]] = ()
 
     def holds(self, values: Mapping[str, int]) -> bool:
         """Return whether the comparison is true under ``values``."""
@@ -131,39 +131,64 @@ class Constant:
     """Truth or falsehood."""
 
     truth: bool
+    parts: ClassVar[tuple[Formula, ...]] = ()
 
     def __str__(self) -> str:
         return "true" if self.truth else "false"
 
 
 @dataclass(frozen=True)
-class Not:
+class _OfOne:
+    inner: Formula
+    sign: ClassVar[str]
+
+    @property
+    def parts(self) -> tuple[Formula, ...]:
+        """The formulas inside."""
+        return (self.inner,)
+
+    def __str__(self) -> str:
+        return f"{self.sign}({self.inner})"
+
+
+class Not(_OfOne):
     """Negation."""
 
-    inner: Formula
+    sign = "!"
 
-    def __str__(self) -> str:
-        return f"!({self.inner})"
+
+class Always(_OfOne):
+    """``[]``: now and in every later configuration."""
+
+    sign = "[]"
+
+
+class Eventually(_OfOne):
+    """``<>``: now or in some later configuration."""
+
+    sign = "<>"
 
 
 @dataclass(frozen=True)
-class And:
+class _OfSeveral:
+    parts: tuple[Formula, ...]
+    sign: ClassVar[str]
+    empty: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.sign.join(f"({part})" for part in self.parts) or self.empty
+
+
+class And(_OfSeveral):
     """Conjunction; empty is true."""
 
-    parts: tuple[Formula, ...]
-
-    def __str__(self) -> str:
-        return " && ".join(f"({part})" for part in self.parts) or "true"
+    sign, empty = " && ", "true"
 
 
-@dataclass(frozen=True)
-class Or:
+class Or(_OfSeveral):
     """Disjunction; empty is false."""
 
-    parts: tuple[Formula, ...]
-
-    def __str__(self) -> str:
-        return " || ".join(f"({part})" for part in self.parts) or "false"
+    sign, empty = " || ", "false"
 
 
 @dataclass(frozen=True)
@@ -173,28 +198,13 @@ class Implies:
     premise: Formula
     conclusion: Formula
 
+    @property
+    def parts(self) -> tuple[Formula, ...]:
+        """The formulas inside."""
+        return (self.premise, self.conclusion)
+
     def __str__(self) -> str:
         return f"({self.premise}) -> ({self.conclusion})"
-
-
-@dataclass(frozen=True)
-class Always:
-    """``[]``: now and in every later configuration."""
-
-    inner: Formula
-
-    def __str__(self) -> str:
-        return f"[]({self.inner})"
-
-
-@dataclass(frozen=True)
-class Eventually:
-    """``<>``: now or in some later configuration."""
-
-    inner: Formula
-
-    def __str__(self) -> str:
-        return f"<>({self.inner})"
 
 
 Formula = Comparison | Constant | Not | And | Or | Implies | Always | Eventually
@@ -214,11 +224,16 @@ def compare(difference: int, relation: Relation) -> bool:
     return difference > 0 if relation == ">" else difference >= 0
 
 
+def conjuncts(formula: Formula) -> tuple[Formula, ...]:
+    """Return the parts of a conjunction, or the formula alone."""
+    return formula.parts if isinstance(formula, And) else (formula,)
+
+
 def conjunction(parts: Iterable[Formula]) -> Formula:
     """Return the flat conjunction, without truths; false when one part is false."""
     flat: dict[Formula, None] = {}
     for part in parts:
-        for item in part.parts if isinstance(part, And) else (part,):
+        for item in conjuncts(part):
             if item == FALSE:
                 return FALSE
             if item != TRUE:
@@ -271,23 +286,12 @@ def comparisons(formula: Formula) -> Iterator[Comparison]:
         item = stack.pop()
         if isinstance(item, Comparison):
             yield item
-        elif isinstance(item, And | Or):
-            stack += reversed(item.parts)
-        elif isinstance(item, Implies):
-            stack += (item.conclusion, item.premise)
-        elif isinstance(item, Not | Always | Eventually):
-            stack.append(item.inner)
+        stack += reversed(item.parts)
 
 
 def is_temporal(formula: Formula) -> bool:
     """Return whether "always" or "eventually" occurs."""
-    if isinstance(formula, Always | Eventually):
-        return True
-    if isinstance(formula, And | Or):
-        return any(is_temporal(part) for part in formula.parts)
-    if isinstance(formula, Implies):
-        return is_temporal(formula.premise) or is_temporal(formula.conclusion)
-    return isinstance(formula, Not) and is_temporal(formula.inner)
+    return isinstance(formula, Always | Eventually) or any(map(is_temporal, formula.parts))
 
 
 def holds(formula: Formula, values: Mapping[str, int]) -> bool:
@@ -358,8 +362,3 @@ def disjuncts(formula: Formula, limit: int) -> list[tuple[Formula, ...]] | None:
             product = [left + right for left in product for right in found]
         return product
     return [(formula,)]
-
-
-def greatest_common_divisor(numbers: Iterable[int]) -> int:
-    """Return the greatest common divisor; 0 for none."""
-    return math.gcd(*numbers)

@@ -26,6 +26,7 @@ from wavetank.protocols.threshold.expressions import (
     Or,
     Quotient,
     Relation,
+    is_temporal,
 )
 from wavetank.protocols.threshold.source_text import Tokens
 
@@ -104,6 +105,14 @@ class FormulaReader:
         """Read a formula, as far as it goes or up to a connective outside parentheses."""
         at = self.tokens.at
         return self._as_formula(self.operand(stop), at)
+
+    def condition(self, temporal: str, *, stop: str = "", at: int | None = None) -> Formula:
+        """Read a formula without temporal operators, or fail with ``temporal`` (by default where it begins)."""
+        begin = self.tokens.at if at is None else at
+        found = self.formula(stop)
+        if is_temporal(found):
+            self.tokens.fail(temporal, at=begin)
+        return found
 
     def linear(self, stop: str = "") -> Linear:
         """Read a linear expression, as far as it goes or up to a connective outside parentheses."""
@@ -212,12 +221,8 @@ class FormulaReader:
                 inner = tuple(name.dividend for name, _ in item.terms if isinstance(name, Quotient))
             elif isinstance(item, Comparison):
                 inner = (item.left, item.right)
-            elif isinstance(item, And | Or):
+            else:
                 inner = item.parts
-            elif isinstance(item, Implies):
-                inner = (item.premise, item.conclusion)
-            elif isinstance(item, Not | Always | Eventually):
-                inner = (item.inner,)
             if depth > DEEPEST_FORMULA:
                 self.tokens.fail(
                     "The formula is nested too deep.",
@@ -273,7 +278,7 @@ class FormulaReader:
     def _quotient(self, dividend: Linear, divisor: Linear, at: int) -> Linear:
         if divisor.terms or divisor.constant < 1:
             self._not_linear("Only division by a positive constant is linear.", at)
-        # Names are told apart by what is inside their quotients, by recursion too.
+        # Names are compared by what is inside their quotients, by recursion too.
         self._refuse_deep(dividend, at)
         by = divisor.constant
         if any(not self._divisible(name) for name in dividend.names()):

@@ -12,7 +12,7 @@ import numpy as np
 
 from wavetank.protocols.threshold.automaton import ThresholdAutomaton
 from wavetank.protocols.threshold.parser import parse_automaton
-from wavetank.rng import stream
+from wavetank.sim.rng import stream
 
 _BOUNDS = (
     "1", "2", "T + 1 - F", "N - T - F", "T + 1", "N - T", "N - F", "2 * T + 1", "F", "T", "N - 2 * T",

@@ -22,11 +22,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.expressions import Comparison, Linear, at_least_zero, comparisons, disjuncts
-from wavetank.protocols.threshold.parameters import SmtText, number
+from wavetank.protocols.threshold.parameters import Question, SmtText, number
 from wavetank.protocols.threshold.preprocess import CounterSystem, Move, rewrite
-from wavetank.protocols.threshold.smt import Question
 
 LARGEST_NUMBER_OF_CONTEXTS = 200_000
 _LARGEST_TARGET = 4096
@@ -34,7 +33,7 @@ _LARGEST_TARGET = 4096
 
 @dataclass(frozen=True)
 class Target:
-    """What a stage asks of the locations, weakened to what an abstraction can tell.
+    """What a stage asks of the locations, weakened to what an abstraction can express.
 
     Parameters
     ----------
@@ -115,7 +114,7 @@ def _read_bound(
 class IntervalAbstraction:
     """Contexts of a counter system and the steps between them.
 
-    A context is an integer whose bit ``i`` tells whether threshold ``i`` is reached.
+    A context is an integer whose bit ``i`` says whether threshold ``i`` is reached.
 
     Parameters
     ----------

@@ -6,11 +6,12 @@ they are asked once each and remembered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.errors import missing_extra
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.expressions import (
     And,
     Comparison,
@@ -21,7 +22,10 @@ from wavetank.protocols.threshold.expressions import (
     Not,
     Or,
     Quotient,
+    comparisons,
 )
+
+_INTEGER = re.compile(r"\(define-fun (\S+) \(\) Int\s+(\d+)\)")
 
 
 def load_z3() -> Any:
@@ -52,10 +56,6 @@ class SmtText:
     def __init__(self, symbols: Mapping[str, str]) -> None:
         self.symbols = symbols
         self._quotients: dict[Quotient, str] = {}
-
-    def quotient_symbols(self) -> Mapping[Quotient, str]:
-        """Return the symbols of quotients met so far."""
-        return self._quotients
 
     def declare_quotients(self, linears: Iterable[Linear]) -> list[str]:
         """Return declarations and definitions of the quotients in ``linears`` that are new."""
@@ -107,6 +107,81 @@ def number(value: int) -> str:
     return str(value) if value >= 0 else f"(- {-value})"
 
 
+class Question:
+    """A solver that is given text, asked under a deadline, and leaves Ctrl-C alone.
+
+    Parameters
+    ----------
+    deadline : Deadline
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._z3 = load_z3()
+        self._deadline = deadline
+        # The plain incremental core: on these formulas it is several times faster than the tactics for QF_LIA.
+        self._solver = self._z3.SimpleSolver(ctx=self._z3.Context())
+        self._model: Any = None
+
+    def add(self, text: str) -> None:
+        """Add declarations and assertions in SMT-LIB; a symbol is declared once, even where scopes are closed."""
+        try:
+            self._solver.from_string(text)
+        except self._z3.Z3Exception as error:
+            if "memory" not in str(error):
+                raise
+            raise OutOfTimeError(f"the solver gave up: {error}") from error
+
+    def push(self) -> None:
+        """Open a scope."""
+        self._solver.push()
+
+    def pop(self) -> None:
+        """Forget what was added since the scope was opened."""
+        self._solver.pop()
+
+    def satisfiable(self, extra: str = "", deadline: Deadline | None = None) -> bool:
+        """Return whether all that was added can be met.
+
+        Parameters
+        ----------
+        extra : str
+            Assertions for this question alone.
+        deadline : Deadline, optional
+            Instead of the solver's own.
+
+        Raises
+        ------
+        OutOfTimeError
+        KeyboardInterrupt
+            z3 swallows Ctrl-C; it is raised again here.
+        """
+        clock = deadline or self._deadline
+        clock.check()
+        self._solver.set("timeout", max(1, int(1000 * min(clock.left_s, 1e6))))
+        if extra:
+            self._solver.push()
+            self._solver.from_string(extra)
+        try:
+            answer = self._solver.check()
+            self._model = self._solver.model() if answer == self._z3.sat else None
+        except self._z3.Z3Exception as error:
+            raise OutOfTimeError(f"the solver gave up: {error}") from error
+        finally:
+            if extra:
+                self._solver.pop()
+        if answer == self._z3.unknown:
+            reason = str(self._solver.reason_unknown())
+            if "keyboard" in reason or "interrupt" in reason:
+                raise KeyboardInterrupt
+            raise OutOfTimeError("the time is up" if clock.left_s <= 0.05 else f"the solver gave up: {reason}")
+        return bool(answer == self._z3.sat)
+
+    def model(self) -> dict[str, int]:
+        """Return the integers of the last model by symbol; those not in it may be anything, say zero."""
+        # The text is read many times faster than the model is asked symbol by symbol.
+        return {name: int(value) for name, value in _INTEGER.findall(self._model.sexpr()) if value != "0"}
+
+
 class ParameterFacts:
     """Answers questions about parameters that meet the resilience condition.
 
@@ -119,18 +194,15 @@ class ParameterFacts:
     """
 
     def __init__(self, parameters: Iterable[str], conditions: Iterable[Formula], deadline: Deadline) -> None:
-        z3 = load_z3()
-        self._deadline = deadline
-        self._z3 = z3
-        self._context = z3.Context()
-        self._solver = z3.SolverFor("QF_LIA", ctx=self._context)
-        self._variables = {name: z3.Int(f"p_{name}", ctx=self._context) for name in parameters}
-        self._quotients: dict[Quotient, Any] = {}
-        for variable in self._variables.values():
-            self._solver.add(variable >= 0)
-        for condition in conditions:
-            self._solver.add(self._formula(condition))
+        self._text = SmtText({name: f"p{number}" for number, name in enumerate(parameters)})
+        self._question = Question(deadline)
         self._known: dict[tuple[Linear, ...], bool] = {}
+        lines = [f"(declare-const {symbol} Int)(assert (>= {symbol} 0))" for symbol in self._text.symbols.values()]
+        for condition in conditions:
+            sides = [side for item in comparisons(condition) for side in (item.left, item.right)]
+            lines += self._text.declare_quotients(sides)
+            lines.append(f"(assert {self._text.formula(condition)})")
+        self._question.add("\n".join(lines))
 
     def possible(self, *at_least_zero: Linear) -> bool:
         """Return whether some parameters make every expression at least zero.
@@ -144,63 +216,12 @@ class ParameterFacts:
             return False
         asked = tuple(sorted({linear for linear in at_least_zero if linear.terms}, key=str))
         if asked not in self._known:
-            self._known[asked] = self._ask(asked)
+            # Quotients are defined once and for all, outside the question.
+            self._question.add("\n".join(self._text.declare_quotients(asked)))
+            wanted = "".join(f"(assert (>= {self._text.linear(each)} 0))" for each in asked)
+            self._known[asked] = self._question.satisfiable(wanted)
         return self._known[asked]
 
     def always(self, at_least_zero: Linear) -> bool:
         """Return whether the expression is at least zero for all parameters."""
         return not self.possible(at_least_zero.times(-1) - Linear((), 1))
-
-    def _ask(self, asked: tuple[Linear, ...]) -> bool:
-        self._deadline.check()
-        # Quotients are defined once and for all, outside the question.
-        terms = [self._linear(linear) for linear in asked]
-        self._solver.push()
-        try:
-            for term in terms:
-                self._solver.add(term >= 0)
-            self._solver.set("timeout", max(1, int(1000 * min(self._deadline.left_s, 1e6))))
-            answer = self._solver.check()
-        except self._z3.Z3Exception as error:
-            raise OutOfTimeError(f"the solver gave up: {error}") from error
-        finally:
-            self._solver.pop()
-        if answer == self._z3.unknown:
-            raise OutOfTimeError("the solver gave up on a question about parameters")
-        return bool(answer == self._z3.sat)
-
-    def _linear(self, linear: Linear) -> Any:
-        total = self._z3.IntVal(linear.constant, ctx=self._context)
-        for name, factor in linear.terms:
-            total = total + factor * (self._quotient(name) if isinstance(name, Quotient) else self._variables[name])
-        return total
-
-    def _quotient(self, quotient: Quotient) -> Any:
-        if quotient not in self._quotients:
-            dividend = self._linear(quotient.dividend)
-            symbol = self._z3.Int(f"q_{len(self._quotients)}", ctx=self._context)
-            self._quotients[quotient] = symbol
-            self._solver.add(quotient.divisor * symbol <= dividend)
-            self._solver.add(dividend < quotient.divisor * (symbol + 1))
-        return self._quotients[quotient]
-
-    def _formula(self, formula: Formula) -> Any:
-        z3 = self._z3
-        if isinstance(formula, Constant):
-            return z3.BoolVal(formula.truth, ctx=self._context)
-        if isinstance(formula, Comparison):
-            left, right = self._linear(formula.left), self._linear(formula.right)
-            return {
-                "==": left == right, "!=": left != right, "<": left < right, "<=": left <= right,
-                ">": left > right, ">=": left >= right,
-            }[formula.relation]  # fmt: skip
-        if isinstance(formula, Not):
-            return z3.Not(self._formula(formula.inner))
-        if isinstance(formula, Implies):
-            return z3.Implies(self._formula(formula.premise), self._formula(formula.conclusion))
-        if isinstance(formula, And | Or):
-            parts = [self._formula(part) for part in formula.parts]
-            # The neutral element carries the context when there are no parts.
-            empty = z3.BoolVal(isinstance(formula, And), ctx=self._context)
-            return (z3.And if isinstance(formula, And) else z3.Or)(*parts, empty)
-        raise TypeError("A temporal formula is no condition on parameters.")

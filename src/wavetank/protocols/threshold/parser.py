@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from wavetank.errors import nearest_of
+from wavetank.files import read_text
 from wavetank.protocols.threshold.automaton import Rule, ThresholdAutomaton
-from wavetank.protocols.threshold.expressions import FALSE, TRUE, Formula, Linear, is_temporal
+from wavetank.protocols.threshold.expressions import FALSE, TRUE, Formula, Linear
 from wavetank.protocols.threshold.formula_reader import FormulaReader, Notation
-from wavetank.protocols.threshold.source_text import Tokens, read_text
+from wavetank.protocols.threshold.source_text import Tokens
 
+LARGEST_FILE_BYTES = 64 * 2**20
 _TOKEN = re.compile(
     r"(?P<skip>[ \t\r\n\f]+|/\*(?s:.*?)\*/|//[^\n]*)"
     r"|[A-Za-z_][A-Za-z0-9_]*|\d+|/\*|\[\]|<>|->|==|:=|!=|=!|<=|>=|&&|\|\||[-+*/()\[\]{};:,<>!'=]"
@@ -43,14 +45,14 @@ _RESERVED = frozenset((*_SECTIONS, *_HEADS, "when", "do", "true", "false", "unch
 
 
 def read_automaton(path: Path) -> ThresholdAutomaton:
-    """Read a file; the end of its name (``.ta``, ``.eta``, ``.tla``, each also with ``.gz``) tells the language.
+    """Read a file; its language follows from the end of its name (``.ta``, ``.eta``, ``.tla``, each also with ``.gz``).
 
     Raises
     ------
     BadFileError
         With file, line, column and what was expected.
     """
-    text = read_text(path)
+    text = read_text(path, largest_bytes=LARGEST_FILE_BYTES)
     if path.name.removesuffix(".gz").endswith(".tla"):
         from wavetank.protocols.threshold.tla import parse_tla
 
@@ -160,22 +162,18 @@ class _Reading:
         return word
 
     def names(self, what: str) -> list[str]:
-        listed = []
-        while True:
+        def read() -> str:
             word = self.declare(what)
             self.linear[word] = Linear.name(word)
-            listed.append(word)
-            if not self.tokens.take(","):
-                break
+            return word
+
+        listed = self.tokens.listed(read)
         self.tokens.expect(";")
         return listed
 
     def read_local(self) -> None:
-        while True:
-            # Locals name what a location's values mean; they may repeat a counter's name without harm.
-            self.locals.append(self.tokens.name("a local variable"))
-            if not self.tokens.take(","):
-                break
+        # Locals name what a location's values mean; they may repeat a counter's name without harm.
+        self.locals += self.tokens.listed(lambda: self.tokens.name("a local variable"))
         self.tokens.expect(";")
 
     def read_shared(self) -> None:
@@ -203,13 +201,8 @@ class _Reading:
         self.open_list()
         listed = []
         while not tokens.take("}"):
-            at = tokens.at
-            formula = self.reader.formula()
-            if is_temporal(formula):
-                tokens.fail("Temporal operators belong into specifications.", at=at)
-            listed.append(formula)
-            if not tokens.take(";") and tokens.word != "}":
-                tokens.expected(";", "}")
+            listed.append(self.reader.condition("Temporal operators belong into specifications."))
+            tokens.end_item(";", "}")
         return listed
 
     def read_assumptions(self) -> None:
@@ -238,8 +231,7 @@ class _Reading:
             while not tokens.take("]"):
                 sign = -1 if tokens.take("-") else 1
                 values.append(sign * tokens.number("a value of a local variable"))
-                if not tokens.take(";") and tokens.word != "]":
-                    tokens.expected(";", "]")
+                tokens.end_item(";", "]")
             tokens.expect(";")
             if self.locals and len(values) != len(self.locals):
                 tokens.fail(
@@ -274,9 +266,7 @@ class _Reading:
             if tokens.word != "(":
                 tokens.expected("(")
             self.scope, self.place = (counters, self.parameters, self.macros), "a guard"
-            guard = self.reader.formula()
-            if is_temporal(guard):
-                tokens.fail("Temporal operators belong into specifications.", at=at)
+            guard = self.reader.condition("Temporal operators belong into specifications.", at=at)
             tokens.expect("do")
             updates = self.updates()
             tokens.take(";")
@@ -308,12 +298,9 @@ class _Reading:
             word = words[at]
             if word in ("unchanged", "reset") and words[at + 1] == "(":
                 tokens.at += 2
-                while True:
-                    name = self.counter("a counter")
+                for name in tokens.listed(lambda: self.counter("a counter")):
                     if word == "reset":
                         self.assign(found, name, Linear(), at)
-                    if not tokens.take(","):
-                        break
                 tokens.expect(")")
             else:
                 name = self.counter("a counter")
@@ -326,8 +313,7 @@ class _Reading:
                 else:
                     self.scope, self.place = (self.counters, self.parameters, self.macros), "an update"
                     self.assign(found, name, self.reader.linear(), at)
-            if not tokens.take(";") and tokens.word != "}":
-                tokens.expected(";", "}")
+            tokens.end_item(";", "}")
         return tuple((name, value) for name, value in found.items() if value != self.linear[name])
 
     def assign(self, found: dict[str, Linear], name: str, value: Linear, at: int) -> None:
@@ -349,5 +335,4 @@ class _Reading:
             names.add(name)
             tokens.expect(":")
             self.specifications.append((name, self.reader.formula()))
-            if not tokens.take(";") and tokens.word != "}":
-                tokens.expected(";", "}")
+            tokens.end_item(";", "}")

@@ -20,12 +20,13 @@ Differs from the source:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from wavetank.check.deadline import Deadline
 from wavetank.errors import BadFileError
 from wavetank.protocols.threshold.automaton import Rule, ThresholdAutomaton, is_shift
-from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.expressions import (
     FALSE,
     TRUE,
@@ -37,9 +38,9 @@ from wavetank.protocols.threshold.expressions import (
     at_least_zero,
     comparisons,
     conjunction,
+    conjuncts,
     disjunction,
     disjuncts,
-    greatest_common_divisor,
     negation_normal,
 )
 from wavetank.protocols.threshold.parameters import ParameterFacts
@@ -98,6 +99,11 @@ class Move:
     assigns: tuple[tuple[int, Linear], ...]
     origin: Rule = dataclasses.field(compare=False)
 
+    @property
+    def only_increments(self) -> bool:
+        """Whether it neither resets nor lowers a counter."""
+        return not self.assigns and all(by > 0 for _, by in self.shifts)
+
 
 @dataclass(frozen=True)
 class CounterSystem:
@@ -147,7 +153,7 @@ class CounterSystem:
     @property
     def only_increments(self) -> bool:
         """Whether no move resets or lowers a counter."""
-        return all(not move.assigns and all(by > 0 for _, by in move.shifts) for move in self.moves)
+        return all(move.only_increments for move in self.moves)
 
     @property
     def all_guards_grow(self) -> bool:
@@ -277,7 +283,7 @@ def _threshold(coefficients: Mapping[int, int], rest: Linear) -> tuple[Threshold
         # -c x + r >= 0 says that c x >= r + 1 fails.
         term = [(counter, -factor) for counter, factor in term]
     bound = rest.times(-1) if positive else rest + Linear((), 1)
-    scale = greatest_common_divisor(factor for _, factor in term)
+    scale = math.gcd(*(factor for _, factor in term))
     if not bound.terms:
         # A constant bound can be rounded, so that equal conditions look equal.
         return Threshold(tuple((c, f // scale) for c, f in term), 1, Linear((), -(-bound.constant // scale))), positive
@@ -288,7 +294,7 @@ def _forced_zero(formula: Formula, names: Iterable[str]) -> set[str]:
     """Return those of ``names`` (natural numbers) that a conjunction forces to zero."""
     known = set(names)
     zero: set[str] = set()
-    for part in formula.parts if isinstance(formula, And) else (formula,):
+    for part in conjuncts(formula):
         if not isinstance(part, Comparison) or part.relation == "!=":
             continue
         for expression in at_least_zero(part)[0]:
@@ -364,11 +370,7 @@ class _Reduction:
         self.names: list[tuple[str, ...]] = [(name,) for name in automaton.locations]
         parameters = set(automaton.parameters)
         assumptions = [negation_normal(item) for item in automaton.assumptions]
-        fixed = [
-            part
-            for part in (self.initial.parts if isinstance(self.initial, And) else (self.initial,))
-            if set(_names_of(part)) <= parameters
-        ]
+        fixed = [part for part in conjuncts(self.initial) if set(_names_of(part)) <= parameters]
         self.resilience = conjunction(assumptions + fixed)
         self.facts = ParameterFacts(automaton.parameters, [self.resilience], deadline)
         self.zero = _forced_zero(self.initial, {*automaton.locations, *automaton.counters})
@@ -376,7 +378,7 @@ class _Reduction:
         self.zero_counters = {number for number, name in enumerate(automaton.counters) if name in self.zero}
         # Guard to the guards that hold whenever it does, under the resilience condition.
         self.implied: dict[int, set[int]] = {}
-        self.increments_only = all(not m.assigns and all(by > 0 for _, by in m.shifts) for m in self.moves)
+        self.increments_only = all(move.only_increments for move in self.moves)
 
     def system(self) -> CounterSystem:
         if not self.facts.possible():
@@ -403,24 +405,16 @@ class _Reduction:
     def _drop_unreachable(self) -> None:
         reached = set(self.starts)
         live = {number for number in range(len(self.automaton.counters)) if number not in self.zero_counters}
-        waiting = list(self.moves)
-        kept: list[Move] = []
-        changed = True
-        while changed:
-            changed = False
-            still = []
-            for move in waiting:
-                if move.source in reached and self._firable(move, live):
-                    kept.append(move)
-                    changed = True
-                    reached.add(move.target)
-                    live.update(counter for counter, by in move.shifts if by > 0)
-                    live.update(counter for counter, value in move.assigns if value != Linear())
-                else:
-                    still.append(move)
-            waiting = still
-        order = {id(move): number for number, move in enumerate(self.moves)}
-        self.moves = tuple(sorted(kept, key=lambda move: order[id(move)]))
+
+        def happens(move: Move) -> bool:
+            if move.source not in reached or not self._firable(move, live):
+                return False
+            reached.add(move.target)
+            live.update(counter for counter, by in move.shifts if by > 0)
+            live.update(counter for counter, value in move.assigns if value != Linear())
+            return True
+
+        self.moves = _saturated(self.moves, happens)
         gone: dict[str, str | None] = {
             names[0]: None for number, names in enumerate(self.names) if number not in reached
         }
@@ -531,30 +525,23 @@ class _Reduction:
                             (wanted if factor > 0 else unwanted).add(numbers[name])
                         elif name in counters and factor > 0:
                             useful_counters.add(counters[name])
-        useful: set[Move] = set()
-        waiting = list(self.moves)
-        changed = True
-        while changed:
-            changed = False
-            still = []
-            for move in waiting:
-                if (
-                    move.target in wanted
-                    or move.source in unwanted
-                    or any(counter in useful_counters for counter, _ in move.shifts)
-                ):
-                    useful.add(move)
-                    changed = True
-                    # A process that may still make this move is wanted where it starts.
-                    wanted.add(move.source)
-                    for guard in move.guards:
-                        for counter, factor in self.thresholds[abs(guard) - 1].term:
-                            if (factor > 0) == (guard > 0):
-                                useful_counters.add(counter)
-                else:
-                    still.append(move)
-            waiting = still
-        self.moves = tuple(move for move in self.moves if move in useful)
+
+        def helps(move: Move) -> bool:
+            if (
+                move.target not in wanted
+                and move.source not in unwanted
+                and not any(counter in useful_counters for counter, _ in move.shifts)
+            ):
+                return False
+            # A process that may still make this move is wanted where it starts.
+            wanted.add(move.source)
+            for guard in move.guards:
+                for counter, factor in self.thresholds[abs(guard) - 1].term:
+                    if (factor > 0) == (guard > 0):
+                        useful_counters.add(counter)
+            return True
+
+        self.moves = _saturated(self.moves, helps)
 
     def _forget_counters(self) -> None:
         """Drop updates of counters that no guard and no stage reads."""
@@ -604,7 +591,7 @@ class _Reduction:
         block: dict[int, object] = {}
         for location, names in enumerate(self.names):
             if location in involved:
-                # Initial conditions tell locations apart by name.
+                # Initial conditions distinguish locations by name.
                 block[location] = ("start", location) if location in self.starts else tuple(roles.get(names[0], ()))
         leaving: dict[int, list[Move]] = {}
         for move in self.moves:
@@ -686,24 +673,17 @@ class _Reduction:
         counters = sorted(kept_counters)
         counter_number = {old: new for new, old in enumerate(counters)}
         moves = tuple(
-            Move(
-                move.source,
-                move.target,
-                frozenset((1 if g > 0 else -1) * (threshold_number[abs(g) - 1] + 1) for g in move.guards),
-                tuple((counter_number[counter], by) for counter, by in move.shifts),
-                tuple((counter_number[counter], value) for counter, value in move.assigns),
-                move.origin,
+            dataclasses.replace(
+                move,
+                guards=frozenset((1 if g > 0 else -1) * (threshold_number[abs(g) - 1] + 1) for g in move.guards),
+                shifts=tuple((counter_number[counter], by) for counter, by in move.shifts),
+                assigns=tuple((counter_number[counter], value) for counter, value in move.assigns),
             )
             for move in self.moves
         )
         zero: dict[str, str | None] = dict.fromkeys(self.zero)
         initial = rewrite(
-            conjunction(
-                part
-                for part in (self.initial.parts if isinstance(self.initial, And) else (self.initial,))
-                if not set(_names_of(part)) <= parameters
-            ),
-            zero,
+            conjunction(part for part in conjuncts(self.initial) if not set(_names_of(part)) <= parameters), zero
         )
         # Counters that only initial conditions speak of matter for whether a run can start.
         more = [name for name in automaton.counters if name in set(_names_of(initial))]
@@ -717,12 +697,8 @@ class _Reduction:
             tuple(automaton.counters[number] for number in counters),
             tuple(self.names),
             tuple(
-                Threshold(
-                    tuple((counter_number[counter], factor) for counter, factor in self.thresholds[old].term),
-                    self.thresholds[old].scale,
-                    self.thresholds[old].bound,
-                )
-                for old in thresholds
+                dataclasses.replace(each, term=tuple((counter_number[counter], by) for counter, by in each.term))
+                for each in map(self.thresholds.__getitem__, thresholds)
             ),
             moves,
             self.resilience,
@@ -731,6 +707,16 @@ class _Reduction:
             frozenset(new for new, old in enumerate(counters) if old in self.zero_counters),
             self.stages,
         )
+
+
+def _saturated(moves: tuple[Move, ...], takes: Callable[[Move], bool]) -> tuple[Move, ...]:
+    """Return the moves that ``takes`` accepts, each of which may make it accept others; in their order."""
+    left, before = list(moves), -1
+    while len(left) != before:
+        before = len(left)
+        left = [move for move in left if not takes(move)]
+    refused = set(map(id, left))
+    return tuple(move for move in moves if id(move) not in refused)
 
 
 def _numbered(keys: Mapping[int, object]) -> dict[int, int]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import selectors
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from wavetank.processes import python_module
+from wavetank.check.deadline import Deadline
+from wavetank.live.processes import ChildProcess, python_module
 from wavetank.protocols.threshold.answers import Answer
 from wavetank.protocols.threshold.automaton import ThresholdAutomaton
-from wavetank.protocols.threshold.clock import Deadline
 from wavetank.protocols.threshold.counterexample import Counterexample, Step
 from wavetank.protocols.threshold.preprocess import CounterSystem
 from wavetank.protocols.threshold.properties import safety_properties
@@ -49,7 +48,7 @@ def race(
         return Answer("undecided", "the question belongs to no specification of its automaton")
     text = write_automaton(system.automaton)
     waiting = [list(lane) for lane in lanes]
-    running: dict[IO[bytes], tuple[subprocess.Popen[bytes], int, str]] = {}
+    running: dict[IO[bytes], tuple[ChildProcess, int, str]] = {}
     reasons: list[str] = []
     with selectors.DefaultSelector() as ready:
 
@@ -68,20 +67,12 @@ def race(
                 "seconds": share,
                 "memory_bytes": memory_bytes,
             }
-            process = subprocess.Popen(
-                python_module("wavetank.protocols.threshold.worker"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            if process.stdin is None or process.stdout is None:
-                process.kill()
-                return
-            # A process that dies at once is told by what it prints: nothing.
+            process = ChildProcess(python_module("wavetank.protocols.threshold.worker"), name=method, pipes=True)
+            running[process.stdout] = (process, lane, method)
+            # A process that dies at once prints nothing: that is noticed below.
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(json.dumps(asked).encode())
                 process.stdin.close()
-            running[process.stdout] = (process, lane, method)
             ready.register(process.stdout, selectors.EVENT_READ)
 
         try:
@@ -93,8 +84,7 @@ def race(
                     printed = stream.read()
                     ready.unregister(stream)
                     process, lane, method = running.pop(stream)
-                    process.wait()
-                    stream.close()
+                    process.stop()
                     answer = read_answer(system.automaton, printed, method)
                     if answer.outcome != "undecided":
                         return answer
@@ -102,13 +92,7 @@ def race(
                     start(lane)
         finally:
             for process, _, _ in running.values():
-                process.kill()
-                process.wait()
-                for pipe in (process.stdin, process.stdout):
-                    if pipe is not None:
-                        # Text that a killed process never read is nobody's any more.
-                        with contextlib.suppress(BrokenPipeError):
-                            pipe.close()
+                process.stop(0)
     reasons += [f"{method}: the time is up" for _, _, method in running.values()]
     return Answer("undecided", "; ".join(reasons) or "the time is up")
 

@@ -5,42 +5,26 @@ fire any number of times in any order: what matters is how often.  A segment's l
 upper guards at its end; between two segments one rule that forbids itself may fire once.  Flow equations say how many
 processes are where, counter equations what was sent.  The solver either finds parameters and firings, which are
 replayed, or proves that there are none.
-
-Source: Balasubramanian, Esparza, Lazic, "Complexity of Verification and Synthesis of Threshold Automata" (ATVA 2020,
-arXiv 2002.08507), as the SMT checker of TACO (arXiv 2605.06118).
-
-Differs from the source:
-
-1. Segments end only where a guard in use changes: one segment for every guard and polarity in use, plus one.
-2. Single firings between segments are only for rules whose own update falsifies their guard.
-3. The chain of firing rules is not enumerated: in acyclic automata flow equations imply it; elsewhere a model that
-   misses it is refuted by a cut (a set of locations without processes that is left but never entered) and solved again.
-4. Automata with resets or decrements are searched for violations with a growing number of segments; such updates fire
-   only between segments.  Nothing is proved for them.
-5. A run that was found is made small: the least sum of parameters along the same moves, then few firings.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.answers import SETTLED, Answer
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import AbstractRun, unreachable_sources
 from wavetank.protocols.threshold.expressions import Linear, comparisons
-from wavetank.protocols.threshold.parameters import SmtText, load_z3, number
+from wavetank.protocols.threshold.parameters import Question, SmtText, number
 from wavetank.protocols.threshold.preprocess import CounterSystem
 from wavetank.settings import setting
 
 # Above this many characters, the whole formula is not asked again for a smaller counterexample: it takes too long.
 _LARGEST_SHRUNK = 300_000
 _BRANCHES = itertools.count(1)
-_INTEGER = re.compile(r"\(define-fun (\S+) \(\) Int\s+(\d+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +39,10 @@ class SmtReachability:
         Of a search in an automaton with resets or decrements.
     """
 
-    shrink_s: float = setting(0.5, unit="s", says="time to look for smaller counterexamples", low=0, high=3600)
-    most_segments: int = setting(40, says="searched in automata with resets or decrements", low=1, high=1000)
+    shrink_s: float = setting(0.5, unit="s", says="Time to look for smaller counterexamples", low=0, high=3600)
+    most_segments: int = setting(
+        40, says="Most segments that are searched in automata with resets or decrements", low=1, high=1000
+    )
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
         """Return whether the system's stages can be met.
@@ -99,12 +85,9 @@ class SmtReachability:
             question.push()
             encoding.require_stages()
             question.add(encoding.take())
-            while question.satisfiable():
-                model = question.model()
-                cuts = list(encoding.cuts(model))
-                if not cuts:
-                    return self._smaller(encoding, question, encoding.run(model), deadline), size
-                question.add("\n".join(cuts))
+            run = ordered_run(encoding, question)
+            if run is not None:
+                return self._smaller(encoding, question, run, deadline), size
             question.pop()
         return None, written
 
@@ -155,7 +138,7 @@ def smallest_run(system: CounterSystem, run: AbstractRun, deadline: Deadline) ->
             least, most = 0, total_of(best)
             while least < most:
                 limit = (least + most) // 2
-                found = _run_within(encoding, question, f"(assert (<= {_sum(symbols)} {limit}))")
+                found = ordered_run(encoding, question, f"(assert (<= {_sum(symbols)} {limit}))")
                 if found is None:
                     least = limit + 1
                 else:
@@ -174,8 +157,17 @@ def _firings(run: AbstractRun) -> int:
     return sum(sum(counts.values()) for counts in run.segments)
 
 
-def _run_within(encoding: SegmentEncoding, question: Question, limit: str) -> AbstractRun | None:
-    """Return a run whose firings can be ordered and that keeps to a limit, or None when there is none."""
+def ordered_run(encoding: SegmentEncoding, question: Question, limit: str = "") -> AbstractRun | None:
+    """Return a run whose firings can be ordered and that keeps to a limit, or None when there is none.
+
+    Parameters
+    ----------
+    encoding : SegmentEncoding
+    question : Question
+        Holds what the encoding wrote; what rules out firings without an order is added.
+    limit : str
+        Assertions in SMT-LIB; empty for none.
+    """
     while question.satisfiable(limit):
         model = question.model()
         cuts = list(encoding.cuts(model))
@@ -206,81 +198,6 @@ def segments_needed(system: CounterSystem) -> int | None:
     return len(changing) + len(system.stages)
 
 
-class Question:
-    """A solver that is given text, asked under a deadline, and leaves Ctrl-C alone.
-
-    Parameters
-    ----------
-    deadline : Deadline
-    """
-
-    def __init__(self, deadline: Deadline) -> None:
-        self._z3 = load_z3()
-        self._deadline = deadline
-        # The plain incremental core: on these formulas it is several times faster than the tactics for QF_LIA.
-        self._solver = self._z3.SimpleSolver(ctx=self._z3.Context())
-        self._model: Any = None
-
-    def add(self, text: str) -> None:
-        """Add declarations and assertions in SMT-LIB; a symbol is declared once, even where scopes are closed."""
-        try:
-            self._solver.from_string(text)
-        except self._z3.Z3Exception as error:
-            if "memory" not in str(error):
-                raise
-            raise OutOfTimeError(f"the solver gave up: {error}") from error
-
-    def push(self) -> None:
-        """Open a scope."""
-        self._solver.push()
-
-    def pop(self) -> None:
-        """Forget what was added since the scope was opened."""
-        self._solver.pop()
-
-    def satisfiable(self, extra: str = "", deadline: Deadline | None = None) -> bool:
-        """Return whether all that was added can be met.
-
-        Parameters
-        ----------
-        extra : str
-            Assertions for this question alone.
-        deadline : Deadline, optional
-            Instead of the solver's own.
-
-        Raises
-        ------
-        OutOfTimeError
-        KeyboardInterrupt
-            z3 swallows Ctrl-C; it is raised again here.
-        """
-        clock = deadline or self._deadline
-        clock.check()
-        self._solver.set("timeout", max(1, int(1000 * min(clock.left_s, 1e6))))
-        if extra:
-            self._solver.push()
-            self._solver.from_string(extra)
-        try:
-            answer = self._solver.check()
-            self._model = self._solver.model() if answer == self._z3.sat else None
-        except self._z3.Z3Exception as error:
-            raise OutOfTimeError(f"the solver gave up: {error}") from error
-        finally:
-            if extra:
-                self._solver.pop()
-        if answer == self._z3.unknown:
-            reason = str(self._solver.reason_unknown())
-            if "keyboard" in reason or "interrupt" in reason:
-                raise KeyboardInterrupt
-            raise OutOfTimeError("the time is up" if clock.left_s <= 0.05 else f"the solver gave up: {reason}")
-        return bool(answer == self._z3.sat)
-
-    def model(self) -> dict[str, int]:
-        """Return the integers of the last model by symbol; those not in it may be anything, say zero."""
-        # The text is read many times faster than the model is asked symbol by symbol.
-        return {name: int(value) for name, value in _INTEGER.findall(self._model.sexpr()) if value != "0"}
-
-
 class SegmentEncoding:
     """A run as text for the solver, one segment after the other.
 
@@ -300,8 +217,7 @@ class SegmentEncoding:
         self._single_moves: list[int] = []
         grows = [threshold.grows for threshold in system.thresholds]
         for index, move in enumerate(system.moves):
-            plain = not move.assigns and all(by > 0 for _, by in move.shifts)
-            plain = plain and all(grows[abs(guard) - 1] for guard in move.guards)
+            plain = move.only_increments and all(grows[abs(guard) - 1] for guard in move.guards)
             if plain:
                 self._segment_moves.append(index)
             if not plain or self._forbids_itself(index):
@@ -310,7 +226,7 @@ class SegmentEncoding:
         self._monotone = system.only_increments and system.all_guards_grow
         for symbol in self.parameter_symbols:
             self._natural(symbol)
-        self._bind(dict(zip(system.parameters, self.parameter_symbols, strict=True)))
+        self._text.symbols = dict(zip(system.parameters, self.parameter_symbols, strict=True))
         linears = [threshold.bound for threshold in system.thresholds]
         for formula in (system.resilience, system.initial, *system.stages):
             linears += [side for item in comparisons(formula) for side in (item.left, item.right)]
@@ -435,7 +351,7 @@ class SegmentEncoding:
         listed = [self.system.moves[move] for move in moves]
         shifted = {counter for move in listed for counter, _ in move.shifts}
         thresholds = [self.system.thresholds[abs(guard) - 1] for move in listed for guard in move.guards]
-        return all(not move.assigns and all(by > 0 for _, by in move.shifts) for move in listed) and all(
+        return all(move.only_increments for move in listed) and all(
             each.grows or shifted.isdisjoint(counter for counter, _ in each.term) for each in thresholds
         )
 
@@ -582,15 +498,12 @@ class SegmentEncoding:
         self._lines.append(f"(declare-const {symbol} Int)(assert (>= {symbol} 0))")
         return symbol
 
-    def _bind(self, symbols: Mapping[str, str]) -> None:
-        self._text.symbols = symbols
-
     def _bind_configuration(self) -> None:
         system = self.system
         symbols = dict(zip(system.parameters, self.parameter_symbols, strict=True))
         symbols |= {names[0]: self._at[place] for place, names in enumerate(system.locations)}
         symbols |= dict(zip(system.counters, self._count, strict=True))
-        self._bind(symbols)
+        self._text.symbols = symbols
 
 
 def _times(factor: int, symbol: str) -> str:

@@ -3,53 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import gzip
 import re
-import zlib
-from collections.abc import Iterable
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TypeVar
 
 from wavetank.errors import BadFileError, nearest_of
 
-LARGEST_FILE_BYTES = 64 * 2**20
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file, unpacked when it is gzipped.
-
-    Raises
-    ------
-    BadFileError
-        If it is missing, damaged, not text, or larger than 64 MiB unpacked.
-    """
-    try:
-        with path.open("rb") as file:
-            packed = file.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        raise BadFileError("The file cannot be read.", given=str(error.strerror), where=str(path)) from error
-    content = packed
-    if packed[:2] == b"\x1f\x8b":
-        try:
-            with gzip.open(path) as stream:
-                content = stream.read(LARGEST_FILE_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise BadFileError(
-                "The gzipped file is damaged.", given=str(error), where=str(path), hint=f"gzip -t {path.name}"
-            ) from error
-    if len(content) > LARGEST_FILE_BYTES:
-        raise BadFileError(
-            "The file is too large.", given=f"more than {LARGEST_FILE_BYTES} bytes unpacked", where=str(path)
-        )
-    try:
-        # Editors on Windows begin a text with a mark.
-        return content.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        column = len(content[content.rfind(b"\n", 0, error.start) + 1 : error.start].decode("utf-8")) + 1
-        raise BadFileError(
-            "The file is not text.", given=str(error.reason), where=f"{path}, line {line}, column {column}"
-        ) from error
+T = TypeVar("T")
 
 
 class Tokens:
@@ -61,7 +21,7 @@ class Tokens:
     where : str
         Name of the file, for messages.
     pattern : re.Pattern
-        Matches one token, or blanks and comments in the group ``skip``; the groups ``name`` and ``number`` tell those
+        Matches one token, or blanks and comments in the group ``skip``; the groups ``name`` and ``number`` are those
         kinds of token.
     unclosed : mapping of str to str
         Token that opens a comment and its end: met as a token, the comment never ends.
@@ -149,6 +109,18 @@ class Tokens:
         if self.words[self.at] not in words:
             self.expected(*words)
         return self.next()
+
+    def listed(self, read: Callable[[], T]) -> list[T]:
+        """Read one item or several, with commas between them."""
+        found = [read()]
+        while self.take(","):
+            found.append(read())
+        return found
+
+    def end_item(self, separator: str, end: str) -> None:
+        """Step over what ends an item of a list; before the list's end it may be missing."""
+        if not self.take(separator) and self.word != end:
+            self.expected(separator, end)
 
     def name(self, what: str) -> str:
         """Step over a name."""

@@ -24,16 +24,14 @@ from wavetank.protocols.threshold.automaton import Rule, ThresholdAutomaton
 from wavetank.protocols.threshold.expressions import (
     FALSE,
     TRUE,
-    Always,
     And,
     Comparison,
-    Eventually,
+    Constant,
     Formula,
-    Implies,
     Linear,
-    Not,
     Or,
     conjunction,
+    conjuncts,
     is_temporal,
 )
 from wavetank.protocols.threshold.formula_reader import FormulaReader, Notation, Operand
@@ -163,7 +161,7 @@ class _Reading:
         rest: list[Formula] = []
         found: Linear | None = None
         for formula in self.assumptions:
-            for part in formula.parts if isinstance(formula, And) else (formula,):
+            for part in conjuncts(formula):
                 if found is None and isinstance(part, Comparison) and part.relation == "==":
                     factors, others = (part.left - part.right).split(_HOW_MANY.__eq__)
                     if abs(factors.get(_HOW_MANY, 0)) == 1:
@@ -179,11 +177,7 @@ class _Reading:
         if word == "MODULE":
             self.module = tokens.name("the module's name")
         elif word == "ASSUME":
-            at = tokens.at
-            formula = self.reader.formula()
-            if is_temporal(formula):
-                tokens.fail("An assumption holds no temporal operators.", at=at)
-            self.assumptions.append(formula)
+            self.assumptions.append(self.reader.condition("An assumption holds no temporal operators."))
         else:
             names = self.names(once=word != "EXTENDS")
             if word.startswith("CONSTANT"):
@@ -193,13 +187,15 @@ class _Reading:
 
     def names(self, *, once: bool) -> list[str]:
         listed: list[str] = []
-        while True:
+
+        def read() -> None:
             name = self.tokens.name("a name")
             if once and (name in self.constants or name in self.variables or name in listed):
                 self.tokens.fail(f"{name!r} is declared twice.", at=self.tokens.at - 1, given=name)
             listed.append(name)
-            if not self.tokens.take(","):
-                return listed
+
+        self.tokens.listed(read)
+        return listed
 
     def definition(self, name: str) -> None:
         tokens = self.tokens
@@ -286,11 +282,9 @@ class _Reading:
                 tokens.next()
                 self.starts = self.map_to_locations(declared=True)
             else:
-                at = tokens.at
-                formula = self.reader.formula(_AND)
-                if is_temporal(formula):
-                    tokens.fail("An initial condition holds no temporal operators.", at=at)
-                self.initial.append(formula)
+                self.initial.append(
+                    self.reader.condition("An initial condition holds no temporal operators.", stop=_AND)
+                )
             if not tokens.take(_AND):
                 return
 
@@ -340,11 +334,7 @@ class _Reading:
             elif tokens.after() == "'":
                 self.update(updates)
             else:
-                start = tokens.at
-                guard = self.reader.formula(_AND)
-                if is_temporal(guard):
-                    tokens.fail("A rule holds no temporal operators.", at=start)
-                guards.append(guard)
+                guards.append(self.reader.condition("A rule holds no temporal operators.", stop=_AND))
             if not tokens.take(_AND):
                 break
         for what, there in ((f'{_PLACES}[{process}] = "..."', source), (f"{_PLACES}' = [...]", target)):
@@ -387,8 +377,7 @@ class _Reading:
         listed = []
         while not tokens.take(">>"):
             listed.append(self.variable())
-            if not tokens.take(",") and tokens.word != ">>":
-                tokens.expected(",", ">>")
+            tokens.end_item(",", ">>")
         return listed
 
     def variable(self) -> str:
@@ -444,10 +433,7 @@ def _replaced(formula: Formula, how_many: Linear) -> Formula:
     """Return a formula with the number of processes in place of its name."""
     if isinstance(formula, Comparison):
         return Comparison(_value(formula.left, how_many), formula.relation, _value(formula.right, how_many))
-    if isinstance(formula, And | Or):
-        return type(formula)(tuple(_replaced(part, how_many) for part in formula.parts))
-    if isinstance(formula, Implies):
-        return Implies(_replaced(formula.premise, how_many), _replaced(formula.conclusion, how_many))
-    if isinstance(formula, Not | Always | Eventually):
-        return type(formula)(_replaced(formula.inner, how_many))
-    return formula
+    if isinstance(formula, Constant):
+        return formula
+    parts = tuple(_replaced(part, how_many) for part in formula.parts)
+    return type(formula)(parts) if isinstance(formula, And | Or) else type(formula)(*parts)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.answers import Answer
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.counterexample import AbstractRun, concretise
 from wavetank.protocols.threshold.parser import parse_automaton
 from wavetank.protocols.threshold.preprocess import counter_system
@@ -53,7 +52,7 @@ def limit_memory(memory_bytes: int) -> None:
 
 
 def answer_to(asked: dict[str, Any]) -> str:
-    """Return the answer to a question, both as told in :mod:`wavetank.protocols.threshold.race`."""
+    """Return the answer to a question, both as described in :mod:`wavetank.protocols.threshold.race`."""
     clock = Deadline(asked["seconds"])
     automaton = parse_automaton(asked["automaton"])
     queries = {item.name: item.queries for item in safety_properties(automaton)}
@@ -71,8 +70,6 @@ def answer_to(asked: dict[str, Any]) -> str:
 
 def main() -> None:
     """Answer the question on standard input."""
-    # Ctrl-C reaches the whole group; whoever started this process ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     asked = json.loads(sys.stdin.buffer.read())
     limit_memory(asked["memory_bytes"])
     sys.stdout.write(answer_to(asked))

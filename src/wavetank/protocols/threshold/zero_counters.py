@@ -3,14 +3,6 @@
 A coarser and finite abstraction: of a location it is only known whether a process is there.  For every context the set
 of such patterns from which the violation looks reachable is a binary decision diagram, and a backward fixed point over
 them ends quickly where numbers of processes would not.  "No process there" is an ordinary condition here.
-
-Source: Baumeister, Eichler, Jacobs, Sakr, Voelp (FM 2024), as the ZCS checker of TACO (arXiv 2605.06118).
-
-Differs from the source:
-
-1. Contexts are enumerated, patterns of locations are decision diagrams: one diagram a context.
-2. One abstract system for all orders of thresholds (see :mod:`wavetank.protocols.threshold.intervals`).
-3. Error paths are tried depth first with a growing formula, not breadth first from a stored error graph.
 """
 
 from __future__ import annotations
@@ -19,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wavetank.check.deadline import Deadline, OutOfTimeError
 from wavetank.errors import missing_extra
 from wavetank.protocols.threshold.answers import SETTLED, Answer
-from wavetank.protocols.threshold.clock import Deadline, OutOfTimeError
 from wavetank.protocols.threshold.error_paths import find_run
 from wavetank.protocols.threshold.intervals import IntervalAbstraction, targets
 from wavetank.protocols.threshold.preprocess import CounterSystem
@@ -38,7 +30,9 @@ class ZeroCounters:
         Whether abstract error paths are tried for real runs; without, only an empty error graph decides.
     """
 
-    try_paths: bool = setting(True, says="try abstract error paths for real runs; without, only an empty graph decides")
+    try_paths: bool = setting(
+        True, says="Whether abstract error paths are tried for real runs; if not, only an empty graph decides"
+    )
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
         """Return whether the system's stages can be met.

@@ -4,24 +4,10 @@ Workers that step in lockstep idle until the most loaded one is done.  A placeme
 that envelope, which is free, or raises the envelope, which every worker pays for; the score is sharply asymmetric
 between the two.  With a horizon, margins are forecast some steps ahead from how likely running requests are to end.
 
-Source: Bu, Lyu, Chen, Song, Liang, Gurung, Fan, Ye, Zhou, "Tackling the Data-Parallel Load Balancing Bottleneck in LLM
-Serving: Practical Online Routing at Scale", arXiv 2605.06113, May 2026.
-
-Differs from the source:
-
-1. The score's coefficients were not published; we take the exact decrement of the imbalance G * max L - sum L, so a
-   request of size s on a worker with margin m scores s when it fits and m - (G - 1) * (s - m) when it does not.
-2. The two stages are ours: the worker with the largest margin first, then the request that scores best on it; where
-   slots are left for all that wait, the longest one, since all will be placed and the longest last overflows most.
-3. A request that was passed over in ``patience_steps`` decisions goes next, whatever it scores: to the least loaded
-   worker with room for it, and where there is none to the one with most room, at whose queue's head it then waits.
-4. A worker without room in its KV cache takes nothing; the paper's slots are the only limit we found there.  Room is
-   what is neither held nor promised: a worker's watermark and the growth of running requests are its own business.
-5. Horizon 16 and discount 0.9 are ours; the paper says that a short constant horizon suffices.
-6. Termination is forecast by one of three classifiers of our own (see :mod:`wavetank.serving.routing.termination`).
-7. Decides before every step of a single group, from a view as old as the cluster's ``refresh_s``; with several groups
-   (``group_workers``) at arrivals and refreshes.  A margin is then below the envelope of the worker's own group, and
-   stage one takes the least loaded worker of all groups.
+With the exact decrement of the imbalance G * max L - sum L for a score, a request of size s on a worker with margin m
+scores s when it fits and m - (G - 1) * (s - m) when it does not.  Where slots are left for all that wait, all will be
+placed, and the longest last would overflow most.  Room is what is neither held nor promised: a worker's watermark and
+the growth of running requests are its own business.  Classifiers are in :mod:`wavetank.serving.routing.termination`.
 """
 
 from __future__ import annotations
@@ -34,7 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from wavetank.serving.interfaces import ActiveView, PoolView, WorkersView, place_function
+from wavetank.serving.routing.interface import ActiveView, NoState, PoolView, WorkersView, place_function
 from wavetank.serving.routing.termination import fit_geometric, fit_logistic
 from wavetank.settings import setting
 
@@ -144,7 +130,7 @@ def _add(
     room: NDArray[np.float64],
     free: NDArray[np.int64],
 ) -> None:
-    """Count a request of so many tokens as placed on worker ``g``."""
+    """Count a request of ``tokens`` tokens as placed on worker ``g``."""
     room[g] -= tokens
     free[g] -= 1
     for h in range(weights.size):
@@ -297,31 +283,39 @@ def _place(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BalanceRoute:
+class BalanceRoute(NoState):
     """Pool router that fills the margins below the most loaded worker; BR-0 at horizon 0, else BR-H."""
 
-    horizon_steps: int = setting(16, unit="steps", says="how far margins are forecast; 0 is BR-0", low=0, high=512)
-    discount: float = setting(0.9, says="weight of a step against the one before it (gamma)", low=0.0, high=1.0)
+    horizon_steps: int = setting(
+        16, unit="steps", says="Steps over which margins are forecast; 0 is BR-0", low=0, high=512
+    )
+    discount: float = setting(0.9, says="Weight of a step relative to the step before (gamma)", low=0.0, high=1.0)
     alpha: float | None = setting(
         None,
-        says="what an overflowing token costs against one that fits; workers of a group - 1 by default",
+        says="Cost of an overflowing token relative to one that fits; workers of a group - 1 by default",
         low=0.0,
         high=1e6,
     )
     group_workers: int = setting(
-        0, unit="workers", says="neighbouring workers that share a step barrier; 0: all", low=0, high=100_000
+        0, unit="workers", says="Neighbouring workers that share a step barrier; 0 for all", low=0, high=100_000
     )
     patience_steps: int = setting(
-        200, unit="steps", says="decisions after which a passed-over request goes next", low=0, high=10**9
+        200, unit="steps", says="Decisions after which a passed-over request goes next", low=0, high=10**9
     )
     termination: str = setting(
-        "geometric", says="who says when running requests end", choices=("none", "geometric", "logistic", "oracle")
+        "geometric",
+        says="Classifier that predicts when running requests end",
+        choices=("none", "geometric", "logistic", "oracle"),
     )
     mean_output_tokens: float = setting(
-        211.0, unit="tokens", says="of past requests: the geometric classifier (Azure 2023 chat)", low=1.0, high=1e7
+        211.0,
+        unit="tokens",
+        says="Mean output length of past requests: the geometric classifier (Azure 2023 chat)",
+        low=1.0,
+        high=1e7,
     )
     logistic: tuple[float, ...] = setting(
-        (-2.0, 0.0, 0.0), says="the logistic classifier: intercept, log(1 + generated), log(prompt)"
+        (-2.0, 0.0, 0.0), says="Coefficients of the logistic classifier: intercept, log(1 + generated), log(prompt)"
     )
 
     place = staticmethod(_place)
@@ -336,10 +330,6 @@ class BalanceRoute:
     def reads_remaining(self) -> bool:
         """Whether the forecast needs the truth that only a simulation has."""
         return self.horizon_steps > 0 and self.termination == "oracle"
-
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return no state."""
-        return np.zeros(0)
 
     def parameters(self) -> NDArray[np.float64]:
         """Return alpha (-1: by the group), patience, horizon, discount, mean length, classifier, kind and group."""

@@ -5,25 +5,29 @@ load that a decode step pays for, and an independent study of data-parallel deco
 from this choice of signal rather than from the algorithm behind it (DP-BalanceRouter, "The EP Barrier Tax", 2026).  The
 central queue is the same rule with requests held back until a worker has a slot for them: what a pool router gains by
 waiting alone, without any choice of who goes.
-
-Source: M. Harchol-Balter, "Performance Modeling and Design of Computer Systems", Cambridge 2013, chapter 24.
-
-Differs from the source:
-
-1. What the router itself sent since its view was refreshed counts as load, as every real gateway counts it.
-2. Ties go to the first worker in a round that starts behind the last choice, so that idle workers share the arrivals.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from wavetank.rng import stream_key
-from wavetank.serving.interfaces import ActiveView, Arrival, PoolView, WorkersView, choose_function, place_function
+from wavetank.serving.routing.interface import (
+    ActiveView,
+    Arrival,
+    NoParameters,
+    NoState,
+    PoolView,
+    WorkersView,
+    choose_function,
+    place_function,
+)
 from wavetank.settings import setting
+from wavetank.sim.rng import stream_key
 from wavetank.sim.streams import next_below
 
 _53_BITS = (1 << 53) - 1
@@ -43,42 +47,36 @@ def _random(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
     return next_below(state, view.running.size)
 
 
-@choose_function
-def _fewest_requests(
-    view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
-) -> int:
+@njit(forceinline=True)
+def _least(held: NDArray[Any], waiting: NDArray[Any], sent: NDArray[Any], state: NDArray[np.float64]) -> int:
+    """Return the worker with the least sum; the search begins behind the worker that was found last."""
     start = np.int64(state[0])
-    workers = view.running.size
+    workers = held.size
     best = start
-    least = view.running[start] + view.waiting[start] + view.sent_requests[start]
+    least = held[start] + waiting[start] + sent[start]
     for i in range(1, workers):
         worker = start + i
         if worker >= workers:
             worker -= workers
-        load = view.running[worker] + view.waiting[worker] + view.sent_requests[worker]
+        load = held[worker] + waiting[worker] + sent[worker]
         if load < least:
             best, least = worker, load
     state[0] = (best + 1) % workers
     return best
+
+
+@choose_function
+def _fewest_requests(
+    view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
+) -> int:
+    return _least(view.running, view.waiting, view.sent_requests, state)
 
 
 @choose_function
 def _fewest_kv_tokens(
     view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
 ) -> int:
-    start = np.int64(state[0])
-    workers = view.running.size
-    best = start
-    least = view.kv_tokens[start] + view.waiting_tokens[start] + view.sent_tokens[start]
-    for i in range(1, workers):
-        worker = start + i
-        if worker >= workers:
-            worker -= workers
-        load = view.kv_tokens[worker] + view.waiting_tokens[worker] + view.sent_tokens[worker]
-        if load < least:
-            best, least = worker, load
-    state[0] = (best + 1) % workers
-    return best
+    return _least(view.kv_tokens, view.waiting_tokens, view.sent_tokens, state)
 
 
 @place_function
@@ -109,26 +107,26 @@ def _central_queue(
     return pool.prompt_tokens.size
 
 
+class _InTurn(NoParameters):
+    """Base of routers that begin each decision at the worker behind the last one chosen."""
+
+    def initial_state(self, workers: int) -> NDArray[np.float64]:
+        """Return one cell: the worker to begin with."""
+        return np.zeros(1)
+
+
 @dataclass(frozen=True, kw_only=True)
-class RoundRobin:
+class RoundRobin(_InTurn):
     """Router that goes through the workers in turn."""
 
     choose = staticmethod(_round_robin)
 
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return one cell: the next worker."""
-        return np.zeros(1)
-
-    def parameters(self) -> NDArray[np.float64]:
-        """Return no parameters."""
-        return np.zeros(0)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RandomWorker:
+class RandomWorker(NoParameters):
     """Router that draws a worker, each with equal probability."""
 
-    seed: int = setting(0, says="start of the router's own random stream", low=0, high=2**31)
+    seed: int = setting(0, says="Seed of the router's own random stream", low=0, high=2**31)
 
     choose = staticmethod(_random)
 
@@ -136,54 +134,26 @@ class RandomWorker:
         """Return key and counter of the stream."""
         return random_stream(self.seed, "random-worker")
 
-    def parameters(self) -> NDArray[np.float64]:
-        """Return no parameters."""
-        return np.zeros(0)
-
 
 @dataclass(frozen=True, kw_only=True)
-class FewestRequests:
+class FewestRequests(_InTurn):
     """Router that joins the worker with the fewest requests, running or waiting."""
 
     choose = staticmethod(_fewest_requests)
 
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return one cell: where the search starts."""
-        return np.zeros(1)
-
-    def parameters(self) -> NDArray[np.float64]:
-        """Return no parameters."""
-        return np.zeros(0)
-
 
 @dataclass(frozen=True, kw_only=True)
-class FewestKVTokens:
+class FewestKVTokens(_InTurn):
     """Router that joins the worker with the fewest KV tokens, held or promised to waiting requests."""
 
     choose = staticmethod(_fewest_kv_tokens)
 
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return one cell: where the search starts."""
-        return np.zeros(1)
-
-    def parameters(self) -> NDArray[np.float64]:
-        """Return no parameters."""
-        return np.zeros(0)
-
 
 @dataclass(frozen=True, kw_only=True)
-class CentralQueue:
+class CentralQueue(NoState, NoParameters):
     """Pool router: first come, first served to the worker with the fewest KV tokens that has a slot and room."""
 
     place = staticmethod(_central_queue)
-
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return no state."""
-        return np.zeros(0)
-
-    def parameters(self) -> NDArray[np.float64]:
-        """Return no parameters."""
-        return np.zeros(0)
 
 
 def random_stream(seed: int, purpose: str) -> NDArray[np.float64]:

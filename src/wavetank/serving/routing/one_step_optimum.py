@@ -3,14 +3,7 @@
 For every decision it places as many waiting requests as slots and KV caches take, chosen and assigned so that
 G * max L - sum L is least.  It is what BalanceRoute approximates in microseconds, and only small cases can be solved.
 
-Source: BF-IO, arXiv 2601.17855 (the same group), as the per-step integer program; solved with CP-SAT of OR-tools.
-
-Differs from the source:
-
-1. The horizon is one step: the predicted imbalance of later steps is not in the objective.
-2. At most 8 workers and the 12 oldest waiting requests, so that a decision stays below a second.
-3. A request must fit into what a worker's KV cache has left; one that was passed over in ``patience_steps`` decisions
-   is placed before any number of others.
+BF-IO's integer program of one step is solved with CP-SAT of OR-tools.
 """
 
 from __future__ import annotations
@@ -21,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError, missing_extra
-from wavetank.serving.interfaces import ActiveView, PoolView, WorkersView
+from wavetank.serving.routing.interface import ActiveView, NoParameters, NoState, PoolView, WorkersView
 from wavetank.settings import setting
 
 MOST_WORKERS, MOST_REQUESTS = 8, 12
@@ -93,14 +86,14 @@ def solve(
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneStepOptimum:
+class OneStepOptimum(NoState, NoParameters):
     """Pool router that solves each decision to optimality; for at most 8 workers."""
 
     time_limit_s: float = setting(
-        1.0, unit="s", says="most work for one decision, in the solver's deterministic seconds", low=0.001, high=3600.0
+        1.0, unit="s", says="Most work for one decision, in the solver's deterministic seconds", low=0.001, high=3600.0
     )
     patience_steps: int = setting(
-        200, unit="steps", says="decisions after which a passed-over request goes next", low=0, high=10**9
+        200, unit="steps", says="Decisions after which a passed-over request goes next", low=0, high=10**9
     )
 
     def place(
@@ -127,11 +120,3 @@ class OneStepOptimum:
         overdue = pool.waited_steps[:MOST_REQUESTS] > self.patience_steps
         placed[: sizes.size] = solve(loads, free, room, sizes, overdue, self.time_limit_s)
         return int((placed[: sizes.size] >= 0).sum())
-
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return no state."""
-        return np.zeros(0)
-
-    def parameters(self) -> NDArray[np.float64]:
-        """Return no parameters."""
-        return np.zeros(0)

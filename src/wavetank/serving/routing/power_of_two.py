@@ -2,13 +2,6 @@
 
 Two samples bring the longest queue from about log n / log log n down to log log n, at the price of two reads instead
 of n: the rival every router must beat when signals are stale.
-
-Source: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001.
-
-Differs from the source:
-
-1. Compares KV tokens, not queue lengths: they are the load of a decode step.
-2. Draws from a counter-based stream kept in the router's state, so that a run does not depend on who calls it.
 """
 
 from __future__ import annotations
@@ -18,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.serving.interfaces import Arrival, WorkersView, choose_function
 from wavetank.serving.routing.baselines import random_stream
+from wavetank.serving.routing.interface import Arrival, NoParameters, WorkersView, choose_function
 from wavetank.settings import setting
 from wavetank.sim.streams import next_below
 
@@ -34,7 +27,7 @@ def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerOfTwo:
+class PowerOfTwo(NoParameters):
     """Router that samples two workers and takes the one with fewer KV tokens.
 
     References
@@ -42,14 +35,10 @@ class PowerOfTwo:
     Mitzenmacher 2001; the default of several inference gateways.
     """
 
-    seed: int = setting(0, says="start of the router's own random stream", low=0, high=2**31)
+    seed: int = setting(0, says="Seed of the router's own random stream", low=0, high=2**31)
 
     choose = staticmethod(_choose)
 
     def initial_state(self, workers: int) -> NDArray[np.float64]:
         """Return key and counter of the stream."""
         return random_stream(self.seed, "power-of-two")
-
-    def parameters(self) -> NDArray[np.float64]:
-        """Return no parameters."""
-        return np.zeros(0)

@@ -3,13 +3,8 @@
 A worker that has served the same conversation holds its prefix in the KV cache and need not compute it again; but a
 popular prefix must not drown one worker, so workers far above the mean load are out of the question.
 
-Source: the score ``matched / prompt - beta * (load - mean) / mean`` of the vLLM production stack (pull request 1035);
-the cap follows V. Mirrokni et al., "Consistent Hashing with Bounded Loads", SODA 2018.
-
-Differs from the source:
-
-1. Load is KV tokens held, waiting and sent; the production stack counts requests.
-2. What a worker holds is the router's own record of what it sent there, as in a gateway without cache events.
+The score is ``matched / prompt - beta * (load - mean) / mean``; the cap follows V. Mirrokni et al., "Consistent
+Hashing with Bounded Loads", SODA 2018.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.serving.interfaces import Arrival, WorkersView, choose_function
+from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function
 from wavetank.settings import setting
 
 
@@ -47,19 +42,15 @@ def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixAffinity:
+class PrefixAffinity(NoState):
     """Router that weighs the share of the prompt a worker already has against its load."""
 
     reads_prefix: ClassVar[bool] = True
 
-    beta: float = setting(0.5, says="what a load of twice the mean costs, in shares of the prompt", low=0.0, high=1e3)
-    load_cap: float = setting(1.5, says="workers with more than this multiple of the mean load are avoided", low=1.0)
+    beta: float = setting(0.5, says="Cost of a load of twice the mean, in shares of the prompt", low=0.0, high=1e3)
+    load_cap: float = setting(1.5, says="Multiple of the mean load above which workers are avoided", low=1.0)
 
     choose = staticmethod(_choose)
-
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return no state."""
-        return np.zeros(0)
 
     def parameters(self) -> NDArray[np.float64]:
         """Return beta and the cap."""

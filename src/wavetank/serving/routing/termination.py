@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.rng import stream
+from wavetank.sim.rng import stream
 
 _SAMPLES = 20_000
 _RIDGE = 1e-6

@@ -3,12 +3,7 @@
 It counts requests, not tokens, and its counts are refreshed every 100 ms; in between it adds what it sent itself to
 the waiting ones, so that a burst does not pile up on one engine.
 
-Source: vLLM 0.19, ``DPLBAsyncMPClient.get_core_engine_for_request`` and the DP coordinator's 100 ms statistics.
-
-Differs from the source:
-
-1. One API server, so that the search always starts at engine 0; with several, vLLM starts each at another engine.
-2. The age of the counts is the cluster's ``refresh_s``, 0.1 s by default as in vLLM.
+In vLLM 0.19 it is ``DPLBAsyncMPClient.get_core_engine_for_request``, with the DP coordinator's 100 ms statistics.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.serving.interfaces import Arrival, WorkersView, choose_function
+from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function
 from wavetank.settings import setting
 
 
@@ -35,16 +30,14 @@ def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
 
 
 @dataclass(frozen=True, kw_only=True)
-class VLLMDefault:
+class VLLMDefault(NoState):
     """Router that joins the engine with the least ``waiting_weight * waiting + running``, first among equals."""
 
-    waiting_weight: float = setting(4.0, says="what a waiting request counts against a running one", low=0.0, high=1e6)
+    waiting_weight: float = setting(
+        4.0, says="Weight of a waiting request relative to a running one", low=0.0, high=1e6
+    )
 
     choose = staticmethod(_choose)
-
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return no state."""
-        return np.zeros(0)
 
     def parameters(self) -> NDArray[np.float64]:
         """Return the weight of a waiting request."""

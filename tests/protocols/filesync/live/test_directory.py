@@ -106,7 +106,7 @@ def test_a_path_that_leaves_the_tree_is_refused(tree: DirectoryTree, path: str) 
     with pytest.raises(BadValueError):
         tree.read(path)
     with pytest.raises(BadValueError):
-        tree.add_group("g", {path: Incoming(b"", 0.0, False)})
+        tree.change_group("g", {path: Incoming(b"", 0.0, False)}, {})
 
 
 def test_links_are_not_followed_out_of_the_tree(tree: DirectoryTree, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_full_disk_leaves_everything_as_it_was(tree: DirectoryTree, monkeypatc
         put(tree, "a", b"2")
     assert "No space left" in str(caught.value)
     with pytest.raises(TreeError, match="cannot be written"):
-        tree.add_group("g", {"g/x": Incoming(b"1", 0.0, False)})
+        tree.change_group("g", {"g/x": Incoming(b"1", 0.0, False)}, {})
     assert tree.listing().keys() == {"a"}
     assert tree.read("a") == b"1"
     assert staged(tree) == []
@@ -196,13 +196,13 @@ def test_a_full_disk_leaves_everything_as_it_was(tree: DirectoryTree, monkeypatc
 
 def test_a_group_appears_at_once_or_not_at_all(tree: DirectoryTree) -> None:
     files = {"g/x/y": Incoming(b"1", 5.0, True), "g/e/": Incoming(b"", 0.0, False)}
-    placed = tree.add_group("g", files)
+    placed = tree.change_group("g", files, {})
     assert placed is not None
     assert placed == tree.listing()
-    assert tree.add_group("g", files) is None
+    assert tree.change_group("g", files, {}) is None
     assert staged(tree) == []
     put(tree, "file", b"1")
-    assert tree.add_group("file", {"file/x": Incoming(b"1", 0.0, False)}) is None
+    assert tree.change_group("file", {"file/x": Incoming(b"1", 0.0, False)}, {}) is None
     assert tree.read("file") == b"1"
 
 
@@ -224,8 +224,8 @@ def test_the_clock_is_off_in_times_only(tmp_path: Path) -> None:
 
 
 def test_users_find_what_they_were_told(tree: DirectoryTree) -> None:
-    tree.tell("a", "kept")
-    tree.tell("b", "kept too")
+    tree.notify("a", "kept")
+    tree.notify("b", "kept too")
     lines = (tree.root / PRIVATE / "notices.jsonl").read_text().splitlines()
     assert [json.loads(line)["path"] for line in lines] == ["a", "b"]
     assert not tree.evict("a", tree.listing().get("a"))  # type: ignore[arg-type]
@@ -233,7 +233,8 @@ def test_users_find_what_they_were_told(tree: DirectoryTree) -> None:
 
 
 def test_a_group_changes_at_once_and_keeps_what_is_not_synchronised(tree: DirectoryTree) -> None:
-    tree.add_group("g", {f"g/{name}": Incoming(name.encode(), 1.0, False) for name in ("a", "b", "d/c", "d/e/f")})
+    new = {f"g/{name}": Incoming(name.encode(), 1.0, False) for name in ("a", "b", "d/c", "d/e/f")}
+    tree.change_group("g", new, {})
     (tree.root / "g" / "link").symlink_to("a")
     expected = tree.listing()
     changes = {"g/a": Incoming(b"new", 2.0, True), "g/d/c": None, "g/d/e/f": None, "g/x/y": Incoming(b"y", 2.0, False)}
@@ -247,7 +248,7 @@ def test_a_group_changes_at_once_and_keeps_what_is_not_synchronised(tree: Direct
 
 
 def test_a_group_that_its_user_changed_is_left_as_it_is(tree: DirectoryTree) -> None:
-    tree.add_group("g", {"g/a": Incoming(b"1", 1.0, False), "g/b": Incoming(b"1", 1.0, False)})
+    tree.change_group("g", {"g/a": Incoming(b"1", 1.0, False), "g/b": Incoming(b"1", 1.0, False)}, {})
     expected = tree.listing()
     (tree.root / "g" / "b").write_bytes(b"the user's")
     assert tree.change_group("g", {"g/a": Incoming(b"2", 2.0, False)}, expected) is None
@@ -261,7 +262,7 @@ def test_a_group_that_its_user_changed_is_left_as_it_is(tree: DirectoryTree) -> 
 def test_what_a_program_still_writes_into_an_exchanged_directory_is_kept_and_told(
     tree: DirectoryTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree.add_group("g", {"g/a": Incoming(b"1", 1.0, False)})
+    tree.change_group("g", {"g/a": Incoming(b"1", 1.0, False)}, {})
     folder = os.open(tree.root / "g", os.O_RDONLY)
     assert tree.change_group("g", {"g/a": Incoming(b"2", 2.0, False)}, tree.listing()) is not None
     late = os.open("late", os.O_WRONLY | os.O_CREAT, dir_fd=folder)
@@ -276,7 +277,7 @@ def test_what_a_program_still_writes_into_an_exchanged_directory_is_kept_and_tol
 
 
 def test_an_exchanged_directory_that_rests_is_forgotten(tree: DirectoryTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree.add_group("g", {"g/a": Incoming(b"1", 1.0, False)})
+    tree.change_group("g", {"g/a": Incoming(b"1", 1.0, False)}, {})
     assert tree.change_group("g", {"g/a": Incoming(b"2", 2.0, False)}, tree.listing()) is not None
     monkeypatch.setattr(module, "_DISPLACED_S", 0.0)
     tree.listing()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from wavetank.processes import python_code
+from wavetank.live.processes import python_code
 from wavetank.protocols.filesync.tree import access_of, mode_of, narrowed
 
 NOBODY = 65534
@@ -25,7 +25,7 @@ import asyncio, json, os, sys
 from pathlib import Path
 from wavetank.protocols.filesync import bilateral, causal, timeline, vectors
 from wavetank.protocols.filesync.live.real import OnDirectories
-from wavetank.protocols.live.cluster import ClusterSettings, InProcessCluster
+from wavetank.live.cluster import ClusterSettings, InProcessCluster
 
 engine = {"timeline": timeline.TimelineSync, "vectors": vectors.VersionVectorSync,
           "causal": causal.CausalSnapshotSync, "bilateral": bilateral.BilateralSync}[sys.argv[2]]()

@@ -66,8 +66,8 @@ def test_people_keep_account_of_what_they_did(tmp_path: Path) -> None:
         GitCommit("repo", "x.c", b"1"), GitCommit("repo", "x.c", b"2"), Look(),
     ):  # fmt: skip
         people.do(Action(0.0, 1, command))
-    assert [bool(deed.version) for deed in people.deeds] == [True, True, False]
-    assert people.deeds[1].saw == (("notes/a", people.deeds[0].version),)
+    assert [bool(operation.version) for operation in people.operations] == [True, True, False]
+    assert people.operations[1].saw == (("notes/a", people.operations[0].version),)
     assert people.looks == [True]
     assert len(people.commits) == 2
     outcome = real_outcome(people, 1, bytes_sent=0, messages=0, rest_s=0.0)
@@ -171,7 +171,7 @@ def test_devices_get_their_directories_and_the_cloud_none(tmp_path: Path) -> Non
     assert isinstance(device.tree, DirectoryTree)  # type: ignore[attr-defined]
     assert device.tree.clock.offset == 7.0  # type: ignore[attr-defined]
     assert not hasattr(algorithm.node(0, 2), "tree")
-    assert algorithm.bears(2) == 0
+    assert algorithm.max_faults(2) == 0
     names = [kind.__name__ for kind in algorithm.messages]
     assert len(set(names)) == len(names)
 

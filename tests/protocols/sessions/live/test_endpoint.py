@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.protocols.live.wire import VERSION, Challenge, Refusal, RunIdentity, Welcome, greeting, read_greeting
+from wavetank.live.wire import VERSION, Challenge, Refusal, RunIdentity, Welcome, greeting, read_greeting
 from wavetank.protocols.sessions.examples import example
 from wavetank.protocols.sessions.live import endpoint
 from wavetank.protocols.sessions.live.endpoint import (
@@ -354,7 +354,7 @@ def test_what_cannot_be_sent_leaves_the_session_where_it_was():
     assert run("race", story) == (1,)
 
 
-def test_a_role_that_does_not_listen_is_told():
+def test_a_role_that_does_not_listen_is_reported():
     async def story(ends):
         address = ends["q"].address
         await ends["q"].close()
@@ -367,7 +367,7 @@ def test_a_role_that_does_not_listen_is_told():
     assert run("race", story)
 
 
-def test_an_interrupt_that_cannot_be_sent_is_told_to_whoever_waits():
+def test_an_interrupt_that_cannot_be_sent_is_raised_where_the_end_is_awaited():
     async def story(ends):
         await ends["p"].close()
         with pytest.raises(WavetankError, match="'p' cannot be reached"):
@@ -386,12 +386,12 @@ def test_waiting_has_an_end():
     run("race", story)
 
 
-def test_wrong_addresses_are_told():
+def test_wrong_addresses_are_reported():
     async def story(ends):
         with pytest.raises(BadValueError, match="exchanges nothing with 'r'"):
             ends["p"].connect({"r": ("127.0.0.1", 1)})
         lonely = Endpoint(ends["p"]._machine, secret=SECRET)
-        with pytest.raises(BadValueError, match="Nobody said where 'q' listens"):
+        with pytest.raises(BadValueError, match="The address of 'q' is not known"):
             await lonely.send("q", "data")
         taken = Endpoint(ends["p"]._machine, secret=SECRET, port=ends["q"].address[1])
         with pytest.raises(WavetankError, match="cannot listen"):

@@ -194,31 +194,35 @@ class DirectoryTree:
         finally:
             os.close(opened)
 
+    @contextlib.contextmanager
+    def _reported(self, problem: str, path: str) -> Iterator[None]:
+        """Turn an OSError into a TreeError."""
+        try:
+            yield
+        except OSError as error:
+            raise TreeError(problem, given=f"{path}: {error.strerror}", where=str(self.root)) from error
+
     def read(self, path: str) -> bytes:
         """See Tree."""
         if path.endswith("/"):
             return b""
-        try:
-            with self._folder(path) as (folder, name):
-                opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-                with os.fdopen(opened, "rb") as file:
-                    return file.read(LARGEST_FILE_BYTES + 1)
-        except OSError as error:
-            raise TreeError(
-                "A file cannot be read.", given=f"{path}: {error.strerror}", where=str(self.root)
-            ) from error
+        with self._reported("A file cannot be read.", path), self._folder(path) as (folder, name):
+            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with os.fdopen(opened, "rb") as file:
+                return file.read(LARGEST_FILE_BYTES + 1)
 
     def write(self, path: str, content: bytes, *, mtime: float, access: Access, expected: Entry | None) -> Entry | None:
         """See Tree."""
         staged: Path | None = None
         try:
-            with self._folder(path, make=True) as (folder, name):
+            with self._reported("A file cannot be written.", path), self._folder(path, make=True) as (folder, name):
                 if path.endswith("/"):
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o700, dir_fd=folder)
                     return Entry(0, 0.0, False, ())
                 replaced = None if expected is None else _mode_at(folder, name)
-                staged = self._stage(content, mtime, access, replaced)
+                staged = self._fresh()
+                self._fill(staged, content, mtime, _mode_in_place_of(replaced, access))
                 if expected is None:
                     # A hard link refuses to replace: whatever stands there stays.
                     try:
@@ -228,79 +232,64 @@ class DirectoryTree:
                 elif not self._exchanged(staged, folder, name, expected):
                     return None
                 return self._entry_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
-        except OSError as error:
-            raise TreeError(
-                "A file cannot be written.", given=f"{path}: {error.strerror}", where=str(self.root)
-            ) from error
         finally:
             if staged is not None:
                 staged.unlink(missing_ok=True)
 
-    def add_group(self, root: str, files: Mapping[str, Incoming]) -> dict[str, Entry] | None:
-        """See Tree."""
-        staged = self._fresh()
-        try:
-            staged.mkdir(0o700)
-            for path, (content, mtime, access) in files.items():
-                place = staged / checked_path(path).removeprefix(root + "/")
-                _make_folders(place if path.endswith("/") else place.parent, staged)
-                if not path.endswith("/"):
-                    self._fill(place, content, mtime, mode_of(access))
-            with self._folder(root, make=True) as (folder, name):
-                # Renaming onto an empty directory would be allowed; onto anything else it is refused.
-                try:
-                    os.rename(staged, name, dst_dir_fd=folder)
-                except OSError as error:
-                    if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                        return None
-                    raise
-            entries = {path: self.entry(path) for path in files}
-            return {path: entry for path, entry in entries.items() if entry is not None}
-        except OSError as error:
-            raise TreeError(
-                "A folder cannot be written.", given=f"{root}: {error.strerror}", where=str(self.root)
-            ) from error
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-
     def change_group(
         self, root: str, changes: Mapping[str, Incoming | None], expected: Mapping[str, Entry]
     ) -> dict[str, Entry] | None:
-        """See Tree; the directory is exchanged for one with the changes, in which the other files are the same ones."""
+        """See Tree; a directory is exchanged for one with the changes, in which the other files are the same ones."""
         staged = self._fresh()
         try:
-            if not self._twin(self.root / checked_path(root), staged, root, changes, expected):
-                return None
-            for path, file in changes.items():
-                if file is None:
-                    continue
-                place = staged / checked_path(path).removeprefix(root + "/")
-                _make_folders(place if path.endswith("/") else place.parent, staged)
-                if not path.endswith("/"):
-                    replaced = _mode_at(None, self.root / path)
-                    mode = mode_of(file.access) if replaced is None else narrowed(file.access, replaced)
-                    self._fill(place, file.content, file.mtime, mode)
-            ours = self._listed(staged, root)
-            with self._folder(root) as (folder, name):
-                _exchange(staged, folder, name)
-                if self._listed(staged, root) != expected:
-                    # The user was faster: back with it.
-                    _exchange(staged, folder, name)
-                    if self._listed(staged, root) != ours:
-                        staged.replace(self.root / PRIVATE / _RESCUED / staged.name)
+            with self._reported(f"A folder cannot be {'changed' if expected else 'written'}.", root):
+                if not expected:
+                    staged.mkdir(0o700)
+                elif not self._twin(self.root / checked_path(root), staged, root, changes, expected):
                     return None
-            # A program that began before may still work in the old directory: it is looked at again later.
-            displaced = self.root / PRIVATE / _DISPLACED / staged.name
-            staged.replace(displaced)
-            self._displaced.append((displaced, root, dict(expected), time.monotonic()))
-            entries = {path: self.entry(path) for path, file in changes.items() if file is not None}
-            return {path: entry for path, entry in entries.items() if entry is not None}
-        except OSError as error:
-            raise TreeError(
-                "A folder cannot be changed.", given=f"{root}: {error.strerror}", where=str(self.root)
-            ) from error
+                for path, file in changes.items():
+                    if file is None:
+                        continue
+                    place = staged / checked_path(path).removeprefix(root + "/")
+                    _make_folders(place if path.endswith("/") else place.parent, staged)
+                    if not path.endswith("/"):
+                        replaced = _mode_at(None, self.root / path) if expected else None
+                        self._fill(place, file.content, file.mtime, _mode_in_place_of(replaced, file.access))
+                if not (self._swap(staged, root, expected) if expected else self._appear(staged, root)):
+                    return None
+                entries = {path: self.entry(path) for path, file in changes.items() if file is not None}
+                return {path: entry for path, entry in entries.items() if entry is not None}
         finally:
             shutil.rmtree(staged, ignore_errors=True)
+
+    def _appear(self, staged: Path, root: str) -> bool:
+        """Put a new directory in place; returns False when something is there."""
+        with self._folder(root, make=True) as (folder, name):
+            # Renaming onto an empty directory would be allowed; onto anything else it is refused.
+            try:
+                os.rename(staged, name, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    return False
+                raise
+        return True
+
+    def _swap(self, staged: Path, root: str, expected: Mapping[str, Entry]) -> bool:
+        """Exchange a directory with the staged one; returns False when it held something else."""
+        ours = self._listed(staged, root)
+        with self._folder(root) as (folder, name):
+            _exchange(staged, folder, name)
+            if self._listed(staged, root) != expected:
+                # The user was faster: back with it.
+                _exchange(staged, folder, name)
+                if self._listed(staged, root) != ours:
+                    staged.replace(self.root / PRIVATE / _RESCUED / staged.name)
+                return False
+        # A program that began before may still work in the old directory: it is looked at again later.
+        displaced = self.root / PRIVATE / _DISPLACED / staged.name
+        staged.replace(displaced)
+        self._displaced.append((displaced, root, dict(expected), time.monotonic()))
+        return True
 
     def _twin(
         self,
@@ -364,11 +353,6 @@ class DirectoryTree:
     def _fresh(self) -> Path:
         return self.root / PRIVATE / _STAGING / f"{os.getpid()}-{next(self._numbers)}"
 
-    def _stage(self, content: bytes, mtime: float, access: Access, replaced: int | None) -> Path:
-        staged = self._fresh()
-        self._fill(staged, content, mtime, mode_of(access) if replaced is None else narrowed(access, replaced))
-        return staged
-
     def _fill(self, staged: Path, content: bytes, mtime: float, mode: int) -> None:
         # Nobody else sees a byte of it before it is known who may.
         opened = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -401,7 +385,7 @@ class DirectoryTree:
 
     def remove(self, path: str, expected: Entry) -> bool:
         """See Tree."""
-        try:
+        with self._reported("A file cannot be removed.", path), contextlib.suppress(FileNotFoundError):
             with self._folder(path) as (folder, name):
                 if path.endswith("/"):
                     with contextlib.suppress(OSError):
@@ -409,23 +393,18 @@ class DirectoryTree:
                     return True
                 staged = self._fresh()
                 os.rename(name, staged, src_dir_fd=folder)
-                if self._entry_of(staged.lstat()).stamp != expected.stamp:
+                same = self._entry_of(staged.lstat()).stamp == expected.stamp
+                if not same:
                     try:
                         os.link(staged, name, dst_dir_fd=folder, follow_symlinks=False)
                     except FileExistsError:
                         staged.replace(self.root / PRIVATE / _RESCUED / staged.name)
                         return False
-                    staged.unlink()
-                    return False
                 staged.unlink()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise TreeError(
-                "A file cannot be removed.", given=f"{path}: {error.strerror}", where=str(self.root)
-            ) from error
-        self._prune(path)
-        return True
+            if same:
+                self._prune(path)
+            return same
+        return False
 
     def _prune(self, path: str) -> None:
         parent = Path(path).parent
@@ -458,10 +437,16 @@ class DirectoryTree:
         """See Tree; modification times count from 1970."""
         return time.time() / self.round_s + self.clock.offset
 
-    def tell(self, path: str, says: str) -> None:
+    def notify(self, path: str, says: str) -> None:
         """Add a line of JSON to ``.wavetank-sync/notices.jsonl``."""
-        with contextlib.suppress(OSError), (self.root / PRIVATE / NOTICES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"path": path, "says": says}) + "\n")
+        with contextlib.suppress(OSError):
+            add_notice(self.root, path, says)
+
+
+def add_notice(folder: Path, path: str, says: str) -> None:
+    """Add a notice to the user to those of a synchronised folder."""
+    with (folder / PRIVATE / NOTICES).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"path": path, "says": says}) + "\n")
 
 
 def _raised(error: OSError) -> None:
@@ -482,6 +467,10 @@ def _refuse_links(private: Path) -> None:
                 given=str(each),
                 hint="remove it; the engine makes the folder anew",
             )
+
+
+def _mode_in_place_of(replaced: int | None, access: Access) -> int:
+    return mode_of(access) if replaced is None else narrowed(access, replaced)
 
 
 def _mode_at(folder: int | None, name: str | Path) -> int | None:

@@ -3,8 +3,6 @@
 Unison compares both directories with what it remembers of their last common state; what changed on both sides it
 leaves alone and names.  Syncthing keeps version vectors and renames the loser of a clash.  Both run as they come from
 the distribution, with settings that keep them on this machine.
-
-Sources: B. Pierce, J. Vouillon, "What's in Unison?", 2004; "Block Exchange Protocol v1", Syncthing's documentation.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -28,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from wavetank.errors import MissingExtraError, WavetankError
-from wavetank.protocols.filesync.live.directory import NOTICES
+from wavetank.live.processes import ChildProcess, free_ports
+from wavetank.protocols.filesync.live.directory import add_notice
 from wavetank.protocols.filesync.tree import PRIVATE
 from wavetank.settings import setting
 
@@ -62,7 +60,7 @@ class Unison:
         A run that takes longer is an error.
     """
 
-    timeout_s: float = setting(60.0, unit="s", low=1, high=3600, says="a run that takes longer is an error")
+    timeout_s: float = setting(60.0, unit="s", low=1, high=3600, says="Longest run; a longer one is an error")
 
     @contextlib.contextmanager
     def between(self, one: Path, other: Path) -> Iterator[Callable[[], None]]:
@@ -85,14 +83,16 @@ class Unison:
                 if done.returncode not in (0, 1, 2):
                     raise WavetankError("Unison failed.", given=done.stderr.decode(errors="replace")[-500:])
                 for path, why in _SKIPPED.findall((done.stdout + done.stderr).decode(errors="replace")):
-                    _tell(one, path, why)
+                    # The notices of a peer are kept where the engines of this package keep theirs.
+                    (one / PRIVATE).mkdir(exist_ok=True)
+                    add_notice(one, path, why)
 
             yield synchronise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Syncthing:
-    """Two Syncthing processes that share a folder over loopback, and look for changes when they are told.
+    """Two Syncthing processes that share a folder over loopback, and look for changes on request.
 
     Parameters
     ----------
@@ -100,7 +100,9 @@ class Syncthing:
         Equal folders are waited for that long.
     """
 
-    timeout_s: float = setting(60.0, unit="s", low=1, high=3600, says="equal folders are waited for that long")
+    timeout_s: float = setting(
+        60.0, unit="s", low=1, high=3600, says="Time for which the peer waits until the folders are equal"
+    )
 
     @contextlib.contextmanager
     def between(self, one: Path, other: Path) -> Iterator[Callable[[], None]]:
@@ -108,11 +110,11 @@ class Syncthing:
         binary = program("syncthing")
         with tempfile.TemporaryDirectory(prefix="wavetank-syncthing-") as scratch, contextlib.ExitStack() as stack:
             homes = [Path(scratch) / "one", Path(scratch) / "other"]
-            ports = _free_ports(4)
+            ports = free_ports(4)
             names = [_generated(binary, home) for home in homes]
             for place, folder in enumerate((one, other)):
                 _configure(homes[place], folder, names, ports, place)
-                stack.enter_context(_running(binary, homes[place], ports[2 * place]))
+                stack.enter_context(_started(binary, homes[place]))
             for port in (ports[0], ports[2]):
                 _wait(partial(_is_connected, port), self.timeout_s)
 
@@ -127,21 +129,6 @@ class Syncthing:
                     )
 
             yield synchronise
-
-
-def _tell(folder: Path, path: str, says: str) -> None:
-    """Keep what a peer tells its user where the engines of this package keep it."""
-    (folder / PRIVATE).mkdir(exist_ok=True)
-    with (folder / PRIVATE / NOTICES).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"path": path, "says": says}) + "\n")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def _generated(binary: str, home: Path) -> str:
@@ -194,20 +181,11 @@ def _set(parent: ElementTree.Element, key: str, value: str) -> None:
     (ElementTree.SubElement(parent, key) if found is None else found).text = value
 
 
-@contextlib.contextmanager
-def _running(binary: str, home: Path, port: int) -> Iterator[None]:
-    environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(home.parent), "STNORESTART": "1", "STNOUPGRADE": "1"}
+def _started(binary: str, home: Path) -> ChildProcess:
+    environment = dict.fromkeys(os.environ.keys() - {"PATH"})
+    environment |= {"HOME": str(home.parent), "STNORESTART": "1", "STNOUPGRADE": "1"}
     words = [binary, "serve", "--no-browser", "--no-restart", "--no-default-folder", "--home", str(home)]
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    return ChildProcess(words, name="Syncthing", environment=environment)
 
 
 def _ask(port: int, path: str, *, post: bool = False) -> Any:

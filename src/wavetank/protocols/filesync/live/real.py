@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from wavetank.errors import BadValueError, MissingExtraError, WavetankError
+from wavetank.live.cluster import Cluster, ClusterSettings, new_cluster
 from wavetank.protocols.filesync.applications import GitCommit, GitPack, Look, Remove, Save, Seen
 from wavetank.protocols.filesync.bilateral import BilateralSync
 from wavetank.protocols.filesync.causal import CausalSnapshotSync
-from wavetank.protocols.filesync.device import Deed, Device, Notice, digest_of
+from wavetank.protocols.filesync.device import Device, FileOperation, Notice, digest_of
 from wavetank.protocols.filesync.live.directory import NOTICES, DirectoryTree
 from wavetank.protocols.filesync.live.peers import Syncthing, Unison
 from wavetank.protocols.filesync.oracles import Damage, conflict_copies, divergence_bytes, judge
@@ -34,15 +35,16 @@ from wavetank.protocols.filesync.timeline import TimelineSync
 from wavetank.protocols.filesync.tree import PRIVATE, Clock, is_conflict, original_name
 from wavetank.protocols.filesync.vectors import VersionVectorSync
 from wavetank.protocols.filesync.workloads import Action, Scenario
-from wavetank.protocols.interfaces import Message, Node, Snapshot
-from wavetank.protocols.live.cluster import Cluster, ClusterSettings, new_cluster
-from wavetank.protocols.network import Network
+from wavetank.sim.network import Network
+from wavetank.sim.node import Message, Node, Snapshot
 
 Engine = TimelineSync | VersionVectorSync | CausalSnapshotSync | BilateralSync
 ENGINES = (TimelineSync, VersionVectorSync, CausalSnapshotSync, BilateralSync)
 
 _GIT_TIMEOUT_S = 30.0
 _REST_S = 1.0
+# How long everything may take to come to rest.
+_REST_TIMEOUT_S = 30.0
 # Looks at a repository that changes under the reader's hands, before the last of them is believed.
 _LOOKS = 5
 
@@ -80,9 +82,9 @@ class OnDirectories:
             node.tree = DirectoryTree(Path(self.root) / f"device-{index}", Clock(offset), self.round_s)
         return node
 
-    def bears(self, size: int) -> int:
-        """Return what the engine bears."""
-        return self.engine.bears(size)
+    def max_faults(self, size: int) -> int:
+        """Return what the engine tolerates."""
+        return self.engine.max_faults(size)
 
     def violation(self, snapshot: Snapshot) -> str:
         """Return what the engine says."""
@@ -100,7 +102,7 @@ class People:
     """
 
     root: Path
-    deeds: list[Deed] = field(default_factory=list)
+    operations: list[FileOperation] = field(default_factory=list)
     commits: set[str] = field(default_factory=set)
     looks: list[bool] = field(default_factory=list)
     refused: int = 0
@@ -140,7 +142,7 @@ class People:
         self._did(device, command.path, digest_of(command.content), before)
 
     def _did(self, device: int, path: str, version: bytes, saw: tuple[tuple[str, bytes], ...]) -> None:
-        self.deeds.append(Deed(time.monotonic() - self.began_s, device, path, version, saw))
+        self.operations.append(FileOperation(time.monotonic() - self.began_s, device, path, version, saw))
 
     def _commit(self, repository: Path, command: GitCommit) -> None:
         if not (repository / ".git" / "HEAD").exists():
@@ -209,9 +211,10 @@ def repository_is_sound(repository: Path) -> bool:
 
 
 def _inside(folder: Path) -> list[tuple[str, int, int, int]]:
-    """Return every file and folder below ``folder`` and itself: equal lists mean that nothing changed in between."""
+    """Return ``folder`` and all below it but the engine's own: equal lists mean that nothing changed in between."""
     found = []
     for home, names, files in os.walk(folder):
+        names[:] = [name for name in names if name != PRIVATE]
         for place in (home, *(os.path.join(home, name) for name in names + files)):  # noqa: PTH118  (a walk gives text)
             with contextlib.suppress(FileNotFoundError):
                 status = os.lstat(place)
@@ -256,7 +259,7 @@ class RealOutcome:
     unsound_at_end : int
         Repositories that ``git fsck`` finds damaged at the end.
     bytes_sent, messages : int or None
-        Over all links; None where a peer does not tell.
+        Over all links; None where a peer does not report them.
     refused : int
         Times that git refused.
     rest_s : float
@@ -293,14 +296,14 @@ def real_outcome(
         notices += _notices(folder)
     lost = people.commits - reached
     folders = [people.folder(device) for device in range(1, devices + 1)]
-    told = any(_is_told(repository, notices) for folder in folders for repository in repositories(folder))
+    noticed = any(_is_noticed(repository, notices) for folder in folders for repository in repositories(folder))
     # Git's own checks speak for what belongs together in repositories, whose files nobody wrote by name.
     notes = {
         device: {path: seen for path, seen in files.items() if path.split("/")[0] == "notes"}
         for device, files in at_end.items()
     }
     damage = replace(
-        judge(people.deeds, notices, notes),
+        judge(people.operations, notices, notes),
         divergence_bytes=divergence_bytes(at_end),
         conflict_copies=conflict_copies(at_end),
     )
@@ -308,7 +311,7 @@ def real_outcome(
         damage=damage,
         commits=len(people.commits),
         lost_commits=len(lost),
-        silent_commits=0 if told else len(lost),
+        silent_commits=0 if noticed else len(lost),
         fsck_runs=len(people.looks),
         fsck_failures=people.looks.count(False),
         unsound_at_end=unsound,
@@ -319,14 +322,14 @@ def real_outcome(
     )
 
 
-def _is_told(repository: Path, notices: Iterable[Notice]) -> bool:
-    """Return whether somebody was told that branches of a repository clashed, in words or by a copy that says so."""
-    told = {notice.path for notice in notices}
-    if repository.name in told or is_conflict(repository.name):
+def _is_noticed(repository: Path, notices: Iterable[Notice]) -> bool:
+    """Return whether a notice or the name of a copy says that branches of a repository clashed."""
+    noticed = {notice.path for notice in notices}
+    if repository.name in noticed or is_conflict(repository.name):
         return True
     inside = {path.relative_to(repository / ".git").as_posix() for path in (repository / ".git").rglob("*")}
     clashed = {original_name(path) for path in inside if is_conflict(path)}
-    clashed |= {path.removeprefix(f"{repository.name}/.git/") for path in told}
+    clashed |= {path.removeprefix(f"{repository.name}/.git/") for path in noticed}
     # A clash of a branch's log counts as well: it names the commits.
     return any(path == "packed-refs" or path.startswith(("refs/", "logs/refs/")) for path in clashed)
 
@@ -336,19 +339,6 @@ def _notices(folder: Path) -> Iterable[Notice]:
         for line in (folder / PRIVATE / NOTICES).read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             yield Notice(0.0, str(row["path"]), str(row["says"]))
-
-
-def fingerprint(root: Path, devices: int) -> tuple[tuple[str, int, int], ...]:
-    """Return names, sizes and times of all files: equal ones mean that nothing moves."""
-    found = []
-    for device in range(1, devices + 1):
-        for folder, names, files in os.walk(root / f"device-{device}"):
-            names[:] = [name for name in names if name != PRIVATE]
-            for name in files:
-                with contextlib.suppress(FileNotFoundError):
-                    status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118  (a walk gives text)
-                    found.append((f"{folder}/{name}", status.st_size, status.st_mtime_ns))
-    return tuple(sorted(found))
 
 
 def real_actions(scenario: Scenario, seed: int) -> list[Action]:
@@ -365,7 +355,6 @@ def run_real(
     *,
     round_s: float = 0.05,
     processes: int = 0,
-    rest_timeout_s: float = 30.0,
 ) -> RealOutcome:
     """Run an engine on real directories.
 
@@ -379,9 +368,7 @@ def run_real(
     round_s : float
         Seconds of a round.
     processes : int
-        0 for one a node, 1 for all nodes in this process.
-    rest_timeout_s : float
-        How long to wait for everything to come to rest.
+        0 for one per node, 1 for all nodes in this process.
 
     Raises
     ------
@@ -410,7 +397,7 @@ def run_real(
                 await _act(people, real_actions(scenario, seed), cluster, round_s)
                 # Rest cannot begin before the last cut is over.
                 await asyncio.sleep(max(scenario.rounds * round_s - cluster.elapsed_s, 0.0))
-                rest_s = await _rest(cluster, root, scenario.devices, rest_timeout_s)
+                rest_s = await _rest(cluster, root, scenario.devices)
                 run = await cluster.finish()
             run.check()
             sent = run.recorded.get("sent_bytes", [])
@@ -433,18 +420,19 @@ async def _act(people: People, actions: list[Action], cluster: Cluster, round_s:
         await asyncio.to_thread(people.do, action)
 
 
-async def _rest(cluster: Cluster, root: Path, devices: int, timeout_s: float) -> float:
+async def _rest(cluster: Cluster, root: Path, devices: int) -> float:
     """Wait until no file has changed for a while; return how long that took."""
     began = time.monotonic()
-    last, since = fingerprint(root, devices), began
-    while time.monotonic() - began < timeout_s:
+    folders = [root / f"device-{device}" for device in range(1, devices + 1)]
+    last, since = [_inside(folder) for folder in folders], began
+    while time.monotonic() - began < _REST_TIMEOUT_S:
         await asyncio.sleep(0.1)
-        now = fingerprint(root, devices)
+        now = [_inside(folder) for folder in folders]
         if now != last:
             last, since = now, time.monotonic()
         elif time.monotonic() - since > max(_REST_S, 25 * cluster.settings.round_s):
             return since - began
-    raise WavetankError("The devices did not come to rest.", given=f"{timeout_s} s", where=str(root))
+    raise WavetankError("The devices did not come to rest.", given=f"{_REST_TIMEOUT_S} s", where=str(root))
 
 
 def run_beside(peer: Unison | Syncthing, scenario: Scenario, seed: int) -> RealOutcome:

@@ -1,9 +1,8 @@
 """Published Kademlia libraries as they are, on loopback, with the keys that the overlays get.
 
-Every library runs its own protocol over its own transport, with its own defaults; all nodes live in this process.
+Every library runs its own protocol over its own transport, with its own defaults; all nodes run in this process.
 
-Sources: B. Muller, "kademlia", a library on asyncio and UDP; the libp2p project, "py-libp2p", whose ``kad_dht`` runs
-on trio over TCP with Noise and Yamux.
+The library kademlia runs on asyncio and UDP; py-libp2p's ``kad_dht`` runs on trio over TCP with Noise and Yamux.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavetank.errors import BadValueError, missing_extra
-from wavetank.rng import Draws, stream_key
+from wavetank.live.processes import free_port, free_ports
 from wavetank.settings import check_parameters, setting
+from wavetank.sim.rng import Draws, stream_key
 
 _HOST = "127.0.0.1"
 
@@ -41,19 +41,24 @@ class Record:
     key: str
     endpoint: str
 
-    @property
-    def publication(self) -> tuple[str, str, str]:
-        """Return the command that publishes it."""
-        return ("publish", self.key, self.endpoint)
-
-    @property
-    def question(self) -> tuple[str, str]:
-        """Return the command that asks for it."""
-        return ("lookup", self.key)
-
 
 def loopback_workload(nodes: int, lookups: int, seed: int) -> list[Record]:
-    """Return records, each published and asked for once by random nodes."""
+    """Return records, each published and asked for once by random nodes.
+
+    Parameters
+    ----------
+    nodes : int
+        Number of nodes; publishers and askers are drawn from 0 to ``nodes - 1``.
+    lookups : int
+        Number of records, and so of lookups.
+    seed : int
+        Of the draws; equal seeds give all directories the same records.
+
+    Returns
+    -------
+    list of Record
+        In the order in which the records are published, and then asked for.
+    """
     draws = Draws(stream_key(seed, "loopback"))
     return [
         Record(
@@ -66,10 +71,18 @@ def loopback_workload(nodes: int, lookups: int, seed: int) -> list[Record]:
     ]
 
 
-def _told(workload: Sequence[Record], answers: Sequence[str], latencies: Sequence[float]) -> tuple[float, float]:
-    right = [took for each, answer, took in zip(workload, answers, latencies, strict=True) if answer == each.endpoint]
-    right.sort()
-    return len(right) / len(workload), right[len(right) // 2] if right else math.nan
+def figures(latencies_s: Sequence[float], asked: int) -> tuple[float, float]:
+    """Return the share of lookups that succeeded and the median of their latencies in seconds, NaN without any.
+
+    Parameters
+    ----------
+    latencies_s : sequence of float
+        Of the lookups that succeeded.
+    asked : int
+        Number of all lookups.
+    """
+    found = sorted(latencies_s)
+    return len(found) / asked, found[len(found) // 2] if found else math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +92,15 @@ class LibraryDirectory(ABC):
     Parameters
     ----------
     most_nodes, most_records : int
-        Nodes and records of one trial at most: one process has to bear them all.
+        Most nodes and records of one trial: all of them run in one process.
     """
 
-    most_nodes: int = setting(64, low=2, high=256, says="nodes of one trial at most")
-    most_records: int = setting(1000, low=1, high=10_000, says="records of one trial at most")
+    most_nodes: int = setting(64, low=2, high=256, says="Most nodes per trial")
+    most_records: int = setting(1000, low=1, high=10_000, says="Most records per trial")
 
     def __post_init__(self) -> None:
         check_parameters(type(self), vars(self), where=f"system {type(self).__name__.lower()}")
 
-    @abstractmethod
     def try_out(self, nodes: int, workload: Sequence[Record]) -> tuple[float, float]:
         """Start nodes, publish all records, ask for all.
 
@@ -103,12 +115,24 @@ class LibraryDirectory(ABC):
         -------
         tuple of float
             Lookups that returned the endpoint / lookups, and the median seconds of these (NaN without any).
-        """
 
-    def _count(self, nodes: int, workload: Sequence[Record]) -> int:
+        Raises
+        ------
+        BadValueError
+            For fewer than two nodes, or no record.
+        MissingExtraError
+            If the library is not installed.
+        """
         if nodes < 2 or not workload:
             raise BadValueError("A trial has 2 nodes and 1 record at least.", given=(nodes, len(workload)))
-        return min(nodes, self.most_nodes)
+        workload = workload[: self.most_records]
+        answers = self._run(min(nodes, self.most_nodes), workload)
+        right = [took for each, (answer, took) in zip(workload, answers, strict=True) if answer == each.endpoint]
+        return figures(right, len(workload))
+
+    @abstractmethod
+    def _run(self, count: int, workload: Sequence[Record]) -> list[tuple[str, float]]:
+        """Return the answer to every question ("" for none), and the seconds that it took."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,45 +145,36 @@ class KademliaLibrary(LibraryDirectory):
         The library's k and alpha.
     """
 
-    ksize: int = setting(20, low=1, high=256, says="the library's k")
-    alpha: int = setting(3, low=1, high=32, says="the library's alpha")
+    ksize: int = setting(20, low=1, high=256, says="The library's k")
+    alpha: int = setting(3, low=1, high=32, says="The library's alpha")
 
-    def try_out(self, nodes: int, workload: Sequence[Record]) -> tuple[float, float]:
-        """Run the library; see :meth:`LibraryDirectory.try_out`.
-
-        Raises
-        ------
-        MissingExtraError
-            If the library is not installed.
-        """
+    def _run(self, count: int, workload: Sequence[Record]) -> list[tuple[str, float]]:
         try:
             from kademlia.network import Server
         except ImportError as error:
             raise missing_extra("kademlia", "protocol-peers", needed_for="kademlia-library") from error
-        count = self._count(nodes, workload)
-        workload = workload[: self.most_records]
 
-        async def whole() -> tuple[float, float]:
+        async def whole() -> list[tuple[str, float]]:
+            answers = []
             servers: list[Any] = [Server(ksize=self.ksize, alpha=self.alpha) for _ in range(count)]
             try:
                 ports = []
                 for server in servers:
-                    port = _free_port(socket.SOCK_DGRAM)
+                    [port] = free_ports(1, socket.SOCK_DGRAM)
                     await server.listen(port, interface=_HOST)
                     ports.append(port)
                 for server in servers[1:]:
                     await server.bootstrap([(_HOST, ports[0])])
                 for each in workload:
                     await server_of(servers, each.publisher).set(each.key, each.endpoint)
-                answers, latencies = [], []
                 for each in workload:
                     began = time.perf_counter()
-                    answers.append(await server_of(servers, each.asker).get(each.key) or "")
-                    latencies.append(time.perf_counter() - began)
+                    answer = await server_of(servers, each.asker).get(each.key) or ""
+                    answers.append((answer, time.perf_counter() - began))
             finally:
                 for server in servers:
                     server.stop()
-            return _told(workload, answers, latencies)
+            return answers
 
         return asyncio.run(whole())
 
@@ -169,15 +184,9 @@ def server_of(servers: Sequence[Any], node: int) -> Any:
     return servers[node % len(servers)]
 
 
-def _free_port(kind: socket.SocketKind) -> int:
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Libp2pDht(LibraryDirectory):
-    """The DHT of ``libp2p``: trio, TCP with Noise and Yamux; every node is told of a few others.
+    """The DHT of ``libp2p``: trio, TCP with Noise and Yamux; every node starts with a few others.
 
     Parameters
     ----------
@@ -187,19 +196,14 @@ class Libp2pDht(LibraryDirectory):
         Seconds after which a publication or lookup has failed.
     """
 
-    most_nodes: int = setting(6, low=2, high=64, says="nodes of one trial at most")
-    most_records: int = setting(8, low=1, high=10_000, says="records of one trial at most")
-    acquaintances: int = setting(4, low=1, high=32, says="nodes that each node connects to at the start")
-    limit_s: float = setting(5.0, unit="s", low=0.1, high=60.0, says="until a publication or lookup has failed")
+    most_nodes: int = setting(6, low=2, high=64, says="Most nodes per trial")
+    most_records: int = setting(8, low=1, high=10_000, says="Most records per trial")
+    acquaintances: int = setting(4, low=1, high=32, says="Nodes to which each node connects at the start")
+    limit_s: float = setting(
+        5.0, unit="s", low=0.1, high=60.0, says="Time after which a publication or lookup has failed"
+    )
 
-    def try_out(self, nodes: int, workload: Sequence[Record]) -> tuple[float, float]:
-        """Run the library; see :meth:`LibraryDirectory.try_out`.
-
-        Raises
-        ------
-        MissingExtraError
-            If the library is not installed.
-        """
+    def _run(self, count: int, workload: Sequence[Record]) -> list[tuple[str, float]]:
         try:
             import trio
             from libp2p import new_host
@@ -210,17 +214,15 @@ class Libp2pDht(LibraryDirectory):
             from multiaddr import Multiaddr
         except ImportError as error:
             raise missing_extra("libp2p", "protocol-peers", needed_for="libp2p-dht") from error
-        count = self._count(nodes, workload)
-        workload = workload[: self.most_records]
 
-        async def whole() -> tuple[float, float]:
+        async def whole() -> list[tuple[str, float]]:
+            answers = []
             hosts: list[Any] = []
             tables: list[Any] = []
-            answers, latencies = [], []
             async with contextlib.AsyncExitStack() as stack:
                 for _ in range(count):
                     host = new_host()
-                    address = Multiaddr(f"/ip4/{_HOST}/tcp/{_free_port(socket.SOCK_STREAM)}")
+                    address = Multiaddr(f"/ip4/{_HOST}/tcp/{free_port()}")
                     await stack.enter_async_context(host.run(listen_addrs=[address]))
                     validator = NamespacedValidator({"wavetank": typing.cast(Any, _AnyRecord())})
                     # All nodes share one address here, so the limit on nodes of one subnet must not apply.
@@ -240,12 +242,11 @@ class Libp2pDht(LibraryDirectory):
                     began, answer = time.perf_counter(), None
                     with trio.move_on_after(self.limit_s):
                         answer = await server_of(tables, each.asker).get_value(_named(each.key))
-                    answers.append(bytes(answer or b"").decode())
-                    latencies.append(time.perf_counter() - began)
-            return _told(workload, answers, latencies)
+                    answers.append((bytes(answer or b"").decode(), time.perf_counter() - began))
+            return answers
 
-        told: tuple[float, float] = trio.run(whole)
-        return told
+        found: list[tuple[str, float]] = trio.run(whole)
+        return found
 
 
 class _AnyRecord:

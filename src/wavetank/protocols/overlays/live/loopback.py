@@ -6,14 +6,14 @@ Tables are not given here: every node joins through the first ones, publishes, a
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavetank.protocols.live.cluster import run_cluster
+from wavetank.live.cluster import run_cluster
 from wavetank.protocols.overlays.directory import Directory, Outcome
-from wavetank.protocols.overlays.live.library_peers import Record
-from wavetank.protocols.simulation import Request, simulate
+from wavetank.protocols.overlays.live.library_peers import Record, figures
+from wavetank.sim.events import simulate
+from wavetank.sim.simulation import Request
 
 _JOIN_ROUNDS = 100
 _PUBLISH_ROUNDS = 40
@@ -43,12 +43,16 @@ def requests_of(workload: Sequence[Record]) -> list[Request]:
     """Return publications and lookups in rounds, after time for all to join."""
     count = len(workload)
     publications = [
-        Request(at=_JOIN_ROUNDS + place * _PUBLISH_ROUNDS / count, node=each.publisher, command=each.publication)
+        Request(
+            at=_JOIN_ROUNDS + place * _PUBLISH_ROUNDS / count,
+            node=each.publisher,
+            command=("publish", each.key, each.endpoint),
+        )
         for place, each in enumerate(workload)
     ]
     start = _JOIN_ROUNDS + 2 * _PUBLISH_ROUNDS
     lookups = [
-        Request(at=start + place * _ASK_ROUNDS / count, node=each.asker, command=each.question)
+        Request(at=start + place * _ASK_ROUNDS / count, node=each.asker, command=("lookup", each.key))
         for place, each in enumerate(workload)
     ]
     return publications + lookups
@@ -67,7 +71,7 @@ def try_on_loopback(
     workload : sequence of Record
     seed : int
     round_s : float
-        Seconds a round; a question is given up after four, so that a busy machine does not look like a dead node.
+        Seconds per round; a question is given up after four, so that a busy machine does not look like a dead node.
     """
     patient = dataclasses.replace(directory, timeout_rounds=4.0, stabilize_rounds=2.0, refresh_rounds=20.0)
     requests = requests_of(workload)
@@ -84,18 +88,13 @@ def try_on_loopback(
         stop=lambda run: len(run.replies) == len(requests),
     )
     first = len(workload)
-    found = agreed = 0
-    latencies = []
+    agreed = 0
+    latencies_s = []
     for place, each in enumerate(workload, first):
         over_udp, expected = live.replies.get(place), simulated.replies.get(place)
         outcome: Outcome | None = over_udp.result if over_udp else None
         if outcome is not None and each.endpoint in outcome.endpoints:
-            found += 1
-            latencies.append(live.latencies_s[place])
+            latencies_s.append(live.latencies_s[place])
         agreed += outcome is not None and expected is not None and outcome.endpoints == expected.result.endpoints
-    latencies.sort()
-    return LoopbackResult(
-        success=found / first,
-        agreement=agreed / first,
-        latency_p50_s=latencies[len(latencies) // 2] if latencies else math.nan,
-    )
+    success, latency_p50_s = figures(latencies_s, first)
+    return LoopbackResult(success=success, agreement=agreed / first, latency_p50_s=latency_p50_s)

@@ -2,7 +2,7 @@
 
 Every role listens on an address of its own; it opens one connection to each role it sends to, so that messages keep
 their order only between the same two roles, as the protocol assumes.  Both ends of a connection prove that they know
-the secret of the session, with the handshake of :mod:`wavetank.protocols.live.wire`, and every frame carries a counter
+the secret of the session, with the handshake of :mod:`wavetank.live.wire`, and every frame carries a counter
 and a keyed checksum: what the checker proved of the roles holds only if nobody else can speak for one.  Who has not
 proven it costs at most a greeting's length, is waited for a few seconds, and waits in a room of its own.  What arrives
 is checked for size and form; a connection that breaks the rules is closed and counted, it never brings the role down.
@@ -18,14 +18,14 @@ import hmac
 import os
 import secrets
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from wavetank.errors import BadValueError, WavetankError, nearest_of
-from wavetank.protocols.live.strangers import Strangers, address_of
-from wavetank.protocols.live.wire import (
+from wavetank.live.strangers import Strangers, address_of
+from wavetank.live.wire import (
     LARGEST_GREETING_BYTES,
     VERSION,
     Challenge,
@@ -40,7 +40,7 @@ from wavetank.protocols.live.wire import (
     read_greeting,
 )
 from wavetank.protocols.sessions.machines import Machine
-from wavetank.protocols.sessions.runtime import Envelope, Happening, RoleSession
+from wavetank.protocols.sessions.runtime import Envelope, RoleSession, SessionEvent
 from wavetank.protocols.sessions.tags import Mark
 
 LARGEST_FRAME_BYTES = 1 << 20
@@ -52,6 +52,7 @@ SECRET_VARIABLE = "WAVETANK_SESSION_SECRET"
 _LENGTH = struct.Struct(">I")
 _COUNTER_BYTES, _TAG_BYTES = 8, 16
 
+T = TypeVar("T")
 Address = tuple[str, int]
 Interrupt = tuple[float, str, tuple[Any, ...]]
 
@@ -87,13 +88,13 @@ class Endpoint:
         At least 16 bytes that the roles of the session share, as from :func:`new_secret`; by default the hexadecimal
         digits in ``WAVETANK_SESSION_SECRET``.
     host : str
-        Where to listen; the loopback interface unless told otherwise.
+        Where to listen; by default the loopback interface.
     port : int
         0 for a free one.
     interrupts : mapping
         Mix to (seconds, label, payload): as its arbiter, begin the right side when nothing has come for so long.
     noticed : callable, optional
-        Told of everything taken, dropped or switched.
+        Called with everything taken, dropped or switched.
 
     Raises
     ------
@@ -120,7 +121,7 @@ class Endpoint:
         host: str = "127.0.0.1",
         port: int = 0,
         interrupts: Mapping[str, Interrupt] | None = None,
-        noticed: Callable[[Happening], None] | None = None,
+        noticed: Callable[[SessionEvent], None] | None = None,
     ) -> None:
         self._machine = machine or self.machine
         self.role_session = RoleSession(self._machine)
@@ -143,7 +144,7 @@ class Endpoint:
         self._addresses: dict[str, Address] = {}
         self._writers: dict[str, _Sender] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
-        self._taken: asyncio.Queue[Happening] = asyncio.Queue()
+        self._taken: asyncio.Queue[SessionEvent] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_state: tuple[int, int] = (-1, -1)
@@ -186,7 +187,7 @@ class Endpoint:
             When the address cannot be had.
         """
         try:
-            # What is not yet read is kept by the stream: little of it, whoever it comes from.
+            # What is not yet read is kept by the stream: little of it, wherever it comes from.
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=LARGEST_GREETING_BYTES)
         except OSError as error:
             raise WavetankError(
@@ -231,7 +232,7 @@ class Endpoint:
         self._put(sender, partner, label, payload)
         await self._drain(sender, partner)
 
-    async def receive(self, timeout_s: float | None = None) -> Happening:
+    async def receive(self, timeout_s: float | None = None) -> SessionEvent:
         """Return the next message that was taken.
 
         Raises
@@ -239,11 +240,14 @@ class Endpoint:
         WavetankError
             When nothing came in time.
         """
+        return await self._in_time(self._taken.get(), timeout_s, "took nothing for")
+
+    async def _in_time(self, wanted: Coroutine[Any, Any, T], timeout_s: float | None, failed: str) -> T:
         try:
-            return await asyncio.wait_for(self._taken.get(), timeout_s)
+            return await asyncio.wait_for(wanted, timeout_s)
         except TimeoutError:
             raise WavetankError(
-                f"{self._machine.role!r} took nothing for {timeout_s:g} s.",
+                f"{self._machine.role!r} {failed} {timeout_s:g} s.",
                 where=f"protocol {self._machine.protocol}, state {self.role_session.state}",
             ) from None
 
@@ -261,13 +265,7 @@ class Endpoint:
                 self._changed.clear()
                 await self._changed.wait()
 
-        try:
-            await asyncio.wait_for(until_ended(), timeout_s)
-        except TimeoutError:
-            raise WavetankError(
-                f"{self._machine.role!r} has not ended after {timeout_s:g} s.",
-                where=f"protocol {self._machine.protocol}, state {self.role_session.state}",
-            ) from None
+        await self._in_time(until_ended(), timeout_s, "has not ended after")
         if self._failure is not None:
             raise self._failure
 
@@ -299,7 +297,7 @@ class Endpoint:
         envelope, happened = self.role_session.send(partner, label, payload)
         body = self._encoded(label, payload, envelope.tag)
         sender.send(body)
-        self._tell(happened)
+        self._report(happened)
 
     @staticmethod
     def _encoded(label: str, payload: tuple[Any, ...], tag: tuple[Mark, ...]) -> bytes:
@@ -315,7 +313,9 @@ class Endpoint:
     async def _sender(self, partner: str) -> _Sender:
         if partner not in self._addresses:
             raise BadValueError(
-                f"Nobody said where {partner!r} listens.", allowed=list(self._addresses), hint="endpoint.connect({...})"
+                f"The address of {partner!r} is not known.",
+                allowed=list(self._addresses),
+                hint="endpoint.connect({...})",
             )
         async with self._connecting.setdefault(partner, asyncio.Lock()):
             if partner not in self._writers:
@@ -337,7 +337,7 @@ class Endpoint:
             if writer is not None:
                 writer.close()
             raise WavetankError(
-                f"Whoever listens there is not {partner!r} of this session.",
+                f"The process at this address is not {partner!r} of this session.",
                 given=str(error),
                 where="{}:{}".format(*self._addresses[partner]),
                 hint="all roles of a session are given the same secret and session",
@@ -391,7 +391,7 @@ class Endpoint:
                     self.faults += 1
                     return
                 envelope = Envelope(role, self._machine.role, frame.label, tuple(frame.payload), tag)
-                self._tell(self.role_session.deliver(envelope))
+                self._report(self.role_session.deliver(envelope))
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         except asyncio.CancelledError:
@@ -408,7 +408,7 @@ class Endpoint:
             writer.close()
 
     async def _recognised(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, _Receiver]:
-        """Find out who connects; raises HostileFrameError for whoever is no partner of this session."""
+        """Find out who connects; raises HostileFrameError for a process that is no partner of this session."""
         identity, nonce = self._identity, fresh_nonce()
         writer.write(greeting(Challenge(VERSION, nonce)))
         hello = read_greeting(await _frame(reader, LARGEST_GREETING_BYTES))
@@ -427,7 +427,7 @@ class Endpoint:
     def _is_mark(self, mark: Mark) -> bool:
         return mark.mix in self._machine.mixes and 1 <= mark.first <= mark.last
 
-    def _tell(self, happened: list[Happening]) -> None:
+    def _report(self, happened: list[SessionEvent]) -> None:
         for each in happened:
             if self._noticed is not None:
                 self._noticed(each)
@@ -515,7 +515,7 @@ def _secret_from_environment() -> bytes:
         found = b""
     if not found:
         raise BadValueError(
-            "The roles of a session share a secret, so that nobody else can speak for one.",
+            "The roles of a session share a secret, so that no other process can act as one.",
             given=f"{len(text)} characters in {SECRET_VARIABLE}" if text else None,
             where="secret",
             hint=f"secret=new_secret() for roles of one program, {SECRET_VARIABLE} in hexadecimal for several",

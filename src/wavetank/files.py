@@ -1,0 +1,76 @@
+"""Files of text: written so that a reader sees the old text or the new one, read with limits and exact errors."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from pathlib import Path
+
+from wavetank.errors import BadFileError
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old one or the new one, never a part.
+
+    Parameters
+    ----------
+    path : Path
+        Replaced as a whole; a pipe or a device, such as ``/dev/stdout``, is written in place.
+    text : str
+        Written as UTF-8.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; a file of that name stays as it was.
+    """
+    if path.exists() and not path.is_file():
+        # A pipe or a device, such as /dev/stdout: nothing can take its place.
+        path.write_text(text, encoding="utf-8")
+        return
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_text(path: Path, *, largest_bytes: int) -> str:
+    """Return the text of a file, unpacked when it is gzipped, without a mark of byte order.
+
+    Parameters
+    ----------
+    path : Path
+    largest_bytes : int
+        The most that is read and unpacked, in bytes.
+
+    Raises
+    ------
+    BadFileError
+        If it is missing, damaged, larger than allowed, or not UTF-8: with line and column.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        # A bomb unpacks to far more than its size, so the limit holds for what comes out.
+        with gzip.open(path) if packed else path.open("rb") as file:
+            content = file.read(largest_bytes + 1) if size <= largest_bytes else b""
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadFileError("The file cannot be read.", given=str(error), where=str(path)) from error
+    if max(size, len(content)) > largest_bytes:
+        raise BadFileError("The file is too large.", allowed=f"up to {largest_bytes} bytes unpacked", where=str(path))
+    try:
+        # Editors on Windows begin a text with a mark.
+        return content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8").removeprefix("\ufeff")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise BadFileError(
+            "The file is not UTF-8 text.", given=error.reason, where=f"{path}, line {line}, column {column}"
+        ) from error

@@ -1,6 +1,0 @@
-"""One engine for consistency models: what an observer must have seen, how it orders the rest, and how fresh it must be.
-
-:func:`~wavetank.protocols.consistency.engine.judge` says of a history and a named model whether the model allows it,
-with a witness and the longest good prefix; :data:`~wavetank.protocols.consistency.configurations.MODELS` is the table
-of the models, each a point of one coordinate system.
-"""

@@ -1,1 +1,0 @@
-"""Population protocols: anonymous agents of few states that meet in random pairs."""

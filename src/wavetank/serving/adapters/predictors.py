@@ -1,0 +1,88 @@
+"""Ways to predict what a GPU with many LoRA adapters gives: fitted costs, published ones, none, a twin's outputs.
+
+A predictor is given a recorded configuration (slots, adapters, rates, ranks, KV cache) and a seed for the requests, and
+returns the figures that the run would have reported, or none where it knows none.
+
+Costs of a step are fitted to recorded runs of one set and judged on another
+(:mod:`wavetank.serving.adapters.lora_fidelity`).  The published costs (also in arXiv 2508.08343) run in Wavetank's
+simulator here; what the authors' own simulator makes of them is :class:`PublishedTwin`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from wavetank.serving.adapters.lora_fidelity import FITTED, Configuration, Costs, feasible, predict, twin_figures
+from wavetank.settings import setting
+
+# The authors' constants for Llama-3.1-8B: a step is 10.54 ms and 43.8 us a request, times 2 and 1.93 % an adapter.
+PUBLISHED = Costs(
+    overhead_s=2 * 10.54e-3,
+    per_request_s=2 * 43.8e-6,
+    per_context_token_s=0.0,
+    per_prefill_token_s=0.0,
+    percent_per_adapter=1.930 / 2,
+    per_adapter_s=0.0,
+    first_load_s=0.0,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedCosts:
+    """The simulator with adapters, its step time fitted to the runs of the other set."""
+
+    simulates: ClassVar[bool] = True
+
+    def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
+        """Return the figures of :data:`wavetank.serving.adapters.lora_fidelity.METRICS`."""
+        return predict(configuration, seed, costs=FITTED)
+
+    def starts(self, configuration: Configuration) -> bool:
+        """Say whether the engine has memory enough to start."""
+        return feasible(configuration.slots, configuration.max_rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedCosts:
+    """The simulator with adapters and the authors' constants: nothing is fitted here."""
+
+    simulates: ClassVar[bool] = True
+
+    def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
+        """Return the figures of :data:`wavetank.serving.adapters.lora_fidelity.METRICS`."""
+        return predict(configuration, seed, costs=PUBLISHED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlindToAdapters:
+    """The simulator without adapters: every batch costs what one of ``adapters`` costs, and slots do not count."""
+
+    simulates: ClassVar[bool] = True
+
+    adapters: int = setting(
+        8, unit="adapters", says="Distinct adapters that are assumed in every batch", low=0, high=10_000
+    )
+
+    def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
+        """Return the figures of :data:`wavetank.serving.adapters.lora_fidelity.METRICS`."""
+        factor = 1 + FITTED.percent_per_adapter * self.adapters / 100
+        costs = Costs(
+            overhead_s=FITTED.overhead_s * factor + FITTED.per_adapter_s * self.adapters,
+            per_request_s=FITTED.per_request_s * factor,
+            per_context_token_s=FITTED.per_context_token_s * factor,
+            per_prefill_token_s=FITTED.per_prefill_token_s * factor,
+            percent_per_adapter=0.0,
+            per_adapter_s=0.0,
+            first_load_s=0.0,
+        )
+        return predict(configuration, seed, costs=costs, adapters=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTwin:
+    """What the authors' digital twin said of the same configurations; nothing is simulated here."""
+
+    def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
+        """Return throughput, inter-token latency and time to first token; nothing where the twin was not run."""
+        return dict(twin_figures(configuration))

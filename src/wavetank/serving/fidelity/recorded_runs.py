@@ -1,0 +1,412 @@
+"""Recorded runs of real engines: what arrived, how the engine was set up, and when each request's tokens came.
+
+A run is a folder ``<hardware>/<model>`` with ``requests.jsonl.gz`` (one request per line: tokens in and out, arrival,
+and the engine's times of queueing, first and last token), ``meta.json`` (the engine's settings) and, where another
+simulator published its prediction, ``reference_sim_summary.txt``.  Data set ``vllm-layer-profiles`` holds three.
+
+Source: J. Cho et al., "LLMServingSim 2.0", ISPASS 2026, ``bench/examples``.
+
+Clocks: arrivals are in the client's time, tokens in the engine's.  The two are aligned by the request that reached the
+engine fastest, so what every request spends on its way, tokenisation included, is not part of any figure.  What is left
+of a request's way to the scheduler is: TTFT counts from the arrival, as in the simulator, and not from the moment the
+scheduler saw the request, as the summaries of the source do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadFileError, BadTraceError, WavetankError, nearest_of
+from wavetank.workloads import datasets
+from wavetank.workloads.requests import RequestTrace
+
+if TYPE_CHECKING:
+    from wavetank.platforms.step_time import StepTime
+    from wavetank.serving.simulator.cluster import Cluster
+
+DATA_SET = "vllm-layer-profiles"
+STATISTICS = ("mean", "p50", "p99")
+LATENCIES = ("ttft", "tpot", "e2e")
+# Fewer have no 99th percentile to speak of.
+FEWEST_REQUESTS = 20
+_LARGEST_FILE_BYTES = 256 * 2**20
+_TIMES = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+_TOKENS = ("input_toks", "output_toks")
+_SUMMARY_NAMES = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e", "Mean": "mean", "Median": "p50", "P99": "p99"}
+_SUMMARY_LINE = re.compile(r"(TTFT|TPOT|Latency) (Mean|Median|P99) +([\d.]+) +([\d.]+) ")
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """How the recorded engine was set up, as far as a simulation needs it.
+
+    Attributes
+    ----------
+    workers : int
+        Data-parallel engines.
+    tensor_parallel : int
+    expert_parallel : int
+        Engines that share the experts; 1 when each holds all.
+    max_running, max_batched_tokens : int
+    kv_capacity_tokens : int or None
+        None where the record does not say.
+    block_tokens : int
+    prefix_caching, schedules_ahead : bool
+    """
+
+    workers: int = 1
+    tensor_parallel: int = 1
+    expert_parallel: int = 1
+    max_running: int = 256
+    max_batched_tokens: int = 2048
+    kv_capacity_tokens: int | None = None
+    block_tokens: int = 16
+    prefix_caching: bool = True
+    schedules_ahead: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordedRun:
+    """One run of a real engine.
+
+    Attributes
+    ----------
+    hardware, model : str
+        As the platforms name them.
+    engine : EngineSettings
+    requests : RequestTrace
+        In order of arrival, from 0; every prompt has prefix blocks of its own, so that a simulated prefix cache can
+        keep what a preempted request leaves behind.
+    first_token_s, last_token_s : ndarray of float64, shape (requests,)
+        On the same clock.
+    published : mapping of str to (float, float)
+        Figure, such as ``ttft_mean``, to what was measured and what another simulator predicted, s, both as its
+        authors define them.
+    checksum : str
+        SHA-256 of the requests' file.
+    """
+
+    hardware: str
+    model: str
+    engine: EngineSettings
+    requests: RequestTrace
+    first_token_s: _Floats
+    last_token_s: _Floats
+    published: Mapping[str, tuple[float, float]]
+    checksum: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return hardware and model."""
+        return f"{self.hardware} {self.model}"
+
+    @cached_property
+    def ttft_s(self) -> _Floats:
+        """Time to first token, from the arrival."""
+        return self.first_token_s - self.requests.arrival_s
+
+    @cached_property
+    def tpot_s(self) -> _Floats:
+        """Time per output token after the first; NaN for requests of one token."""
+        return tpot_s(self.first_token_s, self.last_token_s, self.requests.output_tokens)
+
+    @cached_property
+    def e2e_s(self) -> _Floats:
+        """Last token minus arrival."""
+        return self.last_token_s - self.requests.arrival_s
+
+    @cached_property
+    def figures(self) -> dict[str, float]:
+        """What :func:`latency_figures` says about the run."""
+        return latency_figures(self.requests, self.first_token_s, self.last_token_s)
+
+    def cluster(self, step_time: StepTime, *, prefix_caching: bool = True) -> Cluster:
+        """Return the simulated counterpart of the engine.
+
+        Parameters
+        ----------
+        step_time : StepTime
+        prefix_caching : bool, default True
+            Whether to keep prefixes where the engine did; without, a preempted request computes all its tokens again.
+        """
+        from wavetank.platforms.memory import kv_capacity_tokens
+        from wavetank.serving.simulator.cluster import Cluster
+
+        engine = self.engine
+        capacity = engine.kv_capacity_tokens
+        if capacity is None:
+            capacity = kv_capacity_tokens(self.hardware, self.model, engine.tensor_parallel)
+        return Cluster(
+            workers=engine.workers,
+            group_size=engine.workers,
+            step_time=step_time,
+            max_running=engine.max_running,
+            max_batched_tokens=engine.max_batched_tokens,
+            kv_capacity_tokens=capacity,
+            # vLLM admits to the last block.
+            kv_watermark=0.0,
+            refresh_s=0.0,
+            prefix_caching=prefix_caching and engine.prefix_caching,
+        )
+
+
+def tpot_s(first_token_s: _Floats, last_token_s: _Floats, output_tokens: NDArray[np.int64]) -> _Floats:
+    """Return the time per output token after the first, s; NaN for requests of one token."""
+    later = output_tokens - 1
+    return np.where(later > 0, (last_token_s - first_token_s) / np.maximum(later, 1), np.nan)
+
+
+def latency_figures(requests: RequestTrace, first_token_s: _Floats, last_token_s: _Floats) -> dict[str, float]:
+    """Return the figures by which runs are compared; every request counts.
+
+    Parameters
+    ----------
+    requests : RequestTrace
+    first_token_s, last_token_s : ndarray of float64, shape (requests,)
+
+    Returns
+    -------
+    dict of str to float
+        ``ttft_mean``, ``ttft_p50``, ... ``e2e_p99``, s, and ``throughput``: output tokens per second between the first
+        arrival and the last token.
+    """
+    from wavetank.serving.simulator.simulate import mean_and_quantiles
+
+    values = {
+        "ttft": first_token_s - requests.arrival_s,
+        "tpot": tpot_s(first_token_s, last_token_s, requests.output_tokens),
+        "e2e": last_token_s - requests.arrival_s,
+    }
+    found: dict[str, float] = {}
+    for name, seconds in values.items():
+        found |= {f"{name}_{figure}": value for figure, value in mean_and_quantiles(seconds, (50, 99)).items()}
+    span_s = float(last_token_s.max() - requests.arrival_s[0])
+    found["throughput"] = float(requests.output_tokens.sum()) / span_s
+    return found
+
+
+def recorded_runs(folder: str | Path | None = None) -> tuple[RecordedRun, ...]:
+    """Read every recorded run of a folder.
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        Holds ``<hardware>/<model>/requests.jsonl.gz``; the runs of data set ``vllm-layer-profiles`` when left out.
+
+    Returns
+    -------
+    tuple of RecordedRun
+        In order of hardware and model.
+
+    Raises
+    ------
+    DataUnavailableError
+        If the data set is not on this machine.
+    BadFileError
+        If the folder holds no run, or one of them is incomplete or damaged.
+    """
+    root = datasets.find(DATA_SET) / "end_to_end" if folder is None else Path(folder).expanduser()
+    found = sorted({file.parent for file in root.glob("*/*/requests.jsonl*")}) if root.is_dir() else []
+    if not found:
+        raise BadFileError(
+            "There is no recorded run in this folder.",
+            given=str(root),
+            allowed="<hardware>/<model>/requests.jsonl.gz",
+            hint=f"wavetank data fetch {DATA_SET}" if folder is None else None,
+        )
+    return tuple(read_recorded_run(place) for place in found)
+
+
+def read_recorded_run(folder: str | Path) -> RecordedRun:
+    """Read one recorded run.
+
+    Parameters
+    ----------
+    folder : str or Path
+        ``<hardware>/<model>`` with ``requests.jsonl.gz`` (or ``.jsonl``) and ``meta.json``.
+
+    Returns
+    -------
+    RecordedRun
+
+    Raises
+    ------
+    BadFileError
+        If a file is missing, damaged or too short; the error names the line.
+    UnknownNameError
+        If no shipped model has the folder's name.
+    """
+    folder = Path(folder)
+    file = next((path for path in (folder / "requests.jsonl.gz", folder / "requests.jsonl") if path.is_file()), None)
+    if file is None:
+        raise BadFileError("The recorded run lacks requests.jsonl.gz.", given=str(folder))
+    content = _content(file)
+    columns = _columns(content, file)
+    engine = _engine(folder / "meta.json")
+
+    behind = columns["queued_ts"] - columns["arrival_time"]
+    order = np.argsort(columns["arrival_time"], kind="stable")
+    columns = {name: values[order] for name, values in columns.items()}
+    zero = columns["arrival_time"][0] + behind.min()
+    # Subtracting the common start first keeps microseconds of Unix times.
+    arrival_s = columns["arrival_time"] - columns["arrival_time"][0]
+    blocks = -(-columns["input_toks"].astype(np.int64) // engine.block_tokens)
+    offsets = np.concatenate(([0], np.cumsum(blocks)))
+    try:
+        requests = RequestTrace(
+            arrival_s=arrival_s,
+            prompt_tokens=columns["input_toks"].astype(np.int64),
+            output_tokens=columns["output_toks"].astype(np.int64),
+            block_ids=np.arange(offsets[-1]),
+            block_offsets=offsets,
+            block_tokens=engine.block_tokens,
+            name=f"{folder.parent.name}/{folder.name}",
+        )
+    except BadTraceError as error:
+        raise BadFileError(error.problem, given=error.given, where=f"{file}, {error.where}") from error
+    summary = folder / "reference_sim_summary.txt"
+    return RecordedRun(
+        hardware=folder.parent.name,
+        model=_model_name(folder),
+        engine=engine,
+        requests=requests,
+        first_token_s=columns["first_token_ts"] - zero,
+        last_token_s=columns["last_token_ts"] - zero,
+        published=_published(summary) if summary.is_file() else {},
+        checksum=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def _content(file: Path) -> bytes:
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            content = stream.read(_LARGEST_FILE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadFileError(f"The recorded run cannot be read: {error}.", given=str(file)) from error
+    if len(content) > _LARGEST_FILE_BYTES:
+        raise BadFileError("The recorded run is too large.", given=str(file), allowed=f"{_LARGEST_FILE_BYTES} bytes")
+    return content
+
+
+def _columns(content: bytes, file: Path) -> dict[str, _Floats]:
+    rows = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if line.strip():
+            rows.append(_row(line, f"{file}, line {number}"))
+    if len(rows) < FEWEST_REQUESTS:
+        raise BadFileError(
+            "The recorded run is too short.", given=f"{len(rows)} requests", allowed=f"{FEWEST_REQUESTS} or more",
+            where=str(file),
+        )  # fmt: skip
+    return dict(zip((*_TOKENS, *_TIMES), np.array(rows).T, strict=True))
+
+
+def _row(line: bytes, where: str) -> list[float]:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadFileError(f"This line is not JSON: {error}.", where=where) from error
+    if not isinstance(request, dict):
+        raise BadFileError("A request is an object.", given=type(request).__name__, where=where)
+    values = []
+    for name in (*_TOKENS, *_TIMES):
+        value = request.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise BadFileError(
+                f"A request needs a number {name!r}.", given=value, nearest=nearest_of(name, request), where=where
+            )
+        if name in _TOKENS and (value < 1 or value != int(value) or value > 2**31):
+            raise BadFileError("A request has whole numbers of tokens.", given=f"{name}={value}", where=where)
+        values.append(float(value))
+    times = values[len(_TOKENS) + 1 :]
+    if any(later < earlier for earlier, later in itertools.pairwise(times)):
+        raise BadFileError(
+            "A request's times are out of order.", given=times, allowed="queued, scheduled, first token, last token",
+            where=where,
+        )  # fmt: skip
+    return values
+
+
+def _engine(file: Path) -> EngineSettings:
+    try:
+        meta = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadFileError("The recorded run lacks meta.json.", given=str(file.parent)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadFileError(f"meta.json cannot be read: {error}.", given=str(file)) from error
+    given = _table(meta, "engine_kwargs", file)
+    cache = _table(meta, "kv_cache", file)
+    scheduler = _table(_table(meta, "resolved_config", file), "scheduler_config", file)
+    default = EngineSettings()
+    workers = _whole(given, "data_parallel_size", default.workers, file)
+    capacity = _whole(cache, "num_kv_tokens", 0, file, low=0)
+    return EngineSettings(
+        workers=workers,
+        tensor_parallel=_whole(given, "tensor_parallel_size", default.tensor_parallel, file),
+        expert_parallel=workers if given.get("enable_expert_parallel") is True else 1,
+        max_running=_whole(given, "max_num_seqs", default.max_running, file),
+        max_batched_tokens=_whole(given, "max_num_batched_tokens", default.max_batched_tokens, file),
+        kv_capacity_tokens=capacity or None,
+        block_tokens=_whole(cache, "block_size", default.block_tokens, file),
+        prefix_caching=cache.get("enable_prefix_caching", default.prefix_caching) is True,
+        schedules_ahead=scheduler.get("async_scheduling", default.schedules_ahead) is True,
+    )
+
+
+def _table(meta: Any, name: str, file: Path) -> dict[str, Any]:
+    value = meta.get(name, {}) if isinstance(meta, dict) else None
+    if not isinstance(value, dict):
+        raise BadFileError(f"{name} is an object.", given=value, where=str(file))
+    return value
+
+
+def _whole(table: Mapping[str, Any], name: str, default: int, file: Path, low: int = 1) -> int:
+    value = table.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise BadFileError(f"{name} is a whole number of at least {low}.", given=value, where=str(file))
+    return value
+
+
+def _model_name(folder: Path) -> str:
+    from wavetank.platforms.catalog import model, models
+
+    # "Qwen3-30B-A3B-Instruct-2507" has the shape of "Qwen3-30B-A3B".
+    alike = [name for name in models() if folder.name == name or folder.name.startswith(f"{name}-")]
+    try:
+        return max(alike, key=len) if alike else model(folder.name).name
+    except WavetankError as error:
+        error.where = str(folder)
+        raise
+
+
+def _published(file: Path) -> dict[str, tuple[float, float]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFileError(f"The published summary cannot be read: {error}.", given=str(file)) from error
+    found = {
+        f"{_SUMMARY_NAMES[what]}_{_SUMMARY_NAMES[statistic]}": (float(measured_ms) / 1e3, float(predicted_ms) / 1e3)
+        for what, statistic, measured_ms, predicted_ms in _SUMMARY_LINE.findall(text)
+    }
+    missing = {f"{what}_{statistic}" for what in LATENCIES for statistic in STATISTICS} - found.keys()
+    if missing:
+        raise BadFileError("The published summary lacks figures.", given=sorted(missing), where=str(file))
+    return found

@@ -1,0 +1,81 @@
+"""``wavetank launch router``: a routing policy in front of OpenAI-compatible servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from typing import Any
+
+import click
+
+from wavetank import units
+from wavetank.errors import BadValueError
+from wavetank.exits import INTERRUPTED
+from wavetank.serving.proxy.configuration import RouterSettings, make_configuration
+from wavetank.terminal import say
+
+
+def _flags(function: Any) -> Any:
+    """Give a command one flag a setting of the router, described as the setting describes it."""
+    for item in reversed(dataclasses.fields(RouterSettings)):
+        about = item.metadata
+        words = about["choices"]
+        default = "" if item.default == "" else f"  [{units.typed(item.default)}]"
+        option = click.option(
+            f"--{item.name.replace('_', '-')}",
+            item.name,
+            metavar="|".join(words) if words else about["unit"].upper() or "VALUE",
+            help=about["says"] + default,
+        )
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.option("--policy", metavar="NAME", help="A router of the catalog (wavetank list serving).")
+@click.option("--backend", "backends", metavar="URL", multiple=True, help="http://HOST:PORT; repeatable.")
+@click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A parameter of the policy; repeatable.")
+@click.option("--config", "file", metavar="FILE", help="TOML: policy, backends, [parameters], settings; flags win.")
+@_flags
+def command(
+    policy: str | None, backends: tuple[str, ...], pairs: tuple[str, ...], file: str | None, **settings: str | None
+) -> int:
+    """Route OpenAI requests to backends as a policy decides: the same object that `compare` simulates.
+
+    Serves /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics until SIGTERM or Ctrl-C, which
+    finish requests in flight first.  Durations and sizes take units: --refresh-s 100ms, --max-body-bytes 16MiB.
+    """
+    configuration = make_configuration(
+        file=file,
+        policy=policy,
+        backends=backends,
+        parameters=dict(map(_pair, pairs)),
+        settings={name: value for name, value in settings.items() if value is not None},
+    )
+    from wavetank.serving.proxy.router import run
+
+    chosen = configuration.settings
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
+    logging.getLogger("wavetank.router").setLevel(logging.WARNING if chosen.log == "none" else logging.INFO)
+    # What clients send is theirs to answer for: the HTTP library's traces of it fill no log.
+    logging.getLogger("wavetank.router.http").setLevel(logging.CRITICAL)
+    count = len(configuration.backends)
+
+    def ready(address: str) -> None:
+        say(f"router on {address}, policy {configuration.policy}, {count} backend{'s' if count > 1 else ''}")
+        sys.stdout.flush()
+
+    return 0 if run(configuration, ready) else INTERRUPTED
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise BadValueError(
+            "This is not a setting.",
+            given=text,
+            allowed="KEY=VALUE, as in horizon_steps=8",
+            where="--set",
+        )
+    return key.strip(), value

@@ -1,0 +1,366 @@
+"""What a router is given: settings with units, a policy, backends; from a TOML file and from flags.
+
+A file holds the settings under their own names, the policy's parameters in a table, and the backends as addresses or as
+tables with settings of their own::
+
+    policy = "balance-route"
+    port = 8080
+    refresh_s = "100ms"
+    backends = ["http://10.0.0.4:8000", "http://10.0.0.5:8000"]
+
+    [parameters]
+    horizon_steps = 8
+
+Flags win over the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wavetank.errors import BadFileError, BadValueError, UnknownNameError, nearest_of, unknown_name
+from wavetank.ledger import catalog
+from wavetank.settings import check_parameters, setting
+
+HELP = "wavetank launch router --help"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterSettings:
+    """How a router listens, looks, waits and gives up."""
+
+    host: str = setting("127.0.0.1", says="Address on which the router listens; 0.0.0.0 for every network")
+    port: int = setting(8080, says="Port on which the router listens; 0 for any free port", low=0, high=65535)
+    refresh_s: float = setting(
+        0.1, unit="s", says="Time between two refreshes of the policy's view", low=0.001, high=600.0
+    )
+    metrics: str = setting(
+        "auto",
+        says="Source of load figures: auto reads vLLM's metrics if there are any; own uses the router's "
+        "accounting alone",
+        choices=("auto", "own"),
+    )
+    max_running: int = setting(
+        256, unit="requests", says="Most requests in a backend's batch (vLLM: --max-num-seqs)", low=1, high=1_000_000
+    )
+    kv_capacity_tokens: int = setting(
+        400_000,
+        unit="tokens",
+        says="Capacity of a backend's KV cache, if its metrics do not report it",
+        low=2,
+        high=10**12,
+    )
+    block_tokens: int = setting(128, unit="tokens", says="Tokens per prefix block", low=1, high=100_000)
+    bytes_per_token: float = setting(
+        4.0, says="Bytes of prompt text per token, until replies give a better figure", low=0.5, high=20.0
+    )
+    prefix_memory_s: float = setting(300.0, unit="s", says="Time for which a sent prefix counts", low=0.0, high=1e6)
+    prefix_memory_blocks: int = setting(
+        200_000, says="Most prefix blocks that are remembered per backend", low=0, high=10**8
+    )
+    pool_window: int = setting(512, unit="requests", says="Waiting requests that a pool policy sees", low=1, high=10**6)
+    pool_limit: int = setting(
+        4096, unit="requests", says="Most waiting requests; further requests get status 429", low=1, high=10_000_000
+    )
+    pool_wait_s: float = setting(
+        60.0, unit="s", says="Longest wait in the pool; then status 503", low=0.001, high=86_400.0
+    )
+    learn_from: str = setting("", says="Trace from which the policy's length predictor learns")
+    connect_s: float = setting(2.0, unit="s", says="Longest time to connect to a backend", low=0.001, high=600.0)
+    first_byte_s: float = setting(
+        900.0, unit="s", says="Longest wait for the first byte of a stream; a plain answer is limited by total_s",
+        low=0.001, high=86_400.0,
+    )  # fmt: skip
+    idle_s: float = setting(
+        300.0, unit="s", says="Longest pause within an answer that has begun; comments in a stream end a pause",
+        low=0.001, high=86_400.0,
+    )  # fmt: skip
+    total_s: float = setting(
+        7200.0,
+        unit="s",
+        says="Longest time for a request, plain or streamed, including its wait",
+        low=0.001,
+        high=604_800.0,
+    )
+    read_s: float = setting(30.0, unit="s", says="Longest time for a client to send its request", low=0.001, high=3600)
+    write_s: float = setting(
+        300.0,
+        unit="s",
+        says="Longest time for which a client can stop reading its answer (Linux)",
+        low=0.1,
+        high=86_400.0,
+    )
+    tries: int = setting(
+        3,
+        says="Backends to which a request is sent until one accepts it (503; 2 where connections fail), "
+        "refusals not counted",
+        low=1,
+        high=100,
+    )
+    retry_share: float = setting(0.2, says="Retries per request, over retry_window_s", low=0.0, high=100.0)
+    retry_floor: int = setting(10, says="Retries that are always allowed in retry_window_s", low=0, high=1_000_000)
+    retry_window_s: float = setting(
+        10.0, unit="s", says="Length of the window in which retries are counted", low=0.1, high=3600.0
+    )
+    max_body_bytes: int = setting(16_777_216, unit="bytes", says="Largest request body", low=1, high=2**40)
+    max_response_bytes: int = setting(268_435_456, unit="bytes", says="Largest answer", low=1024, high=2**40)
+    max_connections: int = setting(10_000, says="Most client connections", low=1, high=1_000_000)
+    client_keep_alive_s: float = setting(
+        75.0, unit="s", says="Time for which an idle connection of a client is kept", low=0.001, high=86_400.0
+    )
+    keep_alive_s: float = setting(
+        4.0,
+        unit="s",
+        says="Time for which an idle connection to a backend is kept (uvicorn: 5 s)",
+        low=0.0,
+        high=3600.0,
+    )
+    health_path: str = setting("/health", says="Path that probes request; any status below 500 is good")
+    probe_every_s: float = setting(2.0, unit="s", says="Time between two probes", low=0.01, high=3600.0)
+    probe_s: float = setting(2.0, unit="s", says="Longest time for a probe", low=0.001, high=600.0)
+    rise: int = setting(2, says="Consecutive good probes after which a backend is used again", low=1, high=100)
+    fall: int = setting(3, says="Consecutive bad probes after which a backend is taken out", low=1, high=100)
+    models_every_s: float = setting(30.0, unit="s", says="Time between two listings of models", low=0.1, high=86_400.0)
+    eject_after: int = setting(
+        3, says="Consecutive connections that were refused, broke or returned no HTTP after which a backend "
+                "is taken out for a while",
+        low=1, high=10_000,
+    )  # fmt: skip
+    eject_after_answers: int = setting(
+        5, says="Consecutive error answers (500, 502, 503; no time-out) after which a backend is taken out "
+                "for a while",
+        low=1, high=10_000,
+    )  # fmt: skip
+    eject_share: float = setting(
+        0.25, says="Share of the backends that can be out at once for errors a request can provoke; at least "
+                   "one of several",
+        low=0.0, high=1.0,
+    )  # fmt: skip
+    eject_s: float = setting(
+        1.0, unit="s", says="Time for which a backend is taken out at first; it doubles", low=0.001, high=3600.0
+    )
+    eject_most_s: float = setting(
+        30.0, unit="s", says="Longest time for which a backend is taken out", low=0.001, high=86_400.0
+    )
+    seed: int = setting(0, says="Seed of the jitter of ejections", low=0, high=2**31)
+    drain_s: float = setting(30.0, unit="s", says="Time for requests in flight after a signal", low=0.0, high=86_400.0)
+    record: str = setting("", says="File (.jsonl) to which the traffic is written as a trace")
+    log: str = setting("errors", says="Requests that are logged", choices=("none", "errors", "requests"))
+    api_key_env: str = setting("", says="Environment variable with the key that clients and backends share")
+    api_key_file: str = setting("", says="File with the key that clients and backends share")
+
+    def __post_init__(self) -> None:
+        if not self.health_path.startswith("/") or any(ord(c) <= 32 or ord(c) > 126 for c in self.health_path):
+            raise BadValueError("This is not a path.", given=self.health_path, allowed="/health", where="health_path")
+        if self.api_key_env and self.api_key_file:
+            raise BadValueError(
+                "The key is given twice.", allowed="api_key_env or api_key_file", where="api_key_env, api_key_file"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendSettings:
+    """One backend, with what differs from the router's settings."""
+
+    url: str = setting("", says="Scheme, host and port of the backend")
+    max_running: int | None = setting(
+        None,
+        unit="requests",
+        says="Most requests in this backend's batch; by default as for all backends",
+        low=1,
+        high=1_000_000,
+    )
+    kv_capacity_tokens: int | None = setting(
+        None,
+        unit="tokens",
+        says="Capacity of this backend's KV cache; by default as for all backends",
+        low=2,
+        high=10**12,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterConfiguration:
+    """A policy, its parameters, its backends, and the router's settings.
+
+    Attributes
+    ----------
+    policy : str
+        Name of a router of the catalog.
+    parameters : mapping
+        Of the policy, as text or as their own types.
+    backends : tuple of BackendSettings
+    settings : RouterSettings
+    """
+
+    policy: str
+    backends: tuple[BackendSettings, ...]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    settings: RouterSettings = field(default_factory=RouterSettings)
+
+    def __post_init__(self) -> None:
+        from wavetank.serving.proxy.backends import split_url
+
+        if not self.policy:
+            raise BadValueError(
+                "No policy was named.", allowed=live_policies(), hint="wavetank launch router --policy vllm-default ..."
+            )
+        if not self.backends:
+            raise BadValueError(
+                "No backend was named.",
+                allowed="one or more, e.g. --backend http://127.0.0.1:8001",
+                hint="wavetank launch engine starts a stand-in",
+            )
+        seen = set()
+        for backend in self.backends:
+            place = split_url(backend.url)[:2]
+            if place in seen:
+                raise BadValueError("A backend is named twice.", given=backend.url, where="backends")
+            if place == (self.settings.host, self.settings.port):
+                raise BadValueError("The router would be its own backend.", given=backend.url, where="backends")
+            seen.add(place)
+
+    def router(self) -> Any:
+        """Build the policy.
+
+        Raises
+        ------
+        WavetankError
+            If there is none of that name, it has no such parameter, or cannot decide on live traffic.
+        """
+        from wavetank.serving.proxy.dispatcher import check_router
+
+        entry = catalog.built_in().systems.get(self.policy) or catalog.everything().systems.get(self.policy)
+        if entry is None:
+            raise unknown_name("policy", self.policy, live_policies(), hint="wavetank list serving")
+        router = entry.build(**self.parameters)
+        check_router(router, self.policy)
+        if "live" not in entry.runs:
+            raise BadValueError(
+                f"The router {self.policy!r} is for simulations only.",
+                given=f"runs = {', '.join(entry.runs)}",
+                allowed=live_policies(),
+                hint=f"wavetank show {self.policy}",
+            )
+        if self.settings.learn_from:
+            if not getattr(router, "learns_lengths", False):
+                raise BadValueError(f"The router {self.policy!r} learns nothing from traces.", where="learn_from")
+            from wavetank.workloads.load import read_trace
+
+            router = router.fitted_to(read_trace(self.settings.learn_from))
+        return router
+
+    def api_key(self) -> str:
+        """Return the key that clients and backends share; empty where there is none.
+
+        Raises
+        ------
+        WavetankError
+            If the variable or the file is missing or empty.
+        """
+        settings = self.settings
+        if settings.api_key_env:
+            key = os.environ.get(settings.api_key_env, "")
+            where = f"environment variable {settings.api_key_env}"
+        elif settings.api_key_file:
+            where = settings.api_key_file
+            try:
+                key = Path(settings.api_key_file).expanduser().read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise BadFileError(f"The key cannot be read: {error}", where=where) from None
+        else:
+            return ""
+        key = key.strip()
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise BadValueError("The key is missing, or no line of printable characters.", where=where)
+        return key
+
+
+def live_policies() -> list[str]:
+    """Return the names of the routers that can be launched."""
+    return sorted(entry.name for entry in catalog.everything() if entry.interface == "router" and "live" in entry.runs)
+
+
+def make_configuration(
+    *,
+    file: str | Path | None = None,
+    policy: str | None = None,
+    backends: Sequence[str] = (),
+    parameters: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RouterConfiguration:
+    """Put a configuration together from a file and from what is given here, which wins.
+
+    Parameters
+    ----------
+    file : str or Path, optional
+        TOML.
+    policy : str, optional
+    backends : sequence of str
+        Addresses; instead of the file's where there are any.
+    parameters : mapping, optional
+        Of the policy; added to the file's, unless the policy is another one than the file's.
+    settings : mapping, optional
+        Fields of :class:`RouterSettings`.
+
+    Raises
+    ------
+    WavetankError
+        For a key that does not exist, a value out of range, a file that is no TOML.
+    """
+    found = _read(Path(file)) if file is not None else {}
+    where = f"file {file}" if file is not None else "launch router"
+    listed = found.pop("backends", [])
+    known = found.pop("parameters", {})
+    named = found.pop("policy", "")
+    for key, value, kind, allowed in (
+        ("backends", listed, list, 'a list, e.g. ["http://127.0.0.1:8001"]'),
+        ("parameters", known, dict, "a table"),
+        ("policy", named, str, "a name"),
+    ):
+        if not isinstance(value, kind):
+            raise BadValueError("The value has the wrong form.", given=value, allowed=allowed, where=f"{where}, {key}")
+    if policy is not None and policy != named:
+        known, named = {}, policy
+    checked = {
+        **_checked(RouterSettings, found, where, more=("policy", "parameters", "backends")),
+        **_checked(RouterSettings, settings or {}, "launch router"),
+    }
+    if backends:
+        listed = list(backends)
+    tables = [each if isinstance(each, dict) else {"url": each} for each in listed]
+    return RouterConfiguration(
+        policy=named,
+        parameters={**known, **(parameters or {})},
+        backends=tuple(
+            BackendSettings(**_checked(BackendSettings, table, f"{where}, backend {number}"))
+            for number, table in enumerate(tables, 1)
+        ),
+        settings=RouterSettings(**checked),
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadFileError(f"The configuration cannot be read: {error.strerror or error}.", where=str(file)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadFileError(f"The configuration is not valid TOML: {error}", where=str(file)) from None
+
+
+def _checked(kind: type, given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> dict[str, Any]:
+    names = [*(item.name for item in dataclasses.fields(kind)), *more]
+    for name in given:
+        if name not in names:
+            raise UnknownNameError(
+                f"There is no setting named {name!r}.", allowed=names, nearest=nearest_of(name, names), where=where,
+                hint=HELP,
+            )  # fmt: skip
+    return check_parameters(kind, given, where=where, what="setting")

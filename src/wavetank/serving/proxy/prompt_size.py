@@ -1,0 +1,255 @@
+"""How long a prompt is, and which prefix blocks it has, from the body of a request.
+
+A router has no tokeniser: tokens are estimated from the bytes of the prompt's text, with a ratio that is learned from
+the prompt lengths that servers report.  Prefix blocks are chained hashes of equal pieces of the text, so that equal
+blocks mean equal text up to and including them.
+
+Source: the OpenAI API's requests (``messages``, ``prompt``) and replies (``usage``); chained block hashes as in Qin et
+al., "Mooncake", FAST 2025.
+
+Differs from the source:
+
+1. Blocks are pieces of text of ``block_tokens * bytes_per_token`` bytes, not of tokens, unless the request carries
+   token ids.
+2. Hashes are keyed, so that a recording does not let anybody test guesses of a prompt.
+"""
+
+from __future__ import annotations
+
+from array import array
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+# Beyond it a prompt's further blocks are not distinguished: hashing must stay cheap beside sending.
+MOST_BLOCKS = 4096
+
+
+class BodyError(Exception):
+    """A request body that is no JSON object."""
+
+
+class _Part(msgspec.Struct):
+    text: str = ""
+
+
+class _Message(msgspec.Struct):
+    role: str = ""
+    content: str | list[_Part] | None = None
+
+
+class _Body(msgspec.Struct):
+    model: str | None = None
+    stream: bool | None = None
+    messages: list[_Message] | None = None
+    prompt: str | list[Any] | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Reply(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_body = msgspec.json.Decoder(_Body)
+_object = msgspec.json.Decoder(dict[str, Any])
+_reply = msgspec.json.Decoder(_Reply)
+
+
+class Prompt:
+    """What a router needs to know of a request's body.
+
+    Attributes
+    ----------
+    model : str or None
+    stream : bool
+    chat : bool
+        Whether it is given in messages.
+    text_bytes : int
+        UTF-8 bytes of the prompt's text; 0 where it is given in token ids.
+    token_ids : int
+        Number of token ids, where the prompt is given in them; else 0.
+    """
+
+    __slots__ = ("_parts", "chat", "model", "stream", "text_bytes", "token_ids")
+
+    def __init__(
+        self,
+        model: str | None,
+        stream: bool,
+        parts: list[str] | list[int],
+        size: int,
+        *,
+        ids: bool = False,
+        chat: bool = False,
+    ) -> None:
+        self.model = model
+        self.chat = chat
+        self.stream = stream
+        self._parts = parts
+        self.text_bytes = 0 if ids else size
+        self.token_ids = size if ids else 0
+
+    def blocks(self, block_tokens: int, bytes_per_token: float, key: bytes) -> list[int]:
+        """Return the chained hashes of the prompt's blocks, the last one possibly of a part of a block.
+
+        Parameters
+        ----------
+        block_tokens : int
+        bytes_per_token : float
+            Of the text; a block has ``block_tokens * bytes_per_token`` bytes.
+        key : bytes
+            At most 64.
+
+        Returns
+        -------
+        list of int
+            From 0 to 2**63 - 1; the first 4,096 blocks.
+        """
+        if self.token_ids:
+            data = array("q", self._parts).tobytes()
+            step = 8 * block_tokens
+        else:
+            data = "\0".join(self._parts).encode("utf-8", "surrogatepass")  # type: ignore[arg-type]
+            step = max(int(block_tokens * bytes_per_token), 1)
+        digest = blake2b((self.model or "").encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
+        found = []
+        for start in range(0, min(len(data), MOST_BLOCKS * step), step):
+            digest = blake2b(digest + data[start : start + step], digest_size=8, key=key).digest()
+            found.append(int.from_bytes(digest, "little") >> 1)
+        return found
+
+    def forget_text(self) -> None:
+        """Let go of the text; nothing but its size is needed any more."""
+        self._parts = []
+
+
+def read_prompt(body: bytes) -> Prompt:
+    """Read a request's body.
+
+    Raises
+    ------
+    BodyError
+        If it is no JSON object.  Fields of another shape than expected are left to the backend to refuse; the size
+        is then that of the whole body.
+    """
+    try:
+        found = _body.decode(body)
+    except msgspec.ValidationError:
+        return _unusual(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BodyError(f"The body is not valid JSON: {_reason(error)}") from None
+    if found.messages is not None:
+        parts: list[str] = []
+        for message in found.messages:
+            parts.append(message.role)
+            if isinstance(message.content, str):
+                parts.append(message.content)
+            elif message.content is not None:
+                parts.extend(part.text for part in message.content)
+    elif isinstance(found.prompt, str):
+        parts = [found.prompt]
+    elif found.prompt:
+        flat = found.prompt
+        if isinstance(flat[0], list):
+            if not all(isinstance(row, list) for row in flat):
+                return _unusual(body)
+            flat = [each for row in flat for each in row]
+        if all(type(each) is int and -(2**63) <= each < 2**63 for each in flat):
+            return Prompt(found.model, bool(found.stream), flat, len(flat), ids=True)
+        if not all(isinstance(each, str) for each in flat):
+            return _unusual(body)
+        parts = flat
+    else:
+        parts = []
+    return Prompt(found.model, bool(found.stream), parts, _bytes_of(parts), chat=found.messages is not None)
+
+
+def _unusual(body: bytes) -> Prompt:
+    """Read what can be read of an object whose fields have unexpected shapes."""
+    try:
+        found = _object.decode(body)
+    except msgspec.ValidationError:
+        raise BodyError("The body is not a JSON object.") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BodyError(f"The body is not valid JSON: {_reason(error)}") from None
+    model = found.get("model")
+    text = body.decode("utf-8", "replace")
+    return Prompt(model if isinstance(model, str) else None, found.get("stream") is True, [text], len(body))
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _bytes_of(parts: list[str]) -> int:
+    return sum(len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass")) for part in parts)
+
+
+def read_usage(reply: bytes) -> tuple[int, int] | None:
+    """Return (prompt tokens, generated tokens) that a reply reports; None where it reports none, or nonsense."""
+    try:
+        usage = _reply.decode(reply).usage
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
+        return None
+    if not (0 < usage.prompt_tokens < 2**31 and 0 <= usage.completion_tokens < 2**31):
+        return None
+    return usage.prompt_tokens, usage.completion_tokens
+
+
+def read_stream_usage(tail: bytes) -> tuple[int, int] | None:
+    """Return the usage that the last events of a stream report; None where they report none.
+
+    Parameters
+    ----------
+    tail : bytes
+        The end of an event stream; may begin in the middle of an event.
+    """
+    at = tail.rfind(b'"usage"')
+    while at >= 0:
+        start = tail.rfind(b"data:", 0, at)
+        if start < 0:
+            return None
+        end = tail.find(b"\n", at)
+        found = read_usage(tail[start + 5 : end if end >= 0 else len(tail)])
+        if found is not None:
+            return found
+        at = tail.rfind(b'"usage"', 0, start)
+    return None
+
+
+class BytesPerToken:
+    """Bytes of text per token, learned from what servers report.
+
+    Parameters
+    ----------
+    start : float
+        Before anything is known; counts as much as ``start_tokens`` reported tokens.
+    start_tokens : float
+    keep : float
+        What an earlier reply still counts after a later one.
+    """
+
+    def __init__(self, start: float = 4.0, *, start_tokens: float = 1000.0, keep: float = 0.999) -> None:
+        self._bytes, self._tokens, self._keep = start * start_tokens, start_tokens, keep
+
+    @property
+    def ratio(self) -> float:
+        """Bytes per token."""
+        return self._bytes / self._tokens
+
+    def tokens(self, text_bytes: int) -> int:
+        """Return the estimated tokens of a text, at least 1."""
+        return max(round(text_bytes * self._tokens / self._bytes), 1)
+
+    def learn(self, text_bytes: int, tokens: int) -> None:
+        """Take in a reported length; one that no tokeniser can give is left out."""
+        if tokens > 0 and 0.2 <= text_bytes / tokens <= 50.0:
+            self._bytes = self._bytes * self._keep + text_bytes
+            self._tokens = self._tokens * self._keep + tokens

@@ -1,0 +1,536 @@
+"""Study ``llm-routing``: routers for data-parallel workers that serve a language model."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wavetank.errors import BadValueError
+from wavetank.serving.routing.steady import (
+    MOST_REQUESTS,
+    OVERLOAD,
+    SteadyRate,
+    backlog,
+    repeated,
+    service_time_s,
+    steady_rate,
+    tokens_out,
+)
+from wavetank.serving.routing.traffic import Traffic
+from wavetank.settings import setting
+from wavetank.study.study import Chart, Measurements, Metric, Study
+from wavetank.units import show, stated
+
+if TYPE_CHECKING:
+    from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+    from wavetank.serving.simulator.simulate import ServingRun
+    from wavetank.workloads.requests import RequestTrace
+
+# The tail is what users feel: a distribution without it would end where it becomes interesting.
+QUANTILES = (*np.round(np.linspace(0.0, 0.95, 20), 2).tolist(), 0.98, 0.99, 0.995, 0.999, 1.0)
+PROBES = 60
+# A trace that is shorter than this many mean service times is served several times over: a tenth of it is warm-up, and
+# what is counted then lasts for more than ten.
+SERVICE_TIMES = 30
+LEAST_SERVED = 1_000
+# Beyond this many requests nothing is served several times over.
+MOST_SERVED = 5_000_000
+# What a simulation takes at most; the claim on the simulator's memory is of the same figure.
+BYTES_PER_REQUEST = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLMRouting(Traffic, Study):
+    """All routers serve the same requests on the same cluster and see its state through the same, ageing view.  The
+    offered load is a share of the saturation rate, which the study finds first by draining a backlog.
+    """
+
+    name = "llm-routing"
+    baseline = "vllm-default"
+    primary = "capacity_tokens_per_s"
+    secondary = ("ttft_p99_s", "tpot_p99_s", "goodput_per_s")
+    metrics = (
+        Metric(
+            "capacity_tokens_per_s", "tokens/s", "higher",
+            of="output tokens per second of a full cluster behind this router: the trace's requests "
+               "replayed at 1.3 times the rate at which the cluster finishes them until ten batch means "
+               "agree within 1 %, without warm-up and drain",
+        ),
+        Metric(
+            "throughput_tokens_per_s", "tokens/s", "higher",
+            of="output tokens between the warm-up (a tenth of the trace) and the last arrival, per second "
+               "of that span, spread evenly between the first and the last token of a request; a trace "
+               "shorter than 30 mean service times is served several times over",
+        ),
+        Metric(
+            "imbalance_tokens", "tokens", "lower",
+            of="workers * largest - sum of the context tokens a step reads; mean over the steps of a group, over "
+            "evenly spaced times for independent replicas",
+        ),
+        Metric(
+            "idle_share", "", "lower",
+            of="share of all worker time between the warm-up and the last arrival without work of the worker's own: "
+            "without requests, or at a barrier",
+        ),
+        Metric("ttft_p50_s", "s", "lower", of="time to first token: first token out - arrival; median"),
+        Metric("ttft_p99_s", "s", "lower", of="time to first token, 99th percentile"),
+        Metric("tpot_p50_s", "s", "lower", of="(last token - first token) / (output tokens - 1); median of requests"),
+        Metric("tpot_p99_s", "s", "lower", of="time per output token, 99th percentile of requests"),
+        Metric("e2e_p99_s", "s", "lower", of="last token out - arrival, 99th percentile"),
+        Metric(
+            "goodput_per_s", "requests/s", "higher",
+            of="requests within both objectives that finished in that time, per second",
+        ),
+        Metric(
+            "decision_s", "s", "lower", "measured",
+            of="one decision on this machine: 144 workers, 500 waiting for pool routers",
+        ),
+        Metric("ttft_s", "s", "lower", of="time to first token at a quantile of the requests", table=False),
+        Metric("preempted_share", "", "lower", of="requests that lost their KV cache at least once", table=False),
+        Metric(
+            "prefix_hit_share", "", "higher",
+            of="prompt tokens found in a prefix cache / prompt tokens",
+            table=False,
+        ),
+        Metric(
+            "mixed_share", "",
+            of="share of all worker time, in the same span, in steps that compute a prompt somewhere in the group",
+            table=False,
+        ),
+        Metric(
+            "prefill_steps", "steps", of="steps that compute a prompt, over the whole run, per thousand requests",
+            table=False,
+        ),
+        Metric(
+            "capacity_error", "", of="half the 95 % interval of the capacity's batch means, relative to it", table=False
+        ),
+        Metric("service_times", "", of="span of the arrivals as served / mean service time", table=False),
+        Metric("offered_per_s", "requests/s", of="arrival rate of the trace as served", table=False),
+        Metric(
+            "saturation_per_s", "requests/s",
+            of="rate at which a full cluster finishes the seed's requests behind fewest-kv-tokens", table=False
+        ),
+        Metric("saturated", "", of="1 when the backlog still grew at the end of the trace", table=False),
+    )  # fmt: skip
+    charts = (
+        Chart("pareto", "Capacity of the cluster against tail latency",
+              x="capacity_tokens_per_s", y="ttft_p99_s", log="y",
+              says="Down and to the right is better; the joined routers form the Pareto front."),
+        Chart("bars", "Imbalance of the KV load", y="imbalance_tokens",
+              says="Idle tokens per step: the tokens for which all workers together wait for the most loaded one."),
+        Chart("sweep", "Tail latency as the load rises", y="ttft_p99_s", by="load", log="y",
+              says="Load is a share of the saturation rate; beyond it, every router queues."),
+        Chart("sweep", "Imbalance over the age of signals", y="imbalance_tokens", by="refresh_s",
+              says="A router that needs fresh signals rises to the right."),
+        Chart("bars", "Capacity over ages of signals, slots, experts and groups (with grid=true)",
+              y="capacity_tokens_per_s", by="case",
+              says="Where the bars of a case are level, routing gains nothing there."),
+        Chart("distribution", "Time to first token of all requests", y="ttft_s", by="quantile", log="xy",
+              says="Lower is better at every share of requests."),
+        Chart("timeline", "Imbalance over the run", y="imbalance_tokens", by="time_s",
+              says="Peaks are moments in which one worker holds far more context than the others."),
+    )  # fmt: skip
+
+    load: float = setting(
+        0.9, says="Arrival rate as a share of the saturation rate; 0: the trace's own times", low=0, high=10
+    )
+    loads: tuple[float, ...] = setting((0.5, 0.7, 0.85, 1.0), says="Further loads that are swept", low=0.01, high=10)
+    refreshes_s: tuple[float, ...] = setting(
+        (0.0, 0.03, 0.3, 1.0), unit="s", says="Further ages of signals that are swept", low=0, high=600
+    )
+    grid: bool = setting(
+        False,
+        says="Whether capacity, tails and goodput are also measured over ages of signals, slots, shared "
+        "experts and groups",
+    )
+    grid_refreshes_s: tuple[float, ...] = setting(
+        (0.0, 0.1), unit="s", says="Ages of signals in the grid", low=0, high=600
+    )
+    grid_slots: tuple[int, ...] = setting(
+        (64, 256), unit="requests", says="Values of max_running in the grid", low=1, high=10**5
+    )
+    grid_workers: tuple[int, ...] = setting(
+        (16, 64), unit="workers", says="Numbers of workers in the grid", low=1, high=10_000
+    )
+    layout: str = setting(
+        "group",
+        says="Layout of the workers: group: one step barrier; replicas: independent; decode-group: a "
+        "barrier, prompts computed elsewhere",
+        choices=("group", "replicas", "decode-group"),
+    )
+    workers: int = setting(16, unit="workers", says="Number of data-parallel workers", low=1, high=10_000)
+    device: str = setting("H200-SXM", says="Accelerator of a worker")
+    model: str = setting("Qwen3-30B-A3B", says="Model that every worker serves")
+    tensor_parallel: int = setting(1, says="Devices per worker", low=1, high=64)
+    expert_parallel: int = setting(
+        1,
+        unit="workers",
+        says="Workers that share the experts of a mixture; 1: every worker has all experts",
+        low=1,
+        high=10_000,
+    )
+    max_running: int = setting(64, unit="requests", says="Most requests in a worker's batch", low=1, high=100_000)
+    max_batched_tokens: int = setting(2048, unit="tokens", says="Token budget of a step", low=1, high=10_000_000)
+    kv_capacity_tokens: int = setting(
+        0, unit="tokens", says="KV cache of a worker; 0 for the memory that the weights leave", low=0, high=10**11
+    )
+    prefix_caching: bool = setting(False, says="Whether workers keep prefixes for reuse")
+    refresh_s: float = setting(
+        0.1, unit="s", says="Time between two refreshes of the routers' view of the workers", low=0.0, high=600.0
+    )
+    sync_s: float = setting(
+        0.001, unit="s", says="Time of the barrier and all-to-all per step of a group", low=0.0, high=1.0
+    )
+    slo_ttft_s: float = setting(
+        2.0, unit="s", says="Objective of goodput for the time to first token", low=0.0, high=1e6
+    )
+    slo_tpot_s: float = setting(
+        0.1, unit="s", says="Objective of goodput for the time per output token", low=0.0, high=1e6
+    )
+
+    def check(self) -> None:
+        """Read the trace and build the cluster once, so that mistakes show before any trial."""
+        from wavetank.serving.simulator.simulate import check_that_all_fit
+
+        cluster = self.cluster()
+        served = self.split(0)[1]
+        if len(served) < 20:
+            raise BadValueError(
+                "Too few requests are left to serve.",
+                given=len(served),
+                allowed="20 or more",
+                where="requests, history",
+                hint="a longer trace, a larger --set requests= or a smaller --set history=",
+            )
+        # By the row of the user's trace: what comes later is resampled, repeated and cut.
+        known = len(served) if self.trace == "generated" else min(len(self.read()), self.requests)
+        check_that_all_fit(served, cluster, first_row=1 + known - len(served))
+        if served.span_s == 0 and (self.load > 0 or self.loads):
+            raise BadValueError(
+                "All requests arrive at the same instant, so that they cannot be sent at another rate.",
+                given=f"load={self.load:g}, loads={','.join(f'{load:g}' for load in self.loads)}",
+                allowed="load=0 and no loads",
+                where=f"trace {self.trace!r}",
+                hint="load=0 keeps the trace's own times; leave loads empty",
+            )
+        self._check_size("")
+        for case, cell in self.cells().items():
+            cell._check_size(case)
+            # Caches differ from cell to cell: shared experts leave more room.
+            check_that_all_fit(served, cell.cluster(), first_row=1 + known - len(served))
+        needed = self.needed(served, self.load)
+        if needed > max(len(served), MOST_SERVED):
+            raise BadValueError(
+                "This trace is too short for this number of slots: figures would describe how slots fill.",
+                given=f"{len(served):,} requests on {self.workers:,} workers of {self.max_running:,} slots",
+                allowed=f"{needed:,} requests ({SERVICE_TIMES} mean service times); up to {MOST_SERVED:,} are made by "
+                "serving the trace several times over",
+                where="workers, max_running",
+                hint="fewer workers, a smaller max_running or a longer trace",
+            )
+
+    def _check_size(self, case: str) -> None:
+        """Refuse more slots than can be filled or held in memory, before anything is simulated.
+
+        Of a cell of the grid, which ``case`` names, the length that its figures need is checked too: at most, by
+        Little's law, as many requests as fill its slots :data:`SERVICE_TIMES` times.
+        """
+        from wavetank.machine.limits import require_memory
+
+        slots = self.workers * self.max_running
+        filling = math.ceil(max(self.load, 1.0 if case else 0.0) * SERVICE_TIMES * slots) if case else 4 * slots
+        most = MOST_SERVED if case else MOST_REQUESTS
+        where = f"grid_workers, grid_slots: {case}" if case else "workers, max_running"
+        if filling > most:
+            raise BadValueError(
+                "There are more slots than requests can be made to fill.",
+                given=f"{self.workers:,} workers of {self.max_running:,} slots: {filling:,} requests",
+                allowed=f"{most:,} requests",
+                where=where,
+                hint="fewer workers or fewer slots",
+            )
+        require_memory(max(filling, 4 * slots) * BYTES_PER_REQUEST, f"A cluster of {slots:,} slots ({where})")
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what was assumed of the trace and what qualifies the figures."""
+        said = [
+            self.assumed(),
+            f"Saturation rate of this cluster: {show(saturation_per_s(self), 'requests/s')} "
+            "(a backlog replayed behind fewest-kv-tokens until the rate is steady; of seed 0, others have their own).",
+            "Routers with a length predictor learned from "
+            + ("another generated trace" if self.trace == "generated" else f"the first {self.history:.0%} of the trace")
+            + "; the other requests are served, so that predictions are out of sample.",
+            *self.notes_on_length(),
+        ]
+        if self.load >= 1:
+            said.append("The offered load is at or above saturation: latencies grow with the length of the trace.")
+        if self.layout != "replicas" and self.expert_parallel == 1:
+            said.append(
+                "Every worker of the group reads its own copy of the weights; --set expert_parallel= shares the "
+                "experts of a mixture, which changes what routing gains."
+            )
+        return tuple(said)
+
+    def assumed(self) -> str:
+        """Return one sentence on the workload and the cluster that the figures are of."""
+        own, served = self.split(0)[1], self.served(0, self.load)
+        tokens = f"{own.prompt_tokens.mean():,.0f} prompt and {own.output_tokens.mean():,.0f} output tokens on average"
+        speed = served.rate_per_s / own.rate_per_s if own.span_s > 0 else math.nan
+        if self.trace == "generated":
+            what = f"{len(served):,} generated requests ({self.lengths}, {self.arrivals}), {tokens}"
+        else:
+            what = f"{len(own):,} requests of {self.trace} over {show(own.span_s, 's')}, {tokens}"
+            if self.load > 0:
+                what += f", sent {show(speed)} times as fast ({stated(self.load)} of the saturation rate)"
+            what += self.learnt()
+        layout = {
+            "group": "in one group that steps together",
+            "replicas": "as independent replicas",
+            "decode-group": "in one group that steps together, prompts computed by as many others",
+        }[self.layout]
+        return (
+            f"Assumed: {what}; {self.workers} workers of {self.tensor_parallel} x {self.device} with {self.model}, "
+            f"{layout}, {self.max_running} slots each, routers see them every {self.refresh_s:g} s. "
+            "Change with --set workers=, device=, model=, layout=, load=."
+        )
+
+    def notes_on_length(self) -> tuple[str, ...]:
+        """Return what was done about a trace that is short, and about times that may be of another unit."""
+        said = [*self.notes_on_reading()]
+        own, served = self.split(0)[1], self.served(0, self.load)
+        if len(served) > len(own):
+            rate = served.rate_per_s
+            span_s, service_s = len(own) / rate, saturation(self).service_s
+            done = "more were generated" if self.trace == "generated" else "they were served several times over"
+            said.append(
+                f"The {len(own):,} requests span {show(span_s, 's')} at this load, {span_s / service_s:.2g} mean "
+                f"service times of {show(service_s, 's')}; {done}, {len(served):,} in all, so that figures are not "
+                "of the cluster's filling."
+            )
+        elif own.span_s == 0:
+            said.append("All requests arrive at once: figures of latency and throughput are of the whole run.")
+        return tuple(said)
+
+    def replayable(self, seed: int, n: int) -> RequestTrace:
+        """Return what a backlog of ``n`` requests replays: as many generated ones, or the trace."""
+        return self.split(seed, n)[1]
+
+    def needed(self, trace: RequestTrace, load: float) -> int:
+        """Return how many requests last for enough mean service times, at a share of the saturation rate."""
+        full = saturation(self)
+        rate_per_s = load * full.requests_per_s if load > 0 else trace.rate_per_s
+        if math.isnan(rate_per_s):
+            return len(trace)
+        return max(LEAST_SERVED, math.ceil(rate_per_s * SERVICE_TIMES * full.service_s))
+
+    def served(self, seed: int, load: float) -> RequestTrace:
+        """Return the requests at ``load`` times the saturation rate, enough of them for the figures to be steady."""
+        trace = self.split(seed)[1]
+        needed = self.needed(trace, load)
+        if needed > len(trace):
+            trace = (
+                self.split(seed, needed)[1] if self.trace == "generated" else repeated(trace, -(-needed // len(trace)))
+            )
+        return trace.at_rate(load * saturation_per_s(self, seed)) if load > 0 else trace
+
+    def cluster(self, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
+        """Return the cluster, optionally with signals of another age."""
+        from wavetank.platforms import RooflineStepTime, kv_capacity_tokens
+        from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+
+        step_time = RooflineStepTime(
+            device=self.device,
+            model=self.model,
+            tensor_parallel=self.tensor_parallel,
+            expert_parallel=self.expert_parallel,
+        )
+        replica = Cluster(
+            workers=self.workers,
+            step_time=step_time,
+            max_running=self.max_running,
+            max_batched_tokens=self.max_batched_tokens,
+            kv_capacity_tokens=self.kv_capacity_tokens
+            or kv_capacity_tokens(self.device, self.model, self.tensor_parallel, expert_parallel=self.expert_parallel),
+            refresh_s=self.refresh_s if refresh_s is None else refresh_s,
+            prefix_caching=self.prefix_caching,
+        )
+        if self.layout == "replicas":
+            return replica
+        group = dataclasses.replace(replica, group_size=self.workers, sync_s=self.sync_s)
+        if self.layout == "group":
+            return group
+        return DisaggregatedCluster(prefill=replica, decode=group)
+
+    def serve(self, system: Any, requests: RequestTrace, refresh_s: float | None = None) -> ServingRun:
+        """Run the requests behind a router."""
+        from wavetank.serving.routing.baselines import FewestKVTokens
+        from wavetank.serving.simulator.cluster import DisaggregatedCluster
+        from wavetank.serving.simulator.simulate import simulate
+
+        cluster = self.cluster(refresh_s)
+        if isinstance(cluster, DisaggregatedCluster):
+            # The prompts' pool is the same for all: only the decode group's router differs.
+            return simulate(requests, cluster, FewestKVTokens(), decode_router=system, probes=PROBES)
+        return simulate(requests, cluster, system, probes=PROBES)
+
+    def measure(self, system: Any, seed: int) -> Measurements:
+        """Serve the trace at the chosen load, then along the sweeps."""
+        from wavetank.serving.routing.decision_time import decision_s
+
+        past, _ = self.split(seed)
+        if getattr(system, "learns_lengths", False):
+            system = system.fitted_to(past)
+        found = Measurements()
+        requests = self.served(seed, self.load)
+        run = self.serve(system, requests)
+        figures = self.figures(run)
+        for metric in self.metrics:
+            if metric.name in figures:
+                found.put(metric.name, _per_thousand(run) if metric.name == "prefill_steps" else figures[metric.name])
+        full = self.capacity(system, seed)
+        overloaded = self.figures(full.run)
+        found.put("capacity_tokens_per_s", full.tokens_per_s)
+        found.put("capacity_error", full.error)
+        # Where capacity is measured: does a router lead because it batches prompts into fewer steps?
+        found.put("mixed_share", overloaded["mixed_share"], load=OVERLOAD)
+        found.put("prefill_steps", _per_thousand(full.run), load=OVERLOAD)
+        found.put("service_times", requests.span_s / saturation(self).service_s)
+        found.put("offered_per_s", requests.rate_per_s)
+        found.put("saturation_per_s", saturation_per_s(self, seed))
+        found.put("saturated", float(_backlog_grows(run)))
+        found.put("decision_s", decision_s(system, workers=min(144, _most_workers(system))))
+        for quantile in QUANTILES:
+            found.put("ttft_s", float(np.quantile(run.ttft_s, quantile)), quantile=quantile)
+        for time_s, value in zip(run.probe_s, _probed_imbalance(run), strict=True):
+            found.put("imbalance_tokens", value, time_s=round(float(time_s), 3))
+        for load in self.loads:
+            swept = self.figures(self.serve(system, self.served(seed, load)))
+            for name in ("ttft_p99_s", "throughput_tokens_per_s", "goodput_per_s", "imbalance_tokens"):
+                found.put(name, swept[name], load=load)
+        for refresh_s in self.refreshes_s:
+            swept = self.figures(self.serve(system, requests, refresh_s))
+            for name in ("ttft_p99_s", "imbalance_tokens"):
+                found.put(name, swept[name], refresh_s=refresh_s)
+        for case, other in self.cells().items():
+            run = other.serve(system, other.served(seed, self.load))
+            there = other.figures(run)
+            full = other.capacity(system, seed)
+            found.put("capacity_tokens_per_s", full.tokens_per_s, case=case)
+            for name in ("ttft_p99_s", "tpot_p99_s", "goodput_per_s", "idle_share"):
+                found.put(name, there[name], case=case)
+        return found
+
+    def cells(self) -> dict[str, LLMRouting]:
+        """Return the clusters of the sensitivity grid by name; none without ``grid``."""
+        if not self.grid:
+            return {}
+        from wavetank.platforms.catalog import as_model
+
+        # Experts are shared where the model has any, and as evenly as the group can.
+        experts = as_model(self.model).experts
+        found: dict[str, LLMRouting] = {}
+        for workers, slots, refresh_s in itertools.product(self.grid_workers, self.grid_slots, self.grid_refreshes_s):
+            age = f"{refresh_s:g} s old" if refresh_s else "fresh"
+            shares = math.gcd(workers, experts) if experts and self.layout != "replicas" else 1
+            for sharing in sorted({1, shares}):
+                kind = "full copies" if sharing == 1 else "shared experts"
+                found[f"{workers} workers, {slots} slots, {age}, {kind}"] = dataclasses.replace(
+                    self, grid=False, loads=(), refreshes_s=(), workers=workers, max_running=slots,
+                    refresh_s=refresh_s, expert_parallel=sharing,
+                    max_batched_tokens=max(self.max_batched_tokens, slots),
+                )  # fmt: skip
+        return found
+
+    def capacity(self, system: Any, seed: int) -> SteadyRate:
+        """Return what a full cluster gives behind a router."""
+        full = saturation(self)
+        return steady_rate(
+            lambda n: self.replayable(seed, n),
+            lambda requests: self.serve(system, requests),
+            slots=self.workers * self.max_running,
+            guess_per_s=full.requests_per_s,
+            service_s=full.service_s,
+            seed=seed,
+            split=self.layout == "decode-group",
+        )
+
+    def figures(self, run: ServingRun) -> dict[str, float]:
+        """Return a run's metrics, with the imbalance of independent replicas taken at the probes."""
+        figures = run.metrics(slo_ttft_s=self.slo_ttft_s, slo_tpot_s=self.slo_tpot_s)
+        start_s, end_s = run.window_s
+        begun, ended = tokens_out(run, np.array([start_s, end_s]), split=self.layout == "decode-group")
+        figures["throughput_tokens_per_s"] = float(ended - begun) / (end_s - start_s)
+        if math.isnan(figures["imbalance_tokens"]) and run.probe_s.size:
+            figures["imbalance_tokens"] = float(_probed_imbalance(run).mean())
+        return figures
+
+
+def _probed_imbalance(run: ServingRun) -> np.ndarray[Any, np.dtype[np.float64]]:
+    loads = run.probe_tokens
+    return loads.shape[1] * loads.max(axis=1, initial=0.0) - loads.sum(axis=1)
+
+
+def _per_thousand(run: ServingRun) -> float:
+    return 1000.0 * run.prefill_steps / run.arrival_s.size
+
+
+def _backlog_grows(run: ServingRun) -> bool:
+    """Say whether requests waited longer for their first token late in the trace than in its middle, beyond doubt."""
+    fifth = max(run.ttft_s.size // 5, 1)
+    late, middle = run.ttft_s[-fifth:], run.ttft_s[2 * fifth : 3 * fifth]
+    # A backlog that grows evenly from the first request on makes the ratio 1.8, one that begins later a larger one.
+    return bool(np.median(late) > 1.5 * np.median(middle) and np.median(late) > 1.0)
+
+
+def _most_workers(system: Any) -> int:
+    from wavetank.serving.routing.one_step_optimum import MOST_WORKERS, OneStepOptimum
+
+    return MOST_WORKERS if isinstance(system, OneStepOptimum) else 144
+
+
+def saturation_per_s(study: LLMRouting, seed: int = 0) -> float:
+    """Return the requests per second that the study's cluster finishes while it is full, behind fewest-kv-tokens.
+
+    Parameters
+    ----------
+    study : LLMRouting
+        Its workload and its cluster count; its loads and its sweeps do not.
+    seed : int
+        Of the requests.
+    """
+    return saturation(study, seed).requests_per_s
+
+
+def saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
+    """Return what the full cluster gives of a seed's requests behind fewest-kv-tokens: the unit of loads."""
+    # Loads, sweeps and how many requests are generated change nothing about it.
+    requests = 1000 if study.trace == "generated" else study.requests
+    return _saturation(dataclasses.replace(study, load=0.0, loads=(), refreshes_s=(), requests=requests), seed)
+
+
+@lru_cache(maxsize=64)
+def _saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
+    from wavetank.serving.routing.baselines import FewestKVTokens
+
+    slots = study.workers * study.max_running
+    # A first look: all slots filled at once, several times over.
+    first = backlog(study.replayable(seed, 4 * slots), 4 * slots, math.inf, seed)
+    run = study.serve(FewestKVTokens(), first)
+    done = np.sort(run.finish_s)
+    low, high = int(0.1 * done.size), max(int(0.8 * done.size), int(0.1 * done.size) + 1)
+    guess_per_s = float((high - low) / (done[high] - done[low])) if done[high] > done[low] else 1.0 / float(done[high])
+    return steady_rate(
+        lambda n: study.replayable(seed, n),
+        lambda requests: study.serve(FewestKVTokens(), requests),
+        slots=slots,
+        guess_per_s=guess_per_s,
+        service_s=service_time_s(run, slots / guess_per_s),
+        seed=seed,
+        split=study.layout == "decode-group",
+    )

@@ -1,0 +1,513 @@
+"""The compiled simulator: replicas with continuous batching, alone or in lockstep groups, behind any router.
+
+Time is a whole number of picoseconds, so the closed form below and a simulator that ticks every step agree to the last
+bit (:mod:`wavetank.serving.simulator.reference` is that simulator, and a property test holds the two together).
+
+*Domains.*  Workers that share a step barrier form a domain with one clock; an independent replica is a domain of one.
+A domain is always at a step boundary (``planned == 0``) or inside a planned phase of ``phase_steps`` equal-batch steps.
+
+*Fast-forward.*  In a domain of one, while nobody prefills, R running requests with C resident tokens take steps of
+``f(R) + c*C`` and C grows by R a step: k steps take ``k*(f(R) + c*C) + c*R*k*(k-1)/2``.  The phase ends with the next
+completion (a heap keyed by finishing step), when the KV cache is full, or at the first boundary at or after an arrival
+that may be admitted (a quadratic, solved in floating point and corrected in integers).
+
+*What is simulated.*  One step gives every decoding request one token; the rest of the token budget goes to prefill
+chunks, first come first served.  A request's last prefill chunk yields its first token at the end of that step.  The
+prompt is reserved in the KV cache at admission; every decode step adds one token a request; when the cache cannot take
+the next step, the request admitted last is preempted, gives up its tokens and recomputes prompt and output later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import int64, njit, types
+from numpy.typing import NDArray
+
+from wavetank.serving.routing.interface import (
+    ACTIVE_TYPE,
+    POOL_TYPE,
+    WORKERS_TYPE,
+    ActiveView,
+    Arrival,
+    PoolView,
+    WorkersView,
+)
+from wavetank.serving.simulator.tables import (
+    ACTIVE,
+    BAD_PLACEMENT,
+    BAD_WORKER,
+    CHOOSE_TYPE,
+    COMPLETED,
+    DECISIONS,
+    FINE,
+    FLOATS,
+    LATE,
+    NEVER,
+    PATIENCE,
+    PLACE_TYPE,
+    PS,
+    REFRESHES,
+    REFUSED,
+    RETRY_PS,
+    RULES_TYPE,
+    STEP_TYPE,
+    STUCK,
+    TABLES_TYPE,
+    Rules,
+    Tables,
+    borrow,
+    borrow_view,
+)
+from wavetank.serving.simulator.worker_steps import advance, advance_all, cut_phase, enqueue, finish, plan, steps_done
+from wavetank.sim.borrow import borrowed
+from wavetank.sim.compiled import compiled
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The router's side: views, decisions.
+
+
+@njit
+def _refresh(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
+    """Bring the view to ``now_ps``; the domains have been advanced there."""
+    t = borrow(t)
+    view = borrow_view(view)
+    t.counts[REFRESHES] += 1
+    for w in range(rules.workers):
+        worker = t.workers[w]
+        domain = t.domains[w // rules.group]
+        grown = worker.decoding * steps_done(domain, now_ps) if domain.planned else np.int64(0)
+        view.kv_tokens[w] = worker.held + grown
+        view.running[w] = worker.running
+        view.waiting[w] = worker.queue_length
+        view.waiting_tokens[w] = worker.queue_tokens
+        view.sent_requests[w] = 0
+        view.sent_tokens[w] = 0.0
+
+
+@njit
+def _match_sent(t: Tables, rules: Rules, view: WorkersView, r: int, now_ps: int) -> None:
+    start, stop = t.block_offsets[r], t.block_offsets[r + 1]
+    for w in range(rules.workers):
+        matched = 0
+        for i in range(start, stop):
+            if now_ps - t.sent_ps[w, t.block_ids[i]] > rules.memory_ps:
+                break
+            matched += 1
+        view.matched_tokens[w] = min(matched * rules.block_tokens, t.requests[r].prompt)
+
+
+@njit(forceinline=True)
+def _send(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int) -> None:
+    view.sent_requests[w] += 1
+    view.sent_tokens[w] += t.requests[r].prompt
+    if t.sent_ps.shape[1] > 0:
+        for i in range(t.block_offsets[r], t.block_offsets[r + 1]):
+            t.sent_ps[w, t.block_ids[i]] = now_ps
+    enqueue(t, rules, w, r, now_ps)
+
+
+@njit
+def _active_view(t: Tables, rules: Rules, active: ActiveView, now_ps: int) -> int:
+    """Fill the table of decoding requests and return how many there are."""
+    count = 0
+    for w in range(rules.workers):
+        domain = t.domains[w // rules.group]
+        done = steps_done(domain, now_ps) if domain.planned else np.int64(0)
+        r = np.int64(t.workers[w].newest)
+        while r >= 0:
+            request = t.requests[r]
+            if request.finish_step >= 0:
+                remaining = request.finish_step - domain.step - done
+                active.worker[count] = w
+                active.prompt_tokens[count] = request.prompt
+                active.generated_tokens[count] = request.output - remaining
+                active.remaining_tokens[count] = remaining
+                count += 1
+            r = np.int64(request.prev)
+    return count
+
+
+@njit
+def _refresh_pool(t: Tables, rules: Rules, view: WorkersView, active: ActiveView, now_ps: int) -> None:
+    """Bring all that a pool router sees of the workers to ``now_ps``."""
+    t = borrow(t)
+    view = borrow_view(view)
+    _refresh(t, rules, view, now_ps)
+    t.counts[ACTIVE] = _active_view(t, rules, active, now_ps) if active.worker.size > 0 else 0
+
+
+@njit
+def _place_pool(
+    t: Tables,
+    rules: Rules,
+    step_time: Any,
+    view: WorkersView,
+    pool: PoolView,
+    active: ActiveView,
+    placed: NDArray[np.int64],
+    place: Any,
+    state: NDArray[np.float64],
+    parameters: NDArray[np.float64],
+    expected: NDArray[np.float64],
+    now_ps: int,
+    refreshed_ps: int,
+) -> int:
+    """Let a pool router decide once; returns FINE or BAD_PLACEMENT."""
+    t = borrow(t)
+    view = borrow_view(view)
+    pool = PoolView(
+        borrowed(pool.prompt_tokens),
+        borrowed(pool.waited_s),
+        borrowed(pool.waited_steps),
+        borrowed(pool.expected_output_tokens),
+    )
+    placed, state, parameters, expected = borrowed(placed), borrowed(state), borrowed(parameters), borrowed(expected)
+    first, last = t.pool_ends[0], t.pool_ends[1]
+    n = min(last - first, rules.window)
+    if n == 0:
+        return FINE
+    free = np.int64(0)
+    for w in range(rules.workers):
+        free += max(view.slots[w] - view.running[w] - view.waiting[w] - view.sent_requests[w], 0)
+        view.age_s[w] = (now_ps - refreshed_ps) / PS
+    if free == 0:
+        return FINE
+    for i in range(n):
+        r = t.pool[first + i]
+        pool.prompt_tokens[i] = t.requests[r].prompt
+        pool.waited_s[i] = (now_ps - t.requests[r].arrival_ps) / PS
+        pool.waited_steps[i] = t.pool_steps[r]
+        pool.expected_output_tokens[i] = expected[r]
+        placed[i] = -1
+        t.pool_steps[r] += 1
+    m = t.counts[ACTIVE]
+    t.counts[DECISIONS] += 1
+    place(
+        view,
+        PoolView(pool.prompt_tokens[:n], pool.waited_s[:n], pool.waited_steps[:n], pool.expected_output_tokens[:n]),
+        ActiveView(
+            active.worker[:m], active.prompt_tokens[:m], active.generated_tokens[:m], active.remaining_tokens[:m]
+        ),
+        state,
+        parameters,
+        placed[:n],
+    )
+    # Workers receive their new requests in order of arrival.
+    for i in range(n):
+        w = placed[i]
+        if w >= rules.workers or w < -1:
+            return BAD_PLACEMENT
+        if w >= 0:
+            advance(t, rules, step_time, w // rules.group, now_ps)
+            _send(t, rules, view, w, t.pool[first + i], now_ps)
+    # What stays moves up to the requests behind the window.
+    kept = first + n
+    for i in range(n - 1, -1, -1):
+        if placed[i] < 0:
+            kept -= 1
+            t.pool[kept] = t.pool[first + i]
+    t.pool_ends[0] = kept
+    return FINE
+
+
+@njit
+def _interrupt(t: Tables, rules: Rules, d: int, now_ps: int) -> None:
+    """Let a domain look at the pool at its first boundary from now on."""
+    domain = t.domains[d]
+    if domain.idle:
+        domain.idle = 0
+        domain.now_ps = max(domain.now_ps, now_ps)
+    else:
+        cut_phase(domain, now_ps)
+
+
+@njit
+def _probe(t: Tables, rules: Rules, number: int, now_ps: int) -> None:
+    for w in range(rules.workers):
+        worker = t.workers[w]
+        domain = t.domains[w // rules.group]
+        grown = worker.decoding * steps_done(domain, now_ps) if domain.planned else np.int64(0)
+        t.probe_tokens[number, w] = worker.context + grown
+        t.probe_running[number, w] = worker.running
+
+
+@njit
+def _probe_until(
+    t: Tables, rules: Rules, step_time: Any, probe_ps: NDArray[np.int64], probe: int, until_ps: int
+) -> int:
+    """Take the probes from number ``probe`` up to ``until_ps``; returns the number of the next one."""
+    t = borrow(t)
+    while probe < probe_ps.size and probe_ps[probe] <= until_ps:
+        advance_all(t, rules, step_time, probe_ps[probe])
+        _probe(t, rules, probe, probe_ps[probe])
+        probe += 1
+    return probe
+
+
+_ROUTED = (
+    TABLES_TYPE,
+    RULES_TYPE,
+    STEP_TYPE,
+)
+
+
+@compiled(
+    int64(*_ROUTED, CHOOSE_TYPE, FLOATS, FLOATS, WORKERS_TYPE, FLOATS, types.int64[::1]),
+    nogil=True,
+    at_first_call=True,
+)
+def run_arrivals(
+    t: Tables,
+    rules: Rules,
+    step_time: Any,
+    choose: Any,
+    state: NDArray[np.float64],
+    parameters: NDArray[np.float64],
+    view: WorkersView,
+    expected: NDArray[np.float64],
+    probe_ps: NDArray[np.int64],
+) -> int:
+    """Run the whole trace behind a router that places every request at its arrival; returns how it ended."""
+    t = borrow(t)
+    view = borrow_view(view)
+    refreshed = np.int64(0)
+    probe = 0
+    _refresh(t, rules, view, np.int64(0))
+    for r in range(t.requests.size):
+        now = t.requests[r].arrival_ps
+        due = now if rules.refresh_ps == 0 else now // rules.refresh_ps * rules.refresh_ps
+        # A probe takes the domains further, and the router must not see what comes after its look.
+        if probe < probe_ps.size and probe_ps[probe] < due:
+            probe = _probe_until(t, rules, step_time, probe_ps, probe, due - 1)
+        if due > refreshed or rules.refresh_ps == 0:
+            advance_all(t, rules, step_time, due)
+            _refresh(t, rules, view, due)
+            refreshed = due
+        if probe < probe_ps.size and probe_ps[probe] <= now:
+            probe = _probe_until(t, rules, step_time, probe_ps, probe, now)
+        if rules.refresh_ps > 0:
+            age = (now - refreshed) / PS
+            for w in range(rules.workers):
+                view.age_s[w] = age
+        if t.sent_ps.shape[1] > 0:
+            _match_sent(t, rules, view, r, now)
+        t.counts[DECISIONS] += 1
+        w = choose(view, Arrival(now / PS, np.float64(t.requests[r].prompt), expected[r]), state, parameters)
+        if w < 0 or w >= rules.workers:
+            return BAD_WORKER
+        advance(t, rules, step_time, w // rules.group, now)
+        if rules.max_waiting > 0 and t.workers[w].queue_length >= rules.max_waiting:
+            t.counts[REFUSED] += 1
+            continue
+        _send(t, rules, view, w, r, now)
+    _probe_until(t, rules, step_time, probe_ps, probe, NEVER)
+    advance_all(t, rules, step_time, NEVER)
+    return FINE
+
+
+@njit
+def _advance_pool(
+    t: Tables,
+    rules: Rules,
+    step_time: Any,
+    view: WorkersView,
+    pool: PoolView,
+    active: ActiveView,
+    placed: NDArray[np.int64],
+    place: Any,
+    state: NDArray[np.float64],
+    parameters: NDArray[np.float64],
+    expected: NDArray[np.float64],
+    refreshed: NDArray[np.int64],
+    until_ps: int,
+) -> int:
+    """Take the only domain to ``until_ps``, with a decision before every step that it starts."""
+    t = borrow(t)
+    view = borrow_view(view)
+    domain = t.domains[0]
+    in_vain = 0
+    while True:
+        if domain.planned:
+            if domain.phase_end_ps > until_ps:
+                return FINE
+            in_vain = 0
+            finish(t, rules, np.int64(0))
+        elif domain.idle or domain.now_ps >= until_ps:
+            return FINE
+        elif domain.queued == 0 and domain.active == 0 and t.pool_ends[0] == t.pool_ends[1]:
+            domain.idle = 1
+            return FINE
+        else:
+            now = domain.now_ps
+            if rules.refresh_ps == 0 or now >= refreshed[0] + rules.refresh_ps:
+                _refresh_pool(t, rules, view, active, now)
+                refreshed[0] = now
+            ended = _place_pool(
+                t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0]
+            )
+            if ended != FINE:
+                return ended
+            plan(t, rules, step_time, np.int64(0))
+            if t.pool_ends[0] < t.pool_ends[1]:
+                # While requests wait every step begins with a decision, and otherwise with a look that is due.
+                cut_phase(domain, now)
+            elif rules.refresh_ps > 0:
+                cut_phase(domain, refreshed[0] + rules.refresh_ps)
+            if domain.idle and t.pool_ends[0] < t.pool_ends[1]:
+                # Nobody runs and the router placed nobody (its view may be stale): it decides again a refresh later.
+                in_vain += 1
+                if in_vain > PATIENCE:
+                    return STUCK
+                domain.idle = 0
+                domain.now_ps = now + max(rules.refresh_ps, RETRY_PS)
+
+
+@njit
+def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, until_ps: int) -> int:
+    """Take all domains to the next moment at which a request completes, at ``until_ps`` at the latest.
+
+    Returns that moment, ``retry_ps`` when no domain has anything to do, or NEVER when nothing completes until then.
+    """
+    t = borrow(t)
+    domains = rules.workers // rules.group
+    completed = t.counts[COMPLETED]
+    while True:
+        busy = False
+        nearest = NEVER
+        for d in range(domains):
+            domain = t.domains[d]
+            busy = busy or domain.active > 0 or domain.queued > 0
+            if domain.now_ps <= until_ps:
+                # Plans what starts at its boundary; no step ends within a picosecond of its start.
+                advance(t, rules, step_time, d, domain.now_ps + 1)
+            if domain.planned:
+                nearest = min(nearest, domain.phase_end_ps)
+        if not busy:
+            return retry_ps
+        if nearest > until_ps:
+            return NEVER
+        advance_all(t, rules, step_time, nearest)
+        if t.counts[COMPLETED] > completed:
+            return nearest
+
+
+@compiled(
+    int64(
+        *_ROUTED,
+        PLACE_TYPE,
+        FLOATS,
+        FLOATS,
+        WORKERS_TYPE,
+        POOL_TYPE,
+        ACTIVE_TYPE,
+        types.int64[::1],
+        FLOATS,
+        types.int64[::1],
+    ),
+    nogil=True,
+    at_first_call=True,
+)
+def run_pool(
+    t: Tables,
+    rules: Rules,
+    step_time: Any,
+    place: Any,
+    state: NDArray[np.float64],
+    parameters: NDArray[np.float64],
+    view: WorkersView,
+    pool: PoolView,
+    active: ActiveView,
+    placed: NDArray[np.int64],
+    expected: NDArray[np.float64],
+    probe_ps: NDArray[np.int64],
+) -> int:
+    """Run the whole trace behind a router with a pool; returns how it ended.
+
+    One domain: the router decides before every step.  Several: at every arrival, and while requests wait at every
+    refresh; where signals are always fresh, at every moment at which a request completes, and a millisecond after a
+    decision that left everybody idle.
+    """
+    t = borrow(t)
+    view = borrow_view(view)
+    domains = rules.workers // rules.group
+    refreshed = np.zeros(1, np.int64)
+    probe = 0
+    n = t.requests.size
+    tick = rules.refresh_ps
+    _refresh_pool(t, rules, view, active, np.int64(0))
+    r = 0
+    in_vain = 0
+    while r < n or probe < probe_ps.size or t.pool_ends[0] < t.pool_ends[1]:
+        # The next moment at which something outside the domains happens: a probe, an arrival, a refresh.
+        now = NEVER
+        if r < n:
+            now = t.requests[r].arrival_ps
+        if domains > 1 and t.pool_ends[0] < t.pool_ends[1]:
+            if tick > 0:
+                now = min(now, (refreshed[0] // tick + 1) * tick)
+            else:
+                until = min(now - 1, probe_ps[probe]) if probe < probe_ps.size else now - 1
+                now = min(now, _next_completion(t, rules, step_time, refreshed[0] + RETRY_PS, until))
+                if now == NEVER:
+                    return LATE
+        if probe < probe_ps.size and probe_ps[probe] <= now:
+            now = probe_ps[probe]
+            if domains == 1:
+                ended = _advance_pool(
+                    t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, refreshed, now
+                )
+                if ended != FINE:
+                    return ended
+            else:
+                if rules.refresh_ps > 0 and r < n and t.pool_ends[0] == t.pool_ends[1]:
+                    due = t.requests[r].arrival_ps // tick * tick
+                    if refreshed[0] < due <= now:
+                        # The router looks before the probe takes the domains further.
+                        advance_all(t, rules, step_time, due)
+                        _refresh_pool(t, rules, view, active, due)
+                        refreshed[0] = due
+                advance_all(t, rules, step_time, now)
+            _probe(t, rules, probe, now)
+            probe += 1
+            continue
+        if domains == 1:
+            ended = _advance_pool(
+                t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, refreshed, now
+            )
+            if ended != FINE:
+                return ended
+            if r < n:
+                t.pool[t.pool_ends[1]] = r
+                t.pool_ends[1] += 1
+                r += 1
+                _interrupt(t, rules, np.int64(0), now)
+            elif probe == probe_ps.size and t.pool_ends[0] < t.pool_ends[1]:
+                return LATE
+            continue
+        due = now // tick * tick if rules.refresh_ps > 0 else now
+        if due > refreshed[0] or rules.refresh_ps == 0:
+            advance_all(t, rules, step_time, due)
+            _refresh_pool(t, rules, view, active, due)
+            refreshed[0] = due
+        if r < n and t.requests[r].arrival_ps == now:
+            t.pool[t.pool_ends[1]] = r
+            t.pool_ends[1] += 1
+            r += 1
+        before = t.pool_ends[0]
+        ended = _place_pool(
+            t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0]
+        )
+        if ended != FINE:
+            return ended
+        busy = r < n or t.pool_ends[0] > before
+        if not busy:
+            advance_all(t, rules, step_time, now)
+            for d in range(domains):
+                busy = busy or t.domains[d].active > 0 or t.domains[d].queued > 0
+        in_vain = 0 if busy else in_vain + 1
+        if in_vain > PATIENCE:
+            return STUCK
+    advance_all(t, rules, step_time, NEVER)
+    return FINE

@@ -1,0 +1,328 @@
+"""The readable simulator: the same rules as :mod:`~wavetank.serving.simulator.core`, in plain Python, step by step.
+
+It exists to be read and to be compared with: the compiled simulator must agree with it to the picosecond.  It is about
+a thousand times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.platforms.step_time import PS_PER_S
+from wavetank.serving.routing.interface import ActiveView, Arrival, ArrivalRouter, PoolRouter, PoolView, WorkersView
+from wavetank.serving.simulator.adapters import AdapterSlots, codes_of
+from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.worker import Request, Worker, step_of
+
+if TYPE_CHECKING:
+    from wavetank.workloads.requests import RequestTrace
+
+RETRY_PS = 1_000_000_000
+WARM_UP = 0.1
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What a step was: when, how long, and for each worker of its domain its own part and its context tokens."""
+
+    start_ps: int
+    end_ps: int
+    own_ps: list[int]
+    context: list[int]
+    prefill: bool
+
+
+@dataclass(eq=False)
+class _Domain:
+    workers: list[Worker]
+    ends_ps: int = -1  # of the step in progress; -1 at a boundary
+    retry_ps: int = -1  # when a stuck router is asked again
+    steps: int = 0
+
+    @property
+    def has_work(self) -> bool:
+        return any(worker.queue or worker.running for worker in self.workers)
+
+
+def _moments(
+    domains: list[_Domain], coming: list[Request], waiting: bool, observer: _Observer, pools: bool, refresh_ps: int
+) -> list[int]:
+    """Return when something happens next: steps end, a request arrives, a view is refreshed; empty at the end."""
+    times = [domain.ends_ps for domain in domains if domain.ends_ps >= 0]
+    times += [domain.retry_ps for domain in domains if domain.retry_ps >= 0]
+    if coming:
+        times.append(coming[0].arrival_ps)
+        if not pools and refresh_ps:
+            # Nobody looks before the next arrival: only the last refresh until then matters.
+            last = coming[0].arrival_ps // refresh_ps * refresh_ps
+            if last > observer.refreshed_ps:
+                times.append(last)
+    if pools and len(domains) > 1:
+        if waiting and refresh_ps:
+            times.append((observer.refreshed_ps // refresh_ps + 1) * refresh_ps)
+        elif waiting and not any(domain.has_work for domain in domains):
+            times.append(observer.refreshed_ps + RETRY_PS)
+        elif refresh_ps and coming:
+            last = coming[0].arrival_ps // refresh_ps * refresh_ps
+            if last > observer.refreshed_ps:
+                times.append(last)
+    return times
+
+
+def simulate_slowly(
+    requests: RequestTrace,
+    cluster: Cluster,
+    router: ArrivalRouter | PoolRouter,
+    *,
+    expected_output_tokens: NDArray[np.float64] | None = None,
+    first_ps: NDArray[np.int64] | None = None,
+    step: Callable[[Sequence[Worker], Cluster, bool], int] = step_of,
+) -> dict[str, NDArray[np.int64]]:
+    """Serve a trace step by step.
+
+    Parameters
+    ----------
+    requests, cluster, router, expected_output_tokens
+        As for :func:`wavetank.serving.simulate`.
+    first_ps : int64 array (requests,), optional
+        Given for a decode pool: when each request's first token came.
+    step : callable
+        Plans the step of workers that step together and returns how long it takes, in ps, as :func:`step_of` does from
+        the cluster's step time; one that does the step's work for real returns what it measured.
+
+    Returns
+    -------
+    dict
+        ``first_ps``, ``finish_ps``, ``worker``, ``preemptions`` and ``matched``, one int64 per request, in order of
+        arrival; ``steps``, shape (1,): the steps of all workers or lockstep groups; ``ends_ps``: when each of them
+        ended, in order of their starts; ``decisions`` and ``refreshes``, shape (1,): of the router and of its view;
+        ``prefill_steps``, ``adapter_loads``, ``lock_ps``, ``work_ps``, ``mixed_ps``, ``imbalance_tokens`` and
+        ``counted_steps``, shape (1,): steps that compute a prompt, adapters loaded, and the sums behind the worker time
+        of :class:`~wavetank.serving.simulator.simulate.ServingRun`.  A refused request has worker -1 and times -1.
+    """
+    expected = np.full(len(requests), np.nan) if expected_output_tokens is None else expected_output_tokens
+    todo = _requests(requests, first_ps)
+    caching = cluster.prefix_caching and requests.block_ids is not None and first_ps is None
+    workers = [Worker(cluster, requests.block_tokens if caching else 0) for _ in range(cluster.workers)]
+    adapters, served = codes_of(requests)
+    if cluster.adapters is not None and served:
+        for worker in workers:
+            worker.slots = AdapterSlots(cluster.adapters, cluster.adapters.loads_ps(served))
+        for request in todo:
+            request.adapter = int(adapters[request.number])
+    size = cluster.group_size
+    domains = [_Domain(workers[i : i + size]) for i in range(0, len(workers), size)]
+    observer = _Observer(requests, cluster, workers, router)
+    refresh_ps = round(cluster.refresh_s * PS_PER_S)
+    pools = isinstance(router, PoolRouter)
+    pool: list[Request] = []
+    arrived = 0
+    steps: list[_Step] = []
+    observer.refresh(0)
+    while True:
+        times = _moments(domains, todo[arrived : arrived + 1], bool(pool), observer, pools, refresh_ps)
+        if not times:
+            return {
+                **_columns(todo, sum(domain.steps for domain in domains)),
+                **_worker_time(todo, steps, cluster),
+                "adapter_loads": np.array([sum(w.slots.loaded for w in workers if w.slots)], np.int64),
+                "ends_ps": np.array([step.end_ps for step in steps], np.int64),
+                "decisions": np.array([observer.decisions], np.int64),
+                "refreshes": np.array([observer.refreshes], np.int64),
+            }
+        now = min(times)
+        idle = not any(domain.has_work for domain in domains)
+        before = sum(len(worker.running) for worker in workers)
+        for domain in domains:
+            if domain.ends_ps == now:
+                for worker in domain.workers:
+                    worker.finish_step(now)
+                domain.ends_ps = -1
+        completed = sum(len(worker.running) for worker in workers) < before
+        ticks = refresh_ps and now % refresh_ps == 0 and now > observer.refreshed_ps
+        if ticks and not (pools and len(domains) == 1):
+            observer.refresh(now)
+        if pools and len(domains) > 1 and pool and not (arrived < len(todo) and todo[arrived].arrival_ps == now):
+            if refresh_ps and now % refresh_ps == 0:
+                observer.place(pool, now, expected)
+            elif not refresh_ps and (completed or idle):
+                # A slot is free again; or nobody runs, and a router that placed nothing is asked again.
+                observer.refresh(now)
+                observer.place(pool, now, expected)
+        while arrived < len(todo) and todo[arrived].arrival_ps == now:
+            request = todo[arrived]
+            arrived += 1
+            if pools:
+                pool.append(request)
+                if len(domains) > 1:
+                    if not refresh_ps:
+                        observer.refresh(now)
+                    observer.place(pool, now, expected)
+                continue
+            if not refresh_ps:
+                observer.refresh(now)
+            observer.choose(request, now, expected)
+        for domain in domains:
+            if domain.ends_ps >= 0 or (domain.retry_ps >= 0 and domain.retry_ps > now):
+                continue
+            domain.retry_ps = -1
+            if pools and len(domains) == 1 and (domain.has_work or pool):
+                if not refresh_ps or now >= observer.refreshed_ps + refresh_ps:
+                    observer.refresh(now)
+                observer.place(pool, now, expected)
+                if pool and not domain.has_work:
+                    domain.retry_ps = now + max(refresh_ps, RETRY_PS)
+            if domain.has_work:
+                domain.steps += 1
+                domain.ends_ps = now + step(domain.workers, cluster, first_ps is not None)
+                own_ps, context = zip(*((worker.own_ps, worker.context) for worker in domain.workers), strict=True)
+                prefill = any(worker.prefill_tokens for worker in domain.workers)
+                steps.append(_Step(now, domain.ends_ps, list(own_ps), list(context), prefill))
+
+
+class _Observer:
+    """The router and its view of the workers."""
+
+    def __init__(
+        self, requests: RequestTrace, cluster: Cluster, workers: list[Worker], router: ArrivalRouter | PoolRouter
+    ) -> None:
+        n = len(workers)
+        self.cluster, self.workers, self.router = cluster, workers, router
+        self.block_tokens = requests.block_tokens
+        self.state = np.array(router.initial_state(n), dtype=np.float64)
+        self.parameters = np.asarray(router.parameters(), np.float64)
+        self.refreshed_ps = self.decisions = self.refreshes = 0
+        self.sent_ps: dict[tuple[int, int], int] = {}
+        self.view = WorkersView(
+            np.zeros(n), np.full(n, float(cluster.kv_capacity_tokens)), np.zeros(n, np.int64),
+            np.full(n, cluster.max_running, np.int64), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64),
+            np.zeros(n), np.zeros(n), np.zeros(n),
+        )  # fmt: skip
+        self.active = self.active_now()
+
+    def refresh(self, now_ps: int) -> None:
+        self.refreshed_ps = now_ps
+        self.refreshes += 1
+        for w, worker in enumerate(self.workers):
+            self.view.kv_tokens[w] = worker.held
+            self.view.running[w] = len(worker.running)
+            self.view.waiting[w] = len(worker.queue)
+            self.view.waiting_tokens[w] = sum(request.prompt for request in worker.queue)
+            self.view.sent_requests[w] = 0
+            self.view.sent_tokens[w] = 0
+        self.active = self.active_now()
+
+    def send(self, request: Request, w: int, now_ps: int) -> None:
+        request.worker = w
+        self.workers[w].queue.append(request)
+        self.view.sent_requests[w] += 1
+        self.view.sent_tokens[w] += request.prompt
+        for block in request.blocks:
+            self.sent_ps[w, block] = now_ps
+
+    def choose(self, request: Request, now_ps: int, expected: NDArray[np.float64]) -> None:
+        self.view.age_s[:] = (now_ps - self.refreshed_ps) / PS_PER_S
+        memory_ps = round(self.cluster.prefix_memory_s * PS_PER_S)
+        for w in range(len(self.workers)):
+            count = 0
+            for block in request.blocks:
+                if (w, block) not in self.sent_ps or now_ps - self.sent_ps[w, block] > memory_ps:
+                    break
+                count += 1
+            self.view.matched_tokens[w] = min(count * self.block_tokens, request.prompt)
+        arrival = Arrival(now_ps / PS_PER_S, float(request.prompt), float(expected[request.number]))
+        self.decisions += 1
+        worker = self.router.choose(self.view, arrival, self.state, self.parameters)  # type: ignore[union-attr]
+        if 0 < self.cluster.max_waiting <= len(self.workers[worker].queue):
+            return
+        self.send(request, int(worker), now_ps)
+
+    def place(self, pool: list[Request], now_ps: int, expected: NDArray[np.float64]) -> None:
+        window = pool[: self.cluster.pool_window]
+        view = self.view
+        if not window or not (view.slots > view.running + view.waiting + view.sent_requests).any():
+            return
+        view.age_s[:] = (now_ps - self.refreshed_ps) / PS_PER_S
+        seen = PoolView(
+            np.array([float(r.prompt) for r in window]),
+            np.array([(now_ps - r.arrival_ps) / PS_PER_S for r in window]),
+            np.array([r.seen for r in window], np.int64),
+            np.array([float(expected[r.number]) for r in window]),
+        )
+        placed = np.full(len(window), -1, np.int64)
+        for request in window:
+            request.seen += 1
+        self.decisions += 1
+        self.router.place(view, seen, self.active, self.state, self.parameters, placed)  # type: ignore[union-attr]
+        for request, w in zip(window, placed, strict=True):
+            if w >= 0:
+                pool.remove(request)
+                self.send(request, int(w), now_ps)
+
+    def active_now(self) -> ActiveView:
+        rows = [
+            (w, float(request.prompt), float(request.generated), float(request.output - request.generated))
+            for w, worker in enumerate(self.workers)
+            for request in reversed(worker.running)
+            if request.decodes
+        ]
+        if not getattr(self.router, "reads_active", False):
+            rows = []
+        columns = list(zip(*rows, strict=True)) or [()] * 4
+        return ActiveView(np.array(columns[0], np.int64), *(np.array(column, np.float64) for column in columns[1:]))
+
+
+def _requests(requests: RequestTrace, first_ps: NDArray[np.int64] | None) -> list[Request]:
+    found = []
+    for i in range(len(requests)):
+        blocks: list[int] = []
+        if requests.block_ids is not None and requests.block_offsets is not None:
+            blocks = requests.block_ids[requests.block_offsets[i] : requests.block_offsets[i + 1]].tolist()
+        request = Request(
+            i,
+            round(float(requests.arrival_s[i]) * PS_PER_S),
+            int(requests.prompt_tokens[i]),
+            int(requests.output_tokens[i]),
+            blocks,
+        )
+        if first_ps is not None:
+            request.generated, request.first_ps = 1, int(first_ps[i])
+        found.append(request)
+    return found
+
+
+def _worker_time(done: list[Request], steps: list[_Step], cluster: Cluster) -> dict[str, NDArray[np.int64]]:
+    """Add up worker time in the counted window: from a tenth of the trace to its end, or all where nothing finishes."""
+    first, last = done[0].arrival_ps, done[-1].arrival_ps
+    start, end = first + round(WARM_UP * (last - first)), last
+    if last == first or not any(start <= request.finish_ps <= end for request in done):
+        start, end = first, max(request.finish_ps for request in done)
+    counted = [step for step in steps if start <= step.start_ps <= end]
+    found = {
+        "prefill_steps": sum(step.prefill for step in steps),
+        "lock_ps": cluster.workers * (end - start),
+        "work_ps": sum(
+            max(min(step.start_ps + own_ps, end) - max(step.start_ps, start), 0)
+            for step in steps
+            for own_ps in step.own_ps
+        ),
+        "mixed_ps": sum(
+            cluster.group_size * max(min(step.end_ps, end) - max(step.start_ps, start), 0)
+            for step in steps
+            if step.prefill
+        ),
+        "imbalance_tokens": sum(len(step.context) * max(step.context) - sum(step.context) for step in counted),
+        "counted_steps": len(counted),
+    }
+    return {name: np.array([value], np.int64) for name, value in found.items()}
+
+
+def _columns(done: list[Request], steps: int) -> dict[str, NDArray[np.int64]]:
+    names = ("first_ps", "finish_ps", "worker", "preemptions", "matched")
+    columns = {name: np.array([getattr(request, name) for request in done], np.int64) for name in names}
+    return {**columns, "steps": np.array([steps], np.int64)}

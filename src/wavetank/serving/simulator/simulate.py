@@ -1,0 +1,710 @@
+"""Run a request trace on a cluster behind a router, and account for it: one definition of every metric.
+
+The work is done by :mod:`wavetank.serving.simulator.core`; this module checks what goes in and names what comes out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.platforms.step_time import PS_PER_S, step_ps
+from wavetank.serving.routing.interface import ActiveView, ArrivalRouter, PoolRouter, PoolView, WorkersView
+from wavetank.serving.routing.python_routers import compiled_policy
+from wavetank.serving.simulator import core
+from wavetank.serving.simulator.adapters import codes_of, share_with_a_slot
+from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+from wavetank.serving.simulator.tables import (
+    BAD_PLACEMENT,
+    BAD_WORKER,
+    DECISIONS,
+    LATE,
+    LOADS,
+    NEVER,
+    REFRESHES,
+    STUCK,
+    Rules,
+    Tables,
+    make_tables,
+)
+from wavetank.units import show
+
+if TYPE_CHECKING:
+    from wavetank.workloads.requests import RequestTrace
+
+# 53 days, so that no sum of step times leaves 64 bits.
+LONGEST_TRACE_S = 4.6e6
+MOST_PROBES = 1_000_000
+# The year 5,138 in Unix time.
+NO_DATE_S = 1e11
+# A longer context than any engine serves; the core counts a request's tokens in 32 bits and their pairs in 64.
+LONGEST_REQUEST_TOKENS = 100_000_000
+# The core keeps a request's last step and its number in one whole number.
+MOST_REQUESTS, MOST_STEPS = 2**31 - 1, 2**31 - 1
+# Share of a trace's span at its start that no figure counts.
+WARM_UP = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingRun:
+    """What happened to every request, and to the cluster.
+
+    All arrays have shape (requests,) in order of arrival unless stated otherwise; times are seconds on the trace's own
+    clock, be it Unix time.
+
+    Attributes
+    ----------
+    arrival_s, first_token_s, finish_s : float64
+        When it arrived, when its first token and its last token were out; NaN for the last two where it was refused.
+    prompt_tokens, output_tokens : int64
+    worker : int32
+        Where it ran last; -1 where it was refused.  Where the phases are split, prefill workers have the first numbers
+        and decode workers the next ones, so that a request of one token has a prefill worker here and every other one a
+        decode worker.
+    preemptions : int32
+        How often it had to give up its KV cache.
+    matched_tokens : int32
+        Prompt tokens that the worker's prefix cache had at the last admission.
+    steps, prefill_steps : int
+        Steps, summed over workers or lockstep groups, and those of them in which a prompt was computed.
+    decisions, refreshes : int
+        How often the router decided and its view was refreshed.
+    adapter_loads : int
+        How often a worker loaded an adapter.
+    lock_s, work_s, mixed_s : float
+        Worker time of the counted window (:attr:`window_s`): all of it, which is workers times the window's length; the
+        part in which a worker ran its own part of a step, neither without requests nor at a barrier (waiting for
+        slower workers, or ``sync_s``); the part in steps that computed a prompt somewhere in the group.
+    imbalance_tokens : float
+        workers * largest - sum of the context tokens a step reads, mean over the steps of a lockstep group that start
+        in the counted window; NaN for independent replicas.
+    probe_s : float64, shape (probes,)
+    probe_tokens : float64, shape (probes, workers)
+        Context tokens of the decoding requests at the probe times.
+    probe_running : int64, shape (probes, workers)
+
+    Notes
+    -----
+    Where the phases are split, worker time, imbalance and probes are those of the decode workers, and the window is the
+    whole run's.
+    """
+
+    arrival_s: NDArray[np.float64]
+    first_token_s: NDArray[np.float64]
+    finish_s: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    worker: NDArray[np.int32]
+    preemptions: NDArray[np.int32]
+    matched_tokens: NDArray[np.int32]
+    steps: int
+    prefill_steps: int
+    decisions: int
+    refreshes: int
+    adapter_loads: int
+    lock_s: float
+    work_s: float
+    mixed_s: float
+    imbalance_tokens: float
+    probe_s: NDArray[np.float64]
+    probe_tokens: NDArray[np.float64]
+    probe_running: NDArray[np.int64]
+
+    @cached_property
+    def ttft_s(self) -> NDArray[np.float64]:
+        """Time to first token: first token out minus arrival."""
+        return self.first_token_s - self.arrival_s
+
+    @cached_property
+    def tpot_s(self) -> NDArray[np.float64]:
+        """Time per output token after the first; NaN for requests of one token."""
+        later = self.output_tokens - 1
+        return np.where(later > 0, (self.finish_s - self.first_token_s) / np.maximum(later, 1), np.nan)
+
+    @cached_property
+    def e2e_s(self) -> NDArray[np.float64]:
+        """Last token out minus arrival."""
+        return self.finish_s - self.arrival_s
+
+    @property
+    def makespan_s(self) -> float:
+        """First arrival to last token."""
+        return float(np.nanmax(self.finish_s) - self.arrival_s[0])
+
+    def metrics(self, *, slo_ttft_s: float = 2.0, slo_tpot_s: float = 0.1) -> dict[str, float]:
+        """Return the figures that studies compare, without the filling and the draining of the cluster.
+
+        Parameters
+        ----------
+        slo_ttft_s, slo_tpot_s : float
+            The service-level objective that goodput counts by: both must hold for a request.
+
+        Returns
+        -------
+        dict
+            Rates count what finished between the end of the warm-up and the last arrival, per second of it:
+            ``throughput_tokens_per_s`` (output tokens), ``requests_per_s``, ``goodput_per_s`` (requests within the
+            objective).  ``ttft_*``, ``tpot_*`` and ``e2e_*`` are quantiles and means, in s, of the requests that
+            arrived in that time; ``idle_share`` (of all worker time, the part without work of the worker's own),
+            ``mixed_share`` (the part in steps that compute a prompt) and ``imbalance_tokens`` are means over it.
+            ``preempted_share``, ``prefix_hit_share``, ``prefill_steps`` and ``refused_share`` count the whole run.
+        """
+        start, end = self.window_s
+        served = self.worker >= 0
+        finished = (self.finish_s >= start) & (self.finish_s <= end)
+        arrived = self.arrival_s >= start if end > start and self.arrival_s[-1] > start else np.ones_like(finished)
+        good = finished & (self.ttft_s <= slo_ttft_s) & ~(self.tpot_s > slo_tpot_s)
+        found = {
+            "throughput_tokens_per_s": float(self.output_tokens[finished].sum()) / (end - start),
+            "requests_per_s": float(finished.sum()) / (end - start),
+            "goodput_per_s": float(good.sum()) / (end - start),
+            "idle_share": self.idle_share,
+            "mixed_share": self.mixed_share,
+            "imbalance_tokens": self.imbalance_tokens,
+            "prefill_steps": float(self.prefill_steps),
+            "preempted_share": float((self.preemptions > 0).mean()),
+            "prefix_hit_share": float(self.matched_tokens.sum() / self.prompt_tokens[served].sum()),
+            "refused_share": float(1 - served.mean()),
+        }
+        for name, values in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
+            figures = mean_and_quantiles(values[arrived], (50, 95, 99))
+            found |= {f"{name}_{figure}_s": value for figure, value in figures.items()}
+        return found
+
+    @cached_property
+    def window_s(self) -> tuple[float, float]:
+        """The time that figures are counted over: the end of the warm-up (a tenth of the trace) to the last arrival.
+
+        A backlog that arrives at once has no such time, nor has a trace of which nothing finishes in it; then it is the
+        whole run.  All figures count over the same window.
+        """
+        first, last = float(self.arrival_s[0]), float(self.arrival_s[-1])
+        if not _has_window(self.arrival_s, self.finish_s):
+            return first, float(np.nanmax(self.finish_s))
+        return first + WARM_UP * (last - first), last
+
+    @property
+    def idle_share(self) -> float:
+        """Share of all worker time in the counted window without work of the worker's own."""
+        return 1.0 - self.work_s / self.lock_s if self.lock_s > 0 else math.nan
+
+    @property
+    def mixed_share(self) -> float:
+        """Share of all worker time in the counted window in steps that compute a prompt."""
+        return self.mixed_s / self.lock_s if self.lock_s > 0 else math.nan
+
+
+def mean_and_quantiles(values: NDArray[np.float64], percents: Sequence[int]) -> dict[str, float]:
+    """Return ``mean``, ``p50``, ... of the values that are numbers; NaN where there are none.
+
+    Parameters
+    ----------
+    values : float64 array
+    percents : sequence of int
+        Which quantiles, in per cent.
+    """
+    known = values[~np.isnan(values)]
+    if not known.size:
+        return dict.fromkeys(("mean", *(f"p{percent}" for percent in percents)), math.nan)
+    return {"mean": float(known.mean()), **{f"p{each}": float(np.percentile(known, each)) for each in percents}}
+
+
+def _has_window(arrival_s: NDArray[np.float64], finish_s: NDArray[np.float64]) -> bool:
+    """Say whether anything finishes between the end of the warm-up and the last arrival."""
+    first, last = float(arrival_s[0]), float(arrival_s[-1])
+    start = first + WARM_UP * (last - first)
+    return last > start and bool(((finish_s >= start) & (finish_s <= last)).any())
+
+
+def simulate(
+    requests: RequestTrace,
+    cluster: Cluster | DisaggregatedCluster,
+    router: ArrivalRouter | PoolRouter,
+    *,
+    decode_router: ArrivalRouter | PoolRouter | None = None,
+    expected_output_tokens: NDArray[np.float64] | None = None,
+    probes: int = 0,
+) -> ServingRun:
+    """Serve a trace.
+
+    Parameters
+    ----------
+    requests : RequestTrace
+    cluster : Cluster or DisaggregatedCluster
+    router : ArrivalRouter or PoolRouter
+        Of all workers, or of the prefill workers.
+    decode_router : ArrivalRouter or PoolRouter, optional
+        Of the decode workers; ``router`` when absent.
+    expected_output_tokens : float64 array (requests,), optional
+        What a length predictor says; NaN (nobody predicts) by default.
+    probes : int
+        At how many evenly spaced times within the trace to look at the workers' loads, up to 1,000,000.
+
+    Returns
+    -------
+    ServingRun
+
+    Raises
+    ------
+    BadValueError
+        If a request cannot ever fit into a worker's KV cache, the trace, its service or a prompt is too long to
+        simulate, a worker could take more steps than can be counted, arrivals are beyond any date in seconds, or
+        ``max_waiting`` is set where requests wait elsewhere than at the workers that they are sent to at arrival.
+    WavetankError
+        If the router names a worker that does not exist, or never places what waits.
+    """
+    for given in (router, decode_router or router):
+        if isinstance(given, type) or not isinstance(given, ArrivalRouter | PoolRouter):
+            raise BadValueError(
+                "This is not a router.",
+                given=given,
+                allowed="an object with initial_state, parameters, and choose or place",
+                hint="see wavetank.serving.routing.interface, or wavetank list serving",
+            )
+    expected = np.full(len(requests), np.nan) if expected_output_tokens is None else expected_output_tokens
+    expected = np.ascontiguousarray(expected, np.float64)
+    if expected.shape != (len(requests),):
+        raise BadValueError(
+            "There must be one expected length per request.", given=expected.shape, allowed=f"({len(requests)},)"
+        )
+    wrong = np.flatnonzero((expected < 0) | np.isinf(expected))
+    if wrong.size:
+        raise BadValueError(
+            "An expected length is a finite number of tokens, or NaN without a prediction.",
+            given=float(expected[wrong[0]]),
+            allowed=">= 0",
+            where=f"row {wrong[0] + 1}, expected_output_tokens",
+        )
+    parts = (cluster.prefill, cluster.decode) if isinstance(cluster, DisaggregatedCluster) else (cluster,)
+    zero_s = _zero_s(requests)
+    if zero_s:
+        run = simulate(
+            dataclasses.replace(requests, arrival_s=requests.arrival_s - zero_s), cluster, router,
+            decode_router=decode_router, expected_output_tokens=expected_output_tokens, probes=probes,
+        )  # fmt: skip
+        return dataclasses.replace(
+            run, arrival_s=requests.arrival_s, first_token_s=run.first_token_s + zero_s,
+            finish_s=run.finish_s + zero_s, probe_s=run.probe_s + zero_s,
+        )  # fmt: skip
+    check_steps(requests, parts)
+    if not 0 <= probes <= MOST_PROBES:
+        says = "The workers cannot be looked at so often."
+        raise BadValueError(says, given=probes, allowed=f"0 to {MOST_PROBES:,}", where="probes")
+    if any(part.max_waiting for part in parts) and (len(parts) > 1 or isinstance(router, PoolRouter)):
+        raise BadValueError(
+            "Workers refuse requests only where these are sent to them at arrival.",
+            given=f"max_waiting with {'split phases' if len(parts) > 1 else 'a router that keeps a pool'}",
+            allowed="max_waiting=0",
+            where="max_waiting",
+        )
+    if isinstance(cluster, DisaggregatedCluster):
+        return _split(requests, cluster, router, decode_router or router, expected, probes)
+    arrival_ps = np.round(requests.arrival_s * PS_PER_S).astype(np.int64)
+    tables = _run(
+        requests, cluster, router, arrival_ps, requests.output_tokens, expected, probes,
+        first_ps=None, rows=None, counted_ps=_counted_ps(arrival_ps),
+    )  # fmt: skip
+    rows = tables.requests
+    return ServingRun(
+        **_request_columns(requests, rows["first_ps"], rows["finish_ps"], rows["worker"] < 0),
+        worker=rows["worker"].copy(),
+        preemptions=rows["preemptions"].copy(),
+        matched_tokens=rows["matched"].copy(),
+        **_totals(tables),
+        **_worker_time(tables, arrival_ps, rows["finish_ps"]),
+        **_probed(tables),
+    )
+
+
+def _zero_s(requests: RequestTrace) -> float:
+    """Return what to count times from: 0, or the first arrival where the trace's clock is a calendar's.
+
+    Raises
+    ------
+    BadValueError
+        If the trace lasts longer than can be simulated.
+    """
+    first, last = float(requests.arrival_s[0]), float(requests.arrival_s[-1])
+    if first >= NO_DATE_S:
+        raise BadValueError(
+            "The arrivals are no Unix time in seconds: they would be thousands of years ahead.",
+            given=f"{first:g} s",
+            allowed=f"below {NO_DATE_S:g} s",
+            hint="are they in milli-, micro- or nanoseconds? RequestTrace takes seconds; read_trace detects the unit",
+        )
+    if last - first > LONGEST_TRACE_S:
+        raise BadValueError(
+            "The trace is too long.",
+            given=f"{last - first:g} s",
+            allowed=f"up to {LONGEST_TRACE_S:g} s",
+            hint="are its arrivals in milliseconds? RequestTrace takes seconds; read_trace(..., time_unit='ms')",
+        )
+    # Whole seconds, so that no digit after the point is lost.
+    return math.floor(first) if last > LONGEST_TRACE_S else 0.0
+
+
+def check_steps(requests: RequestTrace, parts: Sequence[Cluster]) -> None:
+    """Refuse a trace that could take a worker more steps than can be counted, before any is simulated.
+
+    Raises
+    ------
+    BadValueError
+        If both the trace's tokens and the longest time allow more than that.
+    """
+    if len(requests) > MOST_REQUESTS:
+        raise BadValueError("The trace has too many requests.", given=len(requests), allowed=f"{MOST_REQUESTS:,}")
+    for part in parts:
+        # A step gives somebody a token or computes a chunk of somebody's prompt; preempted work is done again.
+        chunks = -(-requests.prompt_tokens // (part.max_batched_tokens - part.max_running + 1))
+        by_work = float(requests.output_tokens.sum()) + float(chunks.sum())
+        # No step is shorter than one of a single request without context.
+        shortest_ps = min(step_ps(part.step_time, 1, 0), step_ps(part.step_time, 0, 0, 1, 1))
+        shortest_s = shortest_ps / PS_PER_S + part.sync_s
+        by_time = 2 * LONGEST_TRACE_S / shortest_s
+        if min(by_work, by_time) > MOST_STEPS:
+            raise BadValueError(
+                "The requests could take a worker more steps than can be counted.",
+                given=f"{by_work:,.0f} tokens and chunks in steps of {show(shortest_s, 's')} or longer",
+                allowed=f"{MOST_STEPS:,} steps",
+                hint="check the unit of the step time, or serve fewer requests",
+            )
+
+
+def _counted_ps(arrival_ps: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the window without the filling of the cluster and without its draining after the last arrival."""
+    first, last = int(arrival_ps[0]), int(arrival_ps[-1])
+    return (first + round(WARM_UP * (last - first)), last) if last > first else (0, int(NEVER))
+
+
+def _split(
+    requests: RequestTrace,
+    cluster: DisaggregatedCluster,
+    router: ArrivalRouter | PoolRouter,
+    decode_router: ArrivalRouter | PoolRouter,
+    expected: NDArray[np.float64],
+    probes: int,
+) -> ServingRun:
+    # Decode never holds prefill back, so the two pools run one after the other.
+    arrival_ps = np.round(requests.arrival_s * PS_PER_S).astype(np.int64)
+    counted_ps = _counted_ps(arrival_ps)
+    ones = np.ones(len(requests), np.int64)
+    before = _run(
+        requests, cluster.prefill, router, arrival_ps, ones, expected, 0,
+        first_ps=None, rows=None, counted_ps=counted_ps,
+    )  # fmt: skip
+    first_ps = before.requests["first_ps"]
+    transfer_ps = np.round(
+        (cluster.transfer_latency_s + cluster.transfer_s_per_token * requests.prompt_tokens) * PS_PER_S
+    ).astype(np.int64)
+    ready_ps = first_ps + transfer_ps
+    longer = np.flatnonzero(requests.output_tokens > 1)
+    rows = longer[np.argsort(ready_ps[longer], kind="stable")]
+    finish_ps = first_ps.copy()
+    worker = before.requests["worker"].copy()
+    preemptions = before.requests["preemptions"].copy()
+    totals = _totals(before)
+    if rows.size:
+        after = _run(
+            requests, cluster.decode, decode_router, ready_ps[rows], requests.output_tokens[rows], expected[rows],
+            probes, first_ps=first_ps[rows], rows=rows, counted_ps=counted_ps,
+        )  # fmt: skip
+        finish_ps[rows] = after.requests["finish_ps"]
+        worker[rows] = cluster.prefill.workers + after.requests["worker"]
+        preemptions[rows] += after.requests["preemptions"]
+        totals = {name: totals[name] + more for name, more in _totals(after).items()}
+    else:
+        after = _idle(cluster.decode, arrival_ps, probes)
+    return ServingRun(
+        **_request_columns(requests, first_ps, finish_ps),
+        worker=worker,
+        preemptions=preemptions,
+        matched_tokens=before.requests["matched"].copy(),
+        **totals,
+        **_worker_time(after, arrival_ps, finish_ps),
+        **_probed(after),
+    )
+
+
+def _idle(cluster: Cluster, arrival_ps: NDArray[np.int64], probes: int) -> Tables:
+    """Return the tables of workers that nothing reaches."""
+    rules = rules_of(cluster, block_tokens=0, caching=False, probes=probes)
+    tables = make_tables(0, rules, cluster.step_time.table, blocks=0, router_blocks=0, max_blocks=0)
+    tables.probe_ps[:] = _probe_ps(arrival_ps, probes)
+    return tables
+
+
+def _probe_ps(arrival_ps: NDArray[np.int64], probes: int) -> NDArray[np.int64]:
+    first, last = int(arrival_ps[0]), int(arrival_ps[-1])
+    return first + (np.arange(probes, dtype=np.int64) + 1) * max((last - first) // (probes + 1), 1)
+
+
+def _run(
+    requests: RequestTrace,
+    cluster: Cluster,
+    router: ArrivalRouter | PoolRouter,
+    arrival_ps: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    expected: NDArray[np.float64],
+    probes: int,
+    *,
+    first_ps: NDArray[np.int64] | None,
+    rows: NDArray[np.int64] | None,
+    counted_ps: tuple[int, int],
+) -> Tables:
+    """Run one pool of workers.
+
+    ``first_ps`` marks a decode pool, ``rows`` selects requests of the trace, ``counted_ps`` is the counted window.
+    """
+    prompt_tokens = requests.prompt_tokens if rows is None else requests.prompt_tokens[rows]
+    n = prompt_tokens.size
+    _check_sizes(prompt_tokens, output_tokens, cluster, (np.arange(n) if rows is None else rows) + 1)
+    reads_prefix = bool(getattr(router, "reads_prefix", False))
+    with_blocks = requests.block_ids is not None and rows is None and (reads_prefix or cluster.prefix_caching)
+    caching = with_blocks and cluster.prefix_caching
+    adapter, served = codes_of(requests) if cluster.adapters is not None else (None, 0)
+    rules = rules_of(
+        cluster,
+        block_tokens=requests.block_tokens if with_blocks else 0,
+        caching=caching,
+        probes=probes,
+        served_adapters=served,
+    )
+    rules = rules._replace(
+        prefilled=int(first_ps is not None), count_from_ps=counted_ps[0], count_until_ps=counted_ps[1]
+    )
+    tables = make_tables(
+        n,
+        rules,
+        cluster.step_time.table,
+        blocks=requests.n_blocks if caching else 0,
+        router_blocks=requests.n_blocks if with_blocks and reads_prefix else 0,
+        max_blocks=requests.block_ids.size if with_blocks and requests.block_ids is not None else 0,
+    )
+    table = tables.requests
+    table["arrival_ps"] = arrival_ps
+    table["prompt"] = prompt_tokens
+    table["output"] = output_tokens
+    if first_ps is not None:
+        table["first_ps"] = first_ps
+        table["generated"] = 1
+    if cluster.adapters is not None and adapter is not None and served:
+        tables.asks["adapter"] = np.where(adapter < 0, served, adapter)[slice(None) if rows is None else rows]
+        tables.lines["load_ps"][:, :served] = cluster.adapters.loads_ps(served)
+        tables.lines["first_ps"][:, :served] = cluster.adapters.first_ps
+    if with_blocks and requests.block_ids is not None and requests.block_offsets is not None:
+        tables.block_ids[:] = requests.block_ids
+        tables.block_offsets[:] = requests.block_offsets
+    probe_ps = _probe_ps(arrival_ps, probes)
+    view = _view(cluster)
+    state = np.ascontiguousarray(router.initial_state(cluster.workers), np.float64).copy()
+    step = cluster.step_time.function
+    with compiled_policy(router, view) as (function, parameters):
+        if isinstance(router, PoolRouter):
+            ended = core.run_pool(
+                tables,
+                rules,
+                step,
+                function,
+                state,
+                parameters,
+                view,
+                *_pool_views(cluster, router),
+                expected,
+                probe_ps,
+            )
+        else:
+            ended = core.run_arrivals(tables, rules, step, function, state, parameters, view, expected, probe_ps)
+    if ended == STUCK:
+        raise WavetankError(
+            "The router places nothing although every worker is idle and requests wait.", given=repr(router)
+        )
+    if ended in (BAD_WORKER, BAD_PLACEMENT):
+        raise WavetankError(
+            "The router named a worker that does not exist."
+            if ended == BAD_WORKER
+            else "The router placed a request on a worker that does not exist.",
+            given=repr(router),
+            allowed=f"0 to {cluster.workers - 1}",
+        )
+    if ended == LATE or (table["finish_ps"] < arrival_ps)[table["worker"] >= 0].any():
+        raise BadValueError(
+            "The requests are not served in the longest time that can be simulated.",
+            allowed=f"{LONGEST_TRACE_S:g} s",
+            hint="check the unit of the step time, or serve fewer requests",
+        )
+    tables.probe_ps[:] = probe_ps
+    return tables
+
+
+def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int, served_adapters: int = 0) -> Rules:
+    """Return the cluster's numbers in the units of the compiled core."""
+    refresh_ps = round(cluster.refresh_s * PS_PER_S)
+    adapters, overhead = cluster.adapters, cluster.scheduler_overhead
+    overhead_ps = overhead.terms_ps(share_with_a_slot(adapters, served_adapters)) if overhead else (0, 0, 0)
+    return Rules(
+        workers=cluster.workers,
+        group=cluster.group_size,
+        slots=cluster.max_running,
+        budget=cluster.max_batched_tokens,
+        capacity=cluster.kv_capacity_tokens,
+        admit_below=math.floor(cluster.kv_capacity_tokens * (1 - cluster.kv_watermark)),
+        sync_ps=round(cluster.sync_s * PS_PER_S),
+        slope_ps=cluster.step_time.context_slope_ps,
+        refresh_ps=refresh_ps,
+        block_tokens=block_tokens,
+        caching=int(caching),
+        prefilled=0,
+        window=cluster.pool_window,
+        memory_ps=round(cluster.prefix_memory_s * PS_PER_S),
+        probes=probes,
+        count_from_ps=0,
+        count_until_ps=int(NEVER),
+        max_waiting=cluster.max_waiting,
+        adapters=served_adapters,
+        adapter_slots=adapters.slots if adapters else 0,
+        factor=adapters.millionths(1) - adapters.millionths_each if adapters else 0,
+        factor_each=adapters.millionths_each if adapters else 0,
+        each_ps=adapters.each_ps if adapters else 0,
+        extended=int(served_adapters > 0 or overhead is not None),
+        overhead=int(overhead is not None),
+        overhead_ps=overhead_ps[0],
+        overhead_running_ps=overhead_ps[1],
+        overhead_waiting_ps=overhead_ps[2],
+    )
+
+
+def check_that_all_fit(requests: RequestTrace, cluster: Cluster | DisaggregatedCluster, *, first_row: int = 1) -> None:
+    """Refuse requests that no empty worker could serve, before any is simulated.
+
+    Parameters
+    ----------
+    requests : RequestTrace
+    cluster : Cluster or DisaggregatedCluster
+    first_row : int
+        Row of the first request in the trace that the user knows, where this is a part of it.
+
+    Raises
+    ------
+    BadValueError
+        If a request does not fit into a worker's KV cache even alone; it names the row.
+    """
+    rows = np.arange(len(requests)) + first_row
+    if isinstance(cluster, DisaggregatedCluster):
+        _check_sizes(requests.prompt_tokens, np.ones(len(requests), np.int64), cluster.prefill, rows)
+        longer = requests.output_tokens > 1
+        if longer.any():
+            _check_sizes(requests.prompt_tokens[longer], requests.output_tokens[longer], cluster.decode, rows[longer])
+    else:
+        _check_sizes(requests.prompt_tokens, requests.output_tokens, cluster, rows)
+
+
+def _check_sizes(
+    prompt_tokens: NDArray[np.int64], output_tokens: NDArray[np.int64], cluster: Cluster, rows: NDArray[np.int64]
+) -> None:
+    # The keys of the last token are never computed: no step follows it.
+    most = prompt_tokens + output_tokens - 1
+    worst = int(most.argmax())
+    asked = f"row {rows[worst]}: {prompt_tokens[worst]:,} prompt + {output_tokens[worst]:,} output tokens"
+    if most[worst] >= LONGEST_REQUEST_TOKENS:
+        raise BadValueError(
+            "A request is too long to simulate.", given=asked, allowed=f"up to {LONGEST_REQUEST_TOKENS:,} tokens"
+        )
+    if most[worst] > cluster.kv_capacity_tokens:
+        raise BadValueError(
+            "A request does not fit into a worker's KV cache even alone.",
+            given=f"{asked}, cache of {cluster.kv_capacity_tokens:,}",
+            allowed=f"kv_capacity_tokens >= {int(most[worst]):,} (all tokens but the last, whose keys are never read)",
+            where="kv_capacity_tokens",
+            hint="give the workers more KV cache, or drop such requests from the trace",
+        )
+
+
+def _view(cluster: Cluster) -> WorkersView:
+    w = cluster.workers
+    return WorkersView(
+        kv_tokens=np.zeros(w),
+        kv_capacity_tokens=np.full(w, float(cluster.kv_capacity_tokens)),
+        running=np.zeros(w, np.int64),
+        slots=np.full(w, cluster.max_running, np.int64),
+        waiting=np.zeros(w, np.int64),
+        waiting_tokens=np.zeros(w),
+        sent_requests=np.zeros(w, np.int64),
+        sent_tokens=np.zeros(w),
+        matched_tokens=np.zeros(w),
+        age_s=np.zeros(w),
+    )
+
+
+def _pool_views(cluster: Cluster, router: PoolRouter) -> tuple[PoolView, ActiveView, NDArray[np.int64]]:
+    n = cluster.pool_window
+    m = cluster.workers * cluster.max_running if getattr(router, "reads_active", False) else 0
+    return (
+        PoolView(np.zeros(n), np.zeros(n), np.zeros(n, np.int64), np.zeros(n)),
+        ActiveView(np.zeros(m, np.int64), np.zeros(m), np.zeros(m), np.zeros(m)),
+        np.zeros(n, np.int64),
+    )
+
+
+def _request_columns(
+    requests: RequestTrace,
+    first_ps: NDArray[np.int64],
+    finish_ps: NDArray[np.int64],
+    refused: NDArray[np.bool_] | None = None,
+) -> dict[str, Any]:
+    first_s, finish_s = first_ps / PS_PER_S, finish_ps / PS_PER_S
+    if refused is not None and refused.any():
+        first_s[refused] = finish_s[refused] = np.nan
+    return {
+        "arrival_s": requests.arrival_s,
+        "first_token_s": first_s,
+        "finish_s": finish_s,
+        "prompt_tokens": requests.prompt_tokens,
+        "output_tokens": requests.output_tokens,
+    }
+
+
+def _totals(tables: Tables) -> dict[str, Any]:
+    return {
+        "steps": int(tables.domains["step"].sum()),
+        "prefill_steps": int(tables.domains["prefill_steps"].sum()),
+        "decisions": int(tables.counts[DECISIONS]),
+        "refreshes": int(tables.counts[REFRESHES]),
+        "adapter_loads": int(tables.counts[LOADS]),
+    }
+
+
+def _worker_time(tables: Tables, arrival_ps: NDArray[np.int64], finish_ps: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the worker time of the counted window and the imbalance in it.
+
+    The window is that of the requests given, which may be those of the whole cluster where the tables are of a part.
+    """
+    domains = tables.domains
+    if _has_window(arrival_ps / PS_PER_S, finish_ps / PS_PER_S):
+        start, end = _counted_ps(arrival_ps)
+        part, steps = "_counted", int(domains["steps_counted"].sum())
+    else:
+        start, end = int(arrival_ps[0]), int(finish_ps.max())
+        part, steps = "", int(domains["step"].sum())
+    grouped = tables.workers.size > domains.size
+    return {
+        "lock_s": tables.workers.size * (end - start) / PS_PER_S,
+        "work_s": int(domains[f"work{part}_ps"].sum()) / PS_PER_S,
+        "mixed_s": int(domains[f"mixed{part}_ps"].sum()) * (tables.workers.size // domains.size) / PS_PER_S,
+        "imbalance_tokens": float(domains[f"imbalance{part}"].sum()) / steps if grouped and steps else math.nan,
+    }
+
+
+def _probed(tables: Tables) -> dict[str, Any]:
+    return {
+        "probe_s": tables.probe_ps / PS_PER_S,
+        "probe_tokens": tables.probe_tokens,
+        "probe_running": tables.probe_running,
+    }

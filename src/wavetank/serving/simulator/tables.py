@@ -1,0 +1,373 @@
+"""The tables of the compiled simulator: what it knows of requests, workers, barrier domains and adapters.
+
+All tables are numpy arrays of records, made once per run; the heap holds the finishing steps of a worker's requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, typeof, types
+from numpy.typing import NDArray
+
+from wavetank.platforms.step_time import STEP_SIGNATURE
+from wavetank.serving.routing.interface import (
+    CHOOSE_SIGNATURE,
+    PLACE_SIGNATURE,
+    WorkersView,
+)
+from wavetank.sim.borrow import borrowed
+
+NEVER = np.int64(2**62)
+PS = 1e12
+
+# What ended the simulation.
+FINE, BAD_WORKER, BAD_PLACEMENT, STUCK, LATE = 0, 1, 2, 3, 4
+# Decisions in a row that place nothing while nobody runs, before a router counts as stuck.
+PATIENCE = 10_000
+
+REQUEST = np.dtype(
+    [
+        ("arrival_ps", np.int64),
+        ("first_ps", np.int64),  # when its first token came
+        ("finish_ps", np.int64),
+        ("finish_step", np.int64),  # the domain's step after which it is done; -1 when not decoding
+        ("prompt", np.int32),
+        ("output", np.int32),
+        ("generated", np.int32),  # kept up to date only when it stops decoding
+        ("worker", np.int32),  # -1 before it is placed
+        ("next", np.int32),  # in the worker's queue, or towards the newest running request
+        ("prev", np.int32),
+        ("preemptions", np.int32),
+        ("matched", np.int32),  # prompt tokens found in the prefix cache at its last admission
+    ],
+    align=True,
+)
+
+WORKER = np.dtype(
+    [
+        ("held", np.int64),  # KV tokens of admitted requests, prompts reserved whole
+        ("cached", np.int64),  # KV tokens kept for prefix reuse only: free when needed
+        ("context", np.int64),  # tokens that the decoding requests read a step
+        ("queue_tokens", np.int64),
+        ("base_ps", np.int64),  # the part of the step time that does not grow with the context
+        ("prefill_tokens", np.int64),  # of the planned step
+        ("prefill_pairs", np.int64),
+        ("own_ps", np.int64),  # what the planned step takes it alone, in a group
+        ("decoding", np.int32),
+        ("running", np.int32),  # decoding or prefilling
+        ("queue_head", np.int32),
+        ("queue_tail", np.int32),
+        ("queue_length", np.int32),
+        ("newest", np.int32),  # the running request admitted last
+        ("partial", np.int32),  # the request whose prefill is cut by the token budget
+        ("partial_done", np.int32),
+        ("ending", np.int32),  # requests whose prefill ends with the planned step: a chain through ending_next
+        ("cache_old", np.int32),  # least and most recently used block that nobody holds
+        ("cache_new", np.int32),
+        ("changed", np.int32),  # base_ps is out of date
+    ],
+    align=True,
+)
+
+DOMAIN = np.dtype(
+    [
+        ("now_ps", np.int64),  # the last boundary
+        ("phase_end_ps", np.int64),
+        ("phase_steps", np.int64),
+        ("step", np.int64),  # steps done
+        ("first_ps", np.int64),  # time of the planned phase's first step
+        ("growth_ps", np.int64),  # by which each step of the phase is longer than the one before
+        ("heap_size", np.int64),
+        ("queued", np.int64),  # requests waiting at its workers
+        ("active", np.int64),  # admitted requests
+        ("planned", np.int64),
+        ("idle", np.int64),
+        # Sums of the whole run, and of what of it lies in the counted window.
+        ("work_ps", np.int64),  # over steps and workers: the worker's own step time
+        ("work_counted_ps", np.int64),
+        ("mixed_ps", np.int64),  # over steps that contain prefill: the step's time
+        ("mixed_counted_ps", np.int64),
+        ("imbalance", np.float64),  # tokens, over steps; a step counts where it starts
+        ("imbalance_counted", np.float64),
+        ("steps_counted", np.int64),
+        ("prefill_steps", np.int64),  # steps that contain prefill
+    ],
+    align=True,
+)
+
+
+# A worker's view of one adapter; the entry behind the last adapter is for requests without one.
+ADAPTER = np.dtype(
+    [
+        ("used", np.int64),  # on the device: when it was loaded or left the batch, by the worker's count; else -1
+        ("load_ps", np.int64),
+        ("first_ps", np.int64),  # more of it the first time
+        ("running", np.int32),  # requests of the batch that use it
+        ("head", np.int32),  # its waiting requests in the order of the queue
+        ("tail", np.int32),
+        ("place", np.int32),  # where it stands among the adapters that requests wait for; -1: none does
+        ("listed", np.int32),  # the adapter that stands at this entry's number among those
+    ],
+    align=True,
+)
+
+# A worker's adapters together.
+BENCH = np.dtype(
+    [
+        ("slope_ps", np.int64),  # of the planned step's time per context token; -1 where adapters are loaded in it
+        ("load_ps", np.int64),  # of loading, in the step that load_step says
+        ("load_step", np.int64),  # the domain's step before which it loaded last
+        ("uses", np.int64),
+        ("last", np.int64),  # turns in the queue: the highest given, and the lowest, for who returns to its head
+        ("first", np.int64),
+        ("distinct", np.int32),  # adapters in the batch
+        ("resident", np.int32),  # adapters on the device
+        ("listed", np.int32),  # adapters, or none, that requests wait for
+    ],
+    align=True,
+)
+
+# A request's adapter, and its turn in its worker's queue.
+ASK = np.dtype([("turn", np.int64), ("adapter", np.int32)], align=True)
+
+
+class Rules(NamedTuple):
+    """The numbers that govern every worker, as plain integers."""
+
+    workers: int
+    group: int  # workers a domain
+    slots: int
+    budget: int  # tokens a step
+    capacity: int  # KV tokens
+    admit_below: int  # KV tokens that may be held after an admission beside others
+    sync_ps: int  # a step of a group takes this much longer
+    slope_ps: int  # of the step time per context token; -1 when it is no line
+    refresh_ps: int  # 0: routers see the present
+    block_tokens: int  # of the trace's prefix blocks; 0 when it has none
+    caching: int  # 1: workers keep a prefix cache
+    prefilled: int  # 1: requests come with their prompt in the cache (a decode pool)
+    window: int  # most waiting requests a pool router sees
+    memory_ps: int  # how long the router's own record of sent prefixes counts
+    probes: int
+    count_from_ps: int  # the counted window starts here
+    count_until_ps: int  # and ends here
+    max_waiting: int  # of a worker's queue; 0: any number
+    adapters: int  # that the trace names; 0: requests need none
+    adapter_slots: int  # most distinct adapters in a batch
+    factor: int  # of a batch with adapters, in millionths
+    factor_each: int  # and more for each distinct one
+    each_ps: int  # added to a step for each distinct one
+    extended: int  # 1: there are adapters, or the scheduler takes time in every step
+    overhead: int  # 1: the scheduler takes time in every step
+    overhead_ps: int
+    overhead_running_ps: int
+    overhead_waiting_ps: int
+
+
+class Tables(NamedTuple):
+    """The arrays the simulation works on."""
+
+    requests: NDArray[Any]  # REQUEST (n,)
+    workers: NDArray[Any]  # WORKER (workers,)
+    domains: NDArray[Any]  # DOMAIN (domains,)
+    heap: NDArray[np.int64]  # (domains, room): finishing step << 32 | request
+    ending_next: NDArray[np.int32]  # (n,)
+    step_table: NDArray[np.float64]
+    block_ids: NDArray[np.int32]
+    block_offsets: NDArray[np.int64]  # (n + 1,), zeros without prefixes
+    cache_held: NDArray[np.int32]  # (workers, blocks): how many requests hold it; -1 absent
+    cache_next: NDArray[np.int32]  # (workers, blocks): towards more recently used
+    cache_prev: NDArray[np.int32]
+    sent_ps: NDArray[np.int64]  # (workers, blocks): when the router last sent it there
+    probe_ps: NDArray[np.int64]  # (probes,)
+    probe_tokens: NDArray[np.float64]  # (probes, workers): resident tokens
+    probe_running: NDArray[np.int64]  # (probes, workers)
+    pool: NDArray[np.int64]  # (n,): waiting requests in order of arrival
+    pool_steps: NDArray[np.int64]  # (n,): decisions a request has seen
+    pool_ends: NDArray[np.int64]  # (2,): first and one past the last in pool
+    asks: NDArray[Any]  # ASK (n,); none where requests need no adapters
+    benches: NDArray[Any]  # BENCH (workers,)
+    lines: NDArray[Any]  # ADAPTER (workers, adapters + 1)
+    counts: NDArray[np.int64]  # (10,): decisions, refreshes, phases, preemptions, ...
+
+
+DECISIONS, REFRESHES, PHASES, PREEMPTIONS, EVICTIONS, MATCHED, ACTIVE, COMPLETED, LOADS, REFUSED = range(10)
+# A router that leaves everybody idle while requests wait is asked again after this long, or after a refresh.
+RETRY_PS = np.int64(1_000_000_000)
+
+
+def make_tables(
+    n: int, rules: Rules, step_table: NDArray[np.float64], blocks: int, router_blocks: int, max_blocks: int
+) -> Tables:
+    """Allocate the tables; about 100 bytes a request without prefixes."""
+    domains = rules.workers // rules.group
+    workers = np.zeros(rules.workers, WORKER)
+    for name in ("queue_head", "queue_tail", "newest", "partial", "ending", "cache_old", "cache_new"):
+        workers[name] = -1
+    workers["changed"] = 1
+    state = np.zeros(domains, DOMAIN)
+    state["idle"] = 1
+    benches = np.zeros(rules.workers if rules.extended else 0, BENCH)
+    benches["load_step"] = -1
+    lines = np.zeros((rules.workers, rules.adapters + 1) if rules.adapters else (0, 0), ADAPTER)
+    for name in ("used", "head", "tail", "place"):
+        lines[name] = -1
+    requests = np.zeros(n, REQUEST)
+    for name in ("first_ps", "finish_ps", "finish_step", "worker", "next", "prev"):
+        requests[name] = -1
+    return Tables(
+        requests=requests,
+        workers=workers,
+        domains=state,
+        heap=np.empty((domains, 2 * rules.group * rules.slots + 64), np.int64),
+        ending_next=np.full(n, -1, np.int32),
+        step_table=np.ascontiguousarray(step_table, np.float64),
+        block_ids=np.empty(max_blocks, np.int32),
+        block_offsets=np.zeros(n + 1 if max_blocks else 1, np.int64),
+        cache_held=np.full((rules.workers, blocks), -1, np.int32),
+        cache_next=np.full((rules.workers, blocks), -1, np.int32),
+        cache_prev=np.full((rules.workers, blocks), -1, np.int32),
+        sent_ps=np.full((rules.workers, router_blocks), -NEVER, np.int64),
+        probe_ps=np.zeros(rules.probes, np.int64),
+        probe_tokens=np.zeros((rules.probes, rules.workers)),
+        probe_running=np.zeros((rules.probes, rules.workers), np.int64),
+        pool=np.empty(n, np.int64),
+        pool_steps=np.zeros(n, np.int64),
+        pool_ends=np.zeros(2, np.int64),
+        asks=np.zeros(n if rules.adapters else 0, ASK),
+        benches=benches,
+        lines=lines,
+        counts=np.zeros(10, np.int64),
+    )
+
+
+def _rules_type() -> Any:
+    return typeof(Rules(*([np.int64(1)] * len(Rules._fields))))
+
+
+RULES_TYPE = _rules_type()
+TABLES_TYPE = typeof(
+    make_tables(1, Rules(*([1] * len(Rules._fields))), np.zeros(1), blocks=1, router_blocks=1, max_blocks=1)
+)
+STEP_TYPE = types.FunctionType(STEP_SIGNATURE)
+CHOOSE_TYPE = types.FunctionType(CHOOSE_SIGNATURE)
+PLACE_TYPE = types.FunctionType(PLACE_SIGNATURE)
+FLOATS = types.float64[::1]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Every function that is not inlined borrows its tables again: the compiler then knows that nothing in it counts
+# references, which is worth a factor of three.
+
+
+@njit(forceinline=True)
+def borrow(t: Tables) -> Tables:
+    """Return the same tables for use within a call, free of reference counts."""
+    return Tables(
+        borrowed(t.requests),
+        borrowed(t.workers),
+        borrowed(t.domains),
+        borrowed(t.heap),
+        borrowed(t.ending_next),
+        borrowed(t.step_table),
+        borrowed(t.block_ids),
+        borrowed(t.block_offsets),
+        borrowed(t.cache_held),
+        borrowed(t.cache_next),
+        borrowed(t.cache_prev),
+        borrowed(t.sent_ps),
+        borrowed(t.probe_ps),
+        borrowed(t.probe_tokens),
+        borrowed(t.probe_running),
+        borrowed(t.pool),
+        borrowed(t.pool_steps),
+        borrowed(t.pool_ends),
+        borrowed(t.asks),
+        borrowed(t.benches),
+        borrowed(t.lines),
+        borrowed(t.counts),
+    )
+
+
+@njit(forceinline=True)
+def borrow_view(view: WorkersView) -> WorkersView:
+    """Return the view with borrowed arrays: see :func:`borrow`."""
+    return WorkersView(
+        borrowed(view.kv_tokens),
+        borrowed(view.kv_capacity_tokens),
+        borrowed(view.running),
+        borrowed(view.slots),
+        borrowed(view.waiting),
+        borrowed(view.waiting_tokens),
+        borrowed(view.sent_requests),
+        borrowed(view.sent_tokens),
+        borrowed(view.matched_tokens),
+        borrowed(view.age_s),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The heap of finishing steps: least first.
+
+
+@njit(forceinline=True)
+def _push(heap: Any, size: int, key: int) -> int:
+    at = size
+    while at > 0:
+        above = (at - 1) >> 1
+        if heap[above] <= key:
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = key
+    return size + 1
+
+
+@njit(forceinline=True)
+def pop(heap: Any, size: int) -> int:
+    """Remove the least key from a heap of ``size`` keys and return the new size."""
+    size -= 1
+    key = heap[size]
+    at = 0
+    while True:
+        below = 2 * at + 1
+        if below >= size:
+            break
+        if below + 1 < size and heap[below + 1] < heap[below]:
+            below += 1
+        if heap[below] >= key:
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = key
+    return size
+
+
+@njit(forceinline=True)
+def live_top(t: Tables, d: int) -> int:
+    """Return the least live finishing step of a domain, dropping entries that a preemption made stale."""
+    domain = t.domains[d]
+    heap = t.heap[d]
+    while domain.heap_size > 0:
+        key = heap[0]
+        if t.requests[key & 0xFFFFFFFF].finish_step == key >> 32:
+            return key >> 32
+        domain.heap_size = pop(heap, domain.heap_size)
+    return NEVER
+
+
+@njit(forceinline=True)
+def schedule_finish(t: Tables, d: int, r: int) -> None:
+    """Put the step at which a request will finish into the heap of its domain."""
+    domain = t.domains[d]
+    heap = t.heap[d]
+    if domain.heap_size == heap.size:
+        # Only stale entries can fill it: keep the live ones.
+        live = 0
+        for i in range(domain.heap_size):
+            key = heap[i]
+            if t.requests[key & 0xFFFFFFFF].finish_step == key >> 32:
+                live = _push(heap, live, key)
+        domain.heap_size = live
+    domain.heap_size = _push(heap, domain.heap_size, (t.requests[r].finish_step << 32) | r)

@@ -1,0 +1,316 @@
+"""One worker, step by step: what enters the batch, what is computed, what leaves; the rules in plain Python.
+
+They are vLLM's: decodes first, then prompts in chunks up to a token budget; admission in order of arrival while the KV
+cache has room; the youngest request is preempted when it has none, and computed again later.  The readable simulator
+drives workers through simulated time, the stand-in model server one through real time.
+
+Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023;
+A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024 (chunks).
+
+Differs from the sources:
+
+1. The KV cache is counted in tokens; only prefix caching knows blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wavetank.platforms.step_time import PS_PER_S, step_ps
+from wavetank.serving.simulator.adapters import AdapterSlots, overhead_ps, share_with_a_slot
+from wavetank.serving.simulator.cluster import Cluster
+
+
+@dataclass(eq=False)
+class Request:
+    """A request on its way through a worker.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the order of arrival; tokens of one step come out in this order.
+    arrival_ps, first_ps, finish_ps : int
+        When it arrived and when its first and last token came, in ps; -1 before that.
+    prompt, output, generated : int
+        Tokens of its prompt, tokens it is to generate, tokens it has.
+    blocks : list of int
+        Identities of the prompt's prefix blocks; equal ids mean equal content up to and including that block.
+    worker : int
+        Where it was sent; -1 before that.
+    preemptions : int
+        How often it gave up its KV cache.
+    matched : int
+        Prompt tokens found in the prefix cache at the last admission.
+    prefilled : int
+        Tokens of the current admission that are in the cache or being computed.
+    decodes : bool
+        Whether its prompt is done.
+    seen : int
+        Decisions of a pool router that passed it over.
+    adapter : int
+        The LoRA adapter it asks for; -1 for none.
+    """
+
+    number: int
+    arrival_ps: int
+    prompt: int
+    output: int
+    blocks: list[int]
+    generated: int = 0
+    first_ps: int = -1
+    finish_ps: int = -1
+    worker: int = -1
+    preemptions: int = 0
+    matched: int = 0
+    prefilled: int = 0
+    decodes: bool = False
+    seen: int = 0
+    adapter: int = -1
+
+    @property
+    def resident(self) -> int:
+        """KV tokens it holds: prompt and all generated tokens but the newest, whose keys the next step computes."""
+        return self.prompt + self.generated - (1 if self.decodes else 0)
+
+
+@dataclass(eq=False)
+class Worker:
+    """A replica: its queue, its batch and its KV cache.
+
+    Attributes
+    ----------
+    cluster : Cluster
+        Whose limits it has.
+    block_tokens : int
+        Tokens of a prefix block; 0 without prefix caching.
+    queue : list of Request
+        Waiting, the next one first.
+    running : list of Request
+        The batch, in order of admission.
+    ending : list of Request
+        Those of the batch whose prompt ends with the step in progress.
+    held_blocks, free_blocks : dict
+        Prefix blocks in use, with their users, and prefix blocks kept for reuse, least recently used first.
+    private : int
+        KV tokens held outside prefix blocks.
+    own_ps : int
+        What its part of the step in progress takes alone; 0 without anything to do.
+    prefill_tokens : int
+        Prompt tokens that it computes in the step in progress.
+    slots : AdapterSlots, optional
+        Its LoRA adapters, where requests ask for some.
+    """
+
+    cluster: Cluster
+    block_tokens: int
+    queue: list[Request] = field(default_factory=list)
+    running: list[Request] = field(default_factory=list)
+    ending: list[Request] = field(default_factory=list)
+    held_blocks: dict[int, int] = field(default_factory=dict)
+    free_blocks: dict[int, None] = field(default_factory=dict)
+    private: int = 0
+    own_ps: int = 0
+    prefill_tokens: int = 0
+    slots: AdapterSlots | None = None
+
+    def blocks_of(self, request: Request) -> list[int]:
+        """Return the full prefix blocks of a request; none without prefix caching."""
+        return request.blocks[: request.prompt // self.block_tokens] if self.block_tokens else []
+
+    @property
+    def held(self) -> int:
+        """KV tokens held by admitted requests."""
+        return self.private + self.block_tokens * len(self.held_blocks)
+
+    @property
+    def decoding(self) -> list[Request]:
+        """Requests of the batch that are past their prompt."""
+        return [request for request in self.running if request.decodes]
+
+    @property
+    def context(self) -> int:
+        """Tokens that the decoding requests read in a step."""
+        return sum(request.resident for request in self.decoding)
+
+    def evict(self) -> None:
+        """Drop blocks kept for reuse until everything fits."""
+        while (
+            self.free_blocks and self.held + self.block_tokens * len(self.free_blocks) > self.cluster.kv_capacity_tokens
+        ):
+            del self.free_blocks[next(iter(self.free_blocks))]
+
+    def take(self, request: Request, total: int) -> None:
+        """Give a request KV cache for ``total`` tokens."""
+        blocks = self.blocks_of(request)
+        for block in blocks:
+            self.free_blocks.pop(block, None)
+            self.held_blocks[block] = self.held_blocks.get(block, 0) + 1
+        self.private += total - self.block_tokens * len(blocks)
+        self.evict()
+
+    def give_back(self, request: Request, total: int) -> None:
+        """Take a request's KV cache of ``total`` tokens back; its full prefix blocks stay for reuse."""
+        blocks = self.blocks_of(request)
+        self.private -= total - self.block_tokens * len(blocks)
+        for block in reversed(blocks):
+            self.held_blocks[block] -= 1
+            if not self.held_blocks[block]:
+                del self.held_blocks[block]
+                self.free_blocks[block] = None
+
+    def matched(self, request: Request) -> int:
+        """Return how many tokens of the prompt the prefix cache has; never the last one, which must be computed."""
+        if not self.block_tokens:
+            return 0
+        count = 0
+        for block in self.blocks_of(request)[: (request.prompt - 1) // self.block_tokens]:
+            if block not in self.held_blocks and block not in self.free_blocks:
+                break
+            count += 1
+        return count * self.block_tokens
+
+    def grows_by(self, request: Request, total: int) -> int:
+        """Return by how much ``held`` would grow."""
+        return total - self.block_tokens * sum(block in self.held_blocks for block in self.blocks_of(request))
+
+    def plan(self, prefilled_pool: bool) -> tuple[int, int]:
+        """Fill the next step; return its prefill tokens and pairs."""
+        cluster = self.cluster
+        if self.slots:
+            self.slots.loading_ps = 0
+        while self.held + len(self.decoding) > cluster.kv_capacity_tokens:
+            self.preempt(self.running[-1])
+        tokens = pairs = 0
+        budget = cluster.max_batched_tokens - len(self.decoding)
+        # At most one: the prompt that the last step's budget cut.
+        for request in [r for r in self.running if not r.decodes]:
+            done = request.prefilled
+            chunk = min(request.prompt + request.generated - done, budget)
+            tokens, pairs, budget = tokens + chunk, pairs + chunk * done + chunk * (chunk + 1) // 2, budget - chunk
+            self.computed(request, chunk)
+        limit_beside_others = math.floor(cluster.kv_capacity_tokens * (1 - cluster.kv_watermark))
+        while budget > 0 and self.queue and len(self.running) < cluster.max_running:
+            # Without adapters the first one; with them, those whose adapter has no slot are passed over.
+            may_run = [r for r in self.queue if not self.slots or self.slots.may_run(r.adapter)]
+            if not may_run:
+                break
+            request = may_run[0]
+            ready = prefilled_pool and request.preemptions == 0
+            total = request.prompt + request.generated - (1 if ready else 0)
+            limit = limit_beside_others if self.running else cluster.kv_capacity_tokens
+            grown = self.grows_by(request, total) + (1 if ready else 0)
+            if self.held + len(self.decoding) + grown > limit:
+                break
+            self.queue.remove(request)
+            request.matched = self.matched(request)
+            self.take(request, total)
+            self.running.append(request)
+            if self.slots:
+                self.slots.take(request.adapter)
+            if ready:
+                request.decodes = True
+                budget -= 1
+                continue
+            request.prefilled = done = request.matched
+            chunk = min(total - done, budget)
+            tokens, pairs, budget = tokens + chunk, pairs + chunk * done + chunk * (chunk + 1) // 2, budget - chunk
+            self.computed(request, chunk)
+        return tokens, pairs
+
+    def computed(self, request: Request, chunk: int) -> None:
+        """Count a chunk of a prompt as part of the step in progress."""
+        request.prefilled += chunk
+        if request.prefilled == request.prompt + request.generated:
+            self.ending.append(request)
+
+    def leave(self, request: Request) -> None:
+        """Take a request out of the batch, with its KV cache and its adapter."""
+        self.running.remove(request)
+        self.give_back(request, request.resident)
+        if self.slots:
+            self.slots.give_back(request.adapter)
+
+    def preempt(self, request: Request) -> None:
+        """Put a request back to the head of the queue, without its KV cache."""
+        self.leave(request)
+        request.decodes = False
+        request.preemptions += 1
+        self.queue.insert(0, request)
+
+    def finish_step(self, now_ps: int) -> None:
+        """Give every decoding request, and every one whose prompt ended, its next token."""
+        for request in sorted(self.decoding, key=lambda request: request.number):
+            request.generated += 1
+            self.private += 1
+            if request.generated == request.output:
+                self.complete(request, now_ps)
+        # Prompts that ended together complete in the order in which the compiled core chains them: last one first.
+        for request in reversed(self.ending):
+            request.generated += 1
+            request.decodes = True
+            if request.first_ps < 0:
+                request.first_ps = now_ps
+            if request.generated == request.output:
+                self.complete(request, now_ps)
+        self.ending.clear()
+        self.evict()
+
+    def complete(self, request: Request, now_ps: int) -> None:
+        """Let a request that has all its tokens go."""
+        request.finish_ps = now_ps
+        self.leave(request)
+
+    def abort(self, request: Request) -> bool:
+        """Let a request go that is not done, at any time, and return whether it was here."""
+        if request in self.queue:
+            self.queue.remove(request)
+            return True
+        if request not in self.running:
+            return False
+        if request in self.ending:
+            self.ending.remove(request)
+        self.leave(request)
+        return True
+
+
+def step_of(workers: Sequence[Worker], cluster: Cluster, prefilled_pool: bool = False) -> int:
+    """Start a step of workers that step together, and return how long it takes.
+
+    Parameters
+    ----------
+    workers : sequence of Worker
+        One, or a lockstep group.
+    cluster : Cluster
+        Whose step time and barrier count.
+    prefilled_pool : bool
+        Whether prompts were computed elsewhere.
+
+    Returns
+    -------
+    int
+        Picoseconds, of the slowest worker.
+    """
+    slowest = 0
+    for worker in workers:
+        tokens, pairs = worker.plan(prefilled_pool)
+        decoding = len(worker.decoding)
+        worker.own_ps, worker.prefill_tokens = 0, tokens
+        if decoding or tokens:
+            worker.own_ps = _own_ps(worker, cluster, decoding, tokens, pairs)
+        slowest = max(slowest, worker.own_ps)
+    return slowest + round(cluster.sync_s * PS_PER_S)
+
+
+def _own_ps(worker: Worker, cluster: Cluster, decoding: int, tokens: int, pairs: int) -> int:
+    """Return what the worker's part of a step takes: computing, loading adapters, scheduling."""
+    if worker.slots:
+        distinct, served = len(worker.slots.users), len(worker.slots.loads_ps)
+        own_ps = worker.slots.adapters.step_ps(cluster.step_time, distinct, decoding, worker.context, tokens, pairs)
+        own_ps += worker.slots.loading_ps
+    else:
+        served = 0
+        own_ps = step_ps(cluster.step_time, decoding, worker.context, tokens, pairs)
+    share = share_with_a_slot(cluster.adapters, served)
+    return own_ps + overhead_ps(cluster.scheduler_overhead, share, len(worker.running), len(worker.queue))

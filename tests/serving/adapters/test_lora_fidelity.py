@@ -1,0 +1,259 @@
+"""Recorded runs with adapters: what is read, what is predicted, how it is judged."""
+
+import csv
+import dataclasses
+import gzip
+import math
+
+import numpy as np
+import pytest
+
+from wavetank.errors import BadFileError, BadValueError, DataUnavailableError
+from wavetank.serving.adapters import lora_fidelity
+from wavetank.serving.adapters.lora_fidelity import (
+    FIT_SET,
+    FITTED,
+    JUDGED_SET,
+    METRICS,
+    Configuration,
+    configurations,
+    feasible,
+    fit,
+    predict,
+    twin_figures,
+    workload,
+)
+
+CAPACITIES = [(8, 8, 300_000), (16, 8, 290_000), (8, 32, 280_000), (16, 32, 250_000), (64, 32, "memory_error")]
+RUN = {
+    "set": "test", "model": "llama-3.1-8b-instruct", "gpu_slots": 8, "served_adapters": 16, "max_rank": 32,
+    "rates_req_s": "0.2 0.1", "sizes_rank": "8 32", "duration_s": 3600.0, "completed": 8640, "out_tok_s": 468.0,
+    "req_s": 2.4, "ttft_mean_ms": 60.0, "ttft_p50_ms": 50.0, "ttft_p99_ms": 300.0, "tpot_mean_ms": 20.0,
+    "tpot_p50_ms": 19.0, "tpot_p99_ms": 40.0, "itl_mean_ms": 21.0, "outcome": "ok",
+}  # fmt: skip
+TWIN = {
+    "adapter_slots": 8, "served_adapters": 16, "rates_req_s": "0.2 0.1", "sizes_rank": "8 32", "twin_wall_s": 9.0,
+    "out_tok_s": 400.0, "itl_ms": 25.0, "ttft_ms": 55.0,
+}  # fmt: skip
+
+
+def configuration(**more):
+    given = {
+        "row": 1, "subset": "test", "slots": 8, "served_adapters": 16, "max_rank": 32, "rates_per_s": (0.2, 0.1),
+        "ranks": (8, 32), "kv_capacity_tokens": 280_000, "outcome": "ok",
+        "measured": tuple((name, 1.0) for name in METRICS),
+    }  # fmt: skip
+    return Configuration(**{**given, **more})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Write a small data set of the same form and return how to."""
+
+    def make(*runs, capacities=CAPACITIES, twin=(TWIN,)):
+        def write(path, rows):
+            with gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="") as stream:
+                writer = csv.DictWriter(stream, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+
+        names = ("model", "adapter_slots", "max_rank", "kv_tokens_available")
+        write(
+            tmp_path / lora_fidelity.CAPACITY,
+            [dict(zip(names, (RUN["model"], *row), strict=True)) for row in capacities],
+        )
+        write(tmp_path / lora_fidelity.RUNS, [{**RUN, **run} for run in runs])
+        write(tmp_path / lora_fidelity.TWIN, list(twin))
+        lora_fidelity._memory.cache_clear()
+        lora_fidelity._twin.cache_clear()
+        return tmp_path
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def data():
+    try:
+        return configurations()
+    except DataUnavailableError as error:
+        pytest.skip(f"the data set is not on this machine: {error.problem}")
+
+
+class TestReading:
+    def test_a_run_is_read_with_its_figures_in_seconds(self, folder):
+        (found,) = configurations(folder({}))
+        assert found.row == 1
+        assert found.name == "8 slots, 16 adapters of rank 8/32 at 0.2/0.1 requests/s"
+        assert found.kv_capacity_tokens == 280_000
+        assert found.adapter_rates_per_s.tolist() == [0.2, 0.1] * 8
+        assert found.offered_per_s == pytest.approx(2.4)
+        assert dict(found.measured)["ttft_p50_s"] == pytest.approx(0.05)
+        assert set(dict(found.measured)) == set(METRICS)
+        assert not found.starved
+
+    def test_a_run_that_gives_less_than_nine_tenths_of_what_was_asked_for_starves(self, folder):
+        barely, not_quite = configurations(folder({"out_tok_s": 2.4 * 195 * 0.91}, {"out_tok_s": 2.4 * 195 * 0.89}))
+        assert (barely.starved, not_quite.starved) == (False, True)
+
+    def test_runs_without_figures_are_kept_without(self, folder):
+        blank = {"ttft_mean_ms": "", "out_tok_s": "", "outcome": "memory_error"}
+        failed, odd = configurations(folder({**blank, "gpu_slots": 64}, {**blank, "outcome": "no_result"}))
+        assert failed.measured == odd.measured == ()
+        assert failed.kv_capacity_tokens is None
+
+    def test_a_subset_is_chosen_and_an_unknown_one_refused(self, folder):
+        where = folder({}, {"set": FIT_SET})
+        assert [each.row for each in configurations(where, subset=FIT_SET)] == [2]
+        with pytest.raises(BadValueError, match="no such subset"):
+            configurations(where, subset="train")
+
+    @pytest.mark.parametrize(
+        ("column", "cell"),
+        [
+            ("tpot_mean_ms", ""), ("tpot_mean_ms", "-1"), ("tpot_mean_ms", "nan"), ("gpu_slots", "8.5"),
+            ("rates_req_s", "0.1 x"), ("rates_req_s", ""), ("outcome", "fine"), ("model", "qwen"),
+        ],
+    )  # fmt: skip
+    def test_a_bad_cell_is_named_by_file_row_and_column(self, folder, column, cell):
+        with pytest.raises(BadFileError) as error:
+            configurations(folder({}, {column: cell}))
+        assert all(part in str(error.value) for part in (lora_fidelity.RUNS, "row 2", column))
+
+    def test_a_damaged_or_missing_file_is_named(self, folder):
+        where = folder({})
+        (where / lora_fidelity.RUNS).write_bytes(gzip.compress(b"set,model\n" * 100)[:-20])
+        with pytest.raises(BadFileError, match="cannot be read"):
+            configurations(where)
+        (where / lora_fidelity.CAPACITY).unlink()
+        with pytest.raises(BadFileError, match=lora_fidelity.CAPACITY):
+            configurations(where)
+
+    def test_without_the_data_set_it_says_where_it_looked(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("WAVETANK_DATA", str(tmp_path))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(DataUnavailableError, match="lora-serving-vllm"):
+            configurations()
+
+
+class TestWorkload:
+    def test_every_adapter_has_its_rate_and_lengths_their_means(self):
+        each = configuration(rates_per_s=(4.0, 1.0), served_adapters=3)
+        requests = workload(each, 0)
+        counts = np.bincount(requests.adapter)
+        assert counts == pytest.approx([4 * 3600, 3600, 4 * 3600], rel=0.05)
+        assert requests.prompt_tokens.mean() == pytest.approx(223, rel=0.02)
+        assert requests.output_tokens.mean() == pytest.approx(195, rel=0.02)
+        assert requests.prompt_tokens.min() >= 4
+        assert requests.prompt_tokens.max() <= 1024
+        assert (requests.prompt_tokens + requests.output_tokens).max() <= 2048
+        assert requests.arrival_s[-1] < 3600
+
+    def test_a_running_request_holds_as_many_tokens_as_in_the_recorded_runs(self):
+        requests = workload(configuration(rates_per_s=(10.0,)), 1)
+        prompts, outputs = requests.prompt_tokens, requests.output_tokens
+        assert (outputs * (prompts + outputs / 2)).sum() / outputs.sum() == pytest.approx(375, rel=0.02)
+
+    def test_seeds_differ_and_slots_do_not_matter(self):
+        each = configuration()
+        assert workload(each, 3) == workload(dataclasses.replace(each, slots=16, ranks=(8,)), 3)
+        assert workload(each, 3) != workload(each, 4)
+        with pytest.raises(BadValueError, match="duration_s"):
+            workload(each, 0, duration_s=0.0)
+
+
+class TestPrediction:
+    def test_every_metric_is_predicted_and_the_load_is_served_where_there_is_room(self):
+        each = configuration()
+        found = predict(each, 0)
+        assert set(found) == set(METRICS)
+        assert found["requests_per_s"] == pytest.approx(2.4, rel=0.05)
+        assert found["throughput_tokens_per_s"] == pytest.approx(2.4 * 195, rel=0.05)
+        assert found["tpot_p50_s"] >= FITTED.overhead_s
+        assert found["ttft_p50_s"] < found["ttft_p99_s"]
+        assert found == predict(each, 0, requests=workload(each, 0))
+
+    def test_at_saturation_twice_the_load_gives_the_same_throughput(self):
+        hungry = configuration(rates_per_s=(4.0,), slots=16, served_adapters=16, kv_capacity_tokens=250_000)
+        found = [predict(dataclasses.replace(hungry, rates_per_s=(rate,)), 0, duration_s=900.0) for rate in (4.0, 8.0)]
+        rates = [each["throughput_tokens_per_s"] for each in found]
+        assert rates[1] == pytest.approx(rates[0], rel=0.03)
+        assert found[1]["ttft_mean_s"] > 1.1 * found[0]["ttft_mean_s"] > 10
+
+    def test_nothing_done_in_time_has_no_latencies(self):
+        found = predict(configuration(rates_per_s=(1e-5,)), 0, duration_s=0.001)
+        assert found["requests_per_s"] == 0
+        assert math.isnan(found["ttft_mean_s"])
+        assert math.isnan(found["itl_mean_s"])
+
+    def test_a_configuration_that_did_not_start_is_refused(self):
+        with pytest.raises(BadValueError, match="did not start"):
+            predict(configuration(kv_capacity_tokens=None))
+
+
+class TestMemory:
+    def test_the_cache_left_must_hold_the_longest_context(self, folder):
+        # 310,000 - 8 * (slots / 8) * ... : the plane goes through the four capacities as well as it can.
+        where = folder({})
+        assert feasible(8, 8, folder=where)
+        assert not feasible(128, 32, folder=where)
+
+    def test_too_few_capacities_are_refused(self, folder):
+        with pytest.raises(BadFileError, match="Too few"):
+            feasible(8, 8, folder=folder({}, capacities=CAPACITIES[:2]))
+
+
+class TestTwin:
+    def test_its_figures_are_found_by_slots_adapters_rates_and_ranks(self, folder):
+        where = folder({})
+        (run,) = configurations(where)
+        assert twin_figures(run, where) == pytest.approx(
+            {"throughput_tokens_per_s": 400.0, "itl_mean_s": 0.025, "ttft_mean_s": 0.055}
+        )
+        assert twin_figures(dataclasses.replace(run, served_adapters=8), where) == {}
+
+
+class TestFit:
+    def test_costs_are_found_again_from_what_they_predict(self):
+        truth = dataclasses.replace(FITTED, overhead_s=1.8e-2, per_adapter_s=3e-4)
+        made = []
+        for slots, rate in ((8, 0.05), (8, 0.2), (16, 0.5), (16, 0.1), (4, 0.1), (16, 1.0), (16, 0.3)):
+            each = configuration(slots=slots, rates_per_s=(rate,), kv_capacity_tokens=100_000)
+            made.append(dataclasses.replace(each, measured=tuple(predict(each, 0, costs=truth).items())))
+        found = fit(made, 0, rounds=4)
+        for each in made:
+            measured = dict(each.measured)
+            predicted = predict(each, 0, costs=found)
+            for name in ("throughput_tokens_per_s", "tpot_mean_s"):
+                assert predicted[name] == pytest.approx(measured[name], rel=0.02)
+
+    def test_too_few_runs_or_runs_without_figures_are_refused(self):
+        for known in ([configuration()] * 6, [configuration()] * 6 + [configuration(outcome="no_result")]):
+            with pytest.raises(BadValueError, match="fitted to runs with figures"):
+                fit(known)
+
+
+class TestRecordedRuns:
+    def test_there_are_658_of_which_492_have_figures(self, data):
+        assert len(data) == 658
+        assert sum(each.outcome == "ok" for each in data) == 492
+        assert all(each.kv_capacity_tokens for each in data if each.outcome == "ok")
+
+    def test_every_memory_error_is_predicted_and_nothing_else(self, data):
+        known = [each for each in data if each.outcome != "no_result"]
+        assert [feasible(each.slots, each.max_rank) for each in known] == [each.outcome == "ok" for each in known]
+
+    def test_throughput_of_runs_that_the_costs_were_not_fitted_to_is_within_6_percent(self, data):
+        known = [each for each in data if each.subset == JUDGED_SET and each.outcome == "ok"]
+        runs = known[:: len(known) // 23][:24]
+        pairs = {each: (predict(each, 0), dict(each.measured)) for each in runs}
+
+        def smape(name, *starved):
+            chosen = [(p[name], m[name]) for each, (p, m) in pairs.items() if each.starved in starved]
+            return np.mean([2 * abs(p - m) / (p + m) for p, m in chosen])
+
+        assert len(pairs) == 24
+        assert smape("throughput_tokens_per_s", True, False) < 0.06
+        assert smape("throughput_tokens_per_s", False) < 0.03
+        assert smape("tpot_mean_s", True, False) < 0.12
+        assert smape("ttft_mean_s", True) < 0.12

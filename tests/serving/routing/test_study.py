@@ -1,0 +1,368 @@
+"""Study llm-routing: small, but whole."""
+
+import math
+
+import numpy as np
+import pytest
+
+import wavetank
+from wavetank.errors import BadFileError, BadValueError, DataUnavailableError, WavetankError
+from wavetank.ledger import catalog
+from wavetank.serving.routing import study as llm_routing
+from wavetank.serving.routing.baselines import RoundRobin
+from wavetank.serving.routing.study import LLMRouting, saturation_per_s
+from wavetank.study.study import build_study
+from wavetank.units import show
+from wavetank.workloads.load import read_trace
+
+SMALL = {"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), "seeds": 1, "on": "here"}
+ROUTERS = catalog.built_in().plain_run("llm-routing")
+FEW = ("vllm-default", "fewest-kv-tokens", "balance-route")
+# Shares that are undefined without preemption or prefixes are 0, not NaN; nothing else is undefined in these runs.
+IN_TABLE = [metric.name for metric in LLMRouting.metrics if metric.table]
+
+
+@pytest.fixture
+def compare(tmp_path):
+    def run(**settings):
+        return wavetank.compare("llm-routing", out=tmp_path / "runs", **{**SMALL, **settings})
+
+    return run
+
+
+def value(result, system, metric, seed=0, **at):
+    (found,) = [
+        r.value for r in result.records if (r.system, r.metric, r.seed, r.at) == (system, metric, seed, at)
+    ]  # fmt: skip
+    return found
+
+
+@pytest.fixture
+def data():
+    try:
+        read_trace("azure-conv-2023")
+    except DataUnavailableError as error:
+        pytest.skip(f"the trace is not on this machine: {error.problem}")
+
+
+class TestClaims:
+    def test_they_name_every_setting_that_decides_them(self):
+        claims = [
+            claim for entry in catalog.built_in() for claim in entry.claims if claim.study == LLMRouting.name
+        ]  # fmt: skip
+        assert len(claims) > 15
+        always = {"trace", "requests", "history", "layout", "device", "model", "tensor_parallel", "max_batched_tokens",
+                  "kv_capacity_tokens", "prefix_caching"}  # fmt: skip
+        for claim in claims:
+            needed = set(always)
+            if claim.where["layout"] != "replicas":
+                needed.add("sync_s")
+            if claim.metric not in ("capacity_tokens_per_s", "decision_s"):
+                needed.add("load")
+            if claim.metric == "goodput_per_s":
+                needed |= {"slo_ttft_s", "slo_tpot_s"}
+            # The grid's cells have these of their own.
+            needed |= {"grid"} if claim.at else {"workers", "max_running", "refresh_s", "expert_parallel"}
+            assert needed <= set(claim.where), claim.says
+
+    def test_the_cells_that_claims_name_are_in_the_grid(self):
+        cases = {
+            claim.at["case"]: claim for entry in catalog.built_in() for claim in entry.claims
+            if claim.study == LLMRouting.name and "case" in claim.at
+        }  # fmt: skip
+        assert len(cases) >= 4
+        for case, claim in cases.items():
+            study = build_study(LLMRouting, dict(claim.where))
+            cell = study.cells()[case]
+            assert f"{cell.workers} workers, {cell.max_running} slots" in case
+            assert ("fresh" if cell.refresh_s == 0 else f"{cell.refresh_s:g} s old") in case
+            assert ("shared experts" in case) == (cell.expert_parallel > 1)
+
+    def test_that_routing_hardly_matters_is_judged_where_it_could_matter(self):
+        (claim,) = [claim for claim in catalog.system("balance-route").claims if "hardly matters" in claim.says]
+        assert claim.metric == "capacity_tokens_per_s"
+
+
+class TestWhatIsMeasured:
+    @pytest.mark.parametrize("layout", ["group", "replicas", "decode-group"])
+    def test_every_system_has_every_figure_and_all_are_finite(self, compare, layout):
+        result = compare(layout=layout)
+        assert not result.failures
+        assert {record.system for record in result.records} == set(ROUTERS)
+        for system in ROUTERS:
+            metrics = {record.metric for record in result.records if record.system == system and not record.at}
+            assert value(result, system, "prefill_steps", load=1.3) > 0
+            # A decode group computes prompts only again, after preemption.
+            assert (value(result, system, "mixed_share", load=1.3) > 0) == (layout != "decode-group")
+            assert metrics == {metric.name for metric in LLMRouting.metrics} - {"ttft_s"}
+        assert all(math.isfinite(record.value) for record in result.records)
+        # Replicas may all be busy from the warm-up to the end.
+        positive = [name for name in IN_TABLE if layout == "group" or name != "idle_share"]
+        assert all(value(result, system, name) > 0 for system in ROUTERS for name in positive)
+
+    def test_figures_that_belong_together_are_in_order(self, compare):
+        result = compare(systems=FEW)
+        for system in FEW:
+            assert value(result, system, "ttft_p50_s") <= value(result, system, "ttft_p99_s")
+            assert value(result, system, "tpot_p50_s") <= value(result, system, "tpot_p99_s")
+            assert value(result, system, "ttft_p99_s") <= value(result, system, "e2e_p99_s")
+            assert 0 < value(result, system, "idle_share") < 1
+            quantiles = [r.value for r in result.records if (r.system, r.metric) == (system, "ttft_s")]
+            assert len(quantiles) == 25
+            assert quantiles == sorted(quantiles)
+            times = [r.at["time_s"] for r in result.records if r.system == system and "time_s" in r.at]
+            assert len(times) == 60
+            assert times == sorted(times)
+
+    def test_sweeps_are_recorded_at_their_coordinates(self, compare):
+        result = compare(systems=("round-robin",), loads=(0.5, 1.2), refreshes_s=(0.0, 1.0))
+        slow, fast = (value(result, "round-robin", "ttft_p99_s", load=load) for load in (0.5, 1.2))
+        assert slow < fast
+        # Round robin looks at nothing, so that the age of signals changes nothing.
+        assert value(result, "round-robin", "ttft_p99_s", refresh_s=0.0) == value(result, "round-robin", "ttft_p99_s")
+        assert value(result, "round-robin", "ttft_p99_s", refresh_s=1.0) == value(result, "round-robin", "ttft_p99_s")
+
+    def test_equal_seeds_give_equal_records(self, compare):
+        first, second = (compare(systems=FEW, seeds=[3]) for _ in range(2))
+
+        def simulated(result):
+            return [record for record in result.records if record.kind == "simulated"]
+
+        assert len(simulated(first)) > 200
+        assert simulated(first) == simulated(second)
+
+    def test_a_lone_worker_has_no_imbalance_behind_any_router(self, compare):
+        result = compare(workers=1, max_running=8, max_batched_tokens=512, requests=60)
+        imbalances = [record.value for record in result.records if record.metric == "imbalance_tokens"]
+        assert len(imbalances) >= 61 * len(ROUTERS)
+        assert set(imbalances) == {0.0}
+
+    def test_imbalance_of_replicas_is_that_of_the_probes(self):
+        study = LLMRouting(requests=200, workers=3, layout="replicas")
+        run = study.serve(RoundRobin(), study.served(0, 0.8))
+        assert math.isnan(run.imbalance_tokens)
+        expected = np.mean([3 * max(row) - sum(row) for row in run.probe_tokens.tolist()])
+        assert study.figures(run)["imbalance_tokens"] == pytest.approx(expected)
+
+    def test_prefix_caching_hits_shared_prefixes(self, compare):
+        result = compare(systems=("prefix-affinity",), shared_prefix=0.8, prefix_caching=True, layout="replicas")
+        assert 0.05 < value(result, "prefix-affinity", "prefix_hit_share") < 0.9
+
+
+class Spy:
+    """A router that keeps what it is asked about."""
+
+    def __init__(self):
+        self.asked = []
+
+    def initial_state(self, workers):
+        return np.zeros(1)
+
+    def parameters(self):
+        return np.zeros(0)
+
+    def choose(self, view, arrival, state, parameters):
+        self.asked.append((arrival.time_s, arrival.prompt_tokens))
+        return 0
+
+
+class TestPairing:
+    def test_all_systems_see_the_same_arrivals_and_other_seeds_others(self):
+        study = LLMRouting(requests=50, workers=4, loads=(), refreshes_s=())
+        asked = []
+        for seed in (0, 0, 1):
+            spy = Spy()
+            study.measure(spy, seed)
+            # Without the decisions that are timed.
+            asked.append([question for question in spy.asked if question != (0.0, 1000.0)])
+        assert asked[0] == asked[1] != asked[2]
+        # At the chosen load, then beyond saturation.
+        assert len(asked[0]) > 1.5 * len(study.served(0, 0.9)) > 1000
+
+    def test_the_offered_load_is_the_asked_share_of_saturation(self, compare):
+        result = compare(systems=FEW, load=0.7, seeds=2)
+        for system in FEW:
+            for seed in (0, 1):
+                assert value(result, system, "offered_per_s", seed) == pytest.approx(
+                    0.7 * value(result, system, "saturation_per_s", seed)
+                )
+
+    def test_a_load_of_zero_keeps_the_traces_own_times(self):
+        study = LLMRouting(requests=5000, workers=2, load=0.0)
+        assert study.served(2, 0.0) == study.split(2)[1]
+        assert study.served(2, 0.0).rate_per_s == pytest.approx(10, rel=0.2)
+
+
+class TestSaturation:
+    def test_every_seed_is_offered_a_share_of_its_own(self):
+        study = LLMRouting(requests=400, workers=2, max_running=8, loads=(), refreshes_s=())
+        for seed in (0, 1):
+            rate_per_s = study.served(seed, 0.7).rate_per_s
+            assert rate_per_s == pytest.approx(0.7 * saturation_per_s(study, seed))
+        assert saturation_per_s(study, 0) != saturation_per_s(study, 1)
+
+    def test_it_is_what_a_full_cluster_completes(self, write):
+        trace = write([(i, 100, 50) for i in range(500)])
+        study = LLMRouting(**trace, workers=2, layout="replicas", max_running=8, max_batched_tokens=4096, load=3.0)
+        run = study.serve(RoundRobin(), study.served(0, 3.0))
+        assert run.metrics()["requests_per_s"] == pytest.approx(saturation_per_s(study), rel=0.08)
+        # Two workers, eight requests at once, each in 49 decode steps of a full batch and its share of prompts' steps.
+        step_s = study.cluster().step_time.seconds(8, 8 * 125)
+        assert 0.8 * 2 * 8 / (50 * step_s) < saturation_per_s(study) < 2 * 8 / (49 * step_s)
+
+    def test_it_is_said(self):
+        study = LLMRouting(requests=400, workers=4, load=1.2)
+        said = " ".join(study.notes())
+        assert show(saturation_per_s(study), "requests/s") in said
+        assert "at or above saturation" in said
+        assert "at or above saturation" not in " ".join(LLMRouting(requests=400, workers=4, load=0.9).notes())
+
+    def test_prefixes_that_workers_keep_count_in_it(self):
+        # A prefill-bound cluster, whose prompts share most of their tokens.
+        common = {"requests": 400, "workers": 2, "lengths": "code", "shared_prefix": 1.0, "layout": "replicas"}
+        with_cache, without = (saturation_per_s(LLMRouting(**common, prefix_caching=on)) for on in (True, False))
+        assert with_cache > 1.1 * without
+
+    def test_a_prompt_is_not_found_whole_because_the_backlog_repeats_the_trace(self, write, monkeypatch):
+        study = LLMRouting(requests=100, workers=4, shared_prefix=0.5, prefix_caching=True, layout="replicas")
+        served = []
+
+        def serve(self, system, requests, refresh_s=None):
+            served.append(requests)
+            return whole(self, system, requests, refresh_s)
+
+        whole = LLMRouting.serve
+        monkeypatch.setattr(LLMRouting, "serve", serve)
+        llm_routing._saturation.__wrapped__(study)
+        # As many are generated as are wanted; none comes twice.
+        for backlog in served:
+            assert backlog.n_blocks == study.split(0, len(backlog))[1].n_blocks
+
+    def test_a_backlog_that_grows_is_recorded(self, compare):
+        common = {"systems": ("fewest-kv-tokens",), "workers": 2, "max_running": 8, "requests": 1500}
+        assert value(compare(**common, load=0.5), "fewest-kv-tokens", "saturated") == 0
+        assert value(compare(**common, load=2.0), "fewest-kv-tokens", "saturated") == 1
+
+
+class TestTraces:
+    def test_the_real_trace_is_served_and_its_checksum_kept(self, compare, data):
+        result = compare(trace="azure-conv-2023", systems=FEW, seeds=2)
+        assert not result.failures
+        for seed in (0, 1):
+            assert all(math.isfinite(value(result, s, name, seed)) for s in FEW for name in IN_TABLE)
+        assert result.study.data() == {"azure-conv-2023": read_trace("azure-conv-2023").checksum}
+
+    def test_a_file_with_a_column_map_is_served(self, compare, write):
+        trace = write([(0.5 * i, 50 + i % 90, 1 + i % 30) for i in range(100)])
+        result = compare(**trace, systems=FEW)
+        assert value(result, "vllm-default", "throughput_tokens_per_s") > 0
+        assert "first 20% of the trace" in " ".join(result.study.notes())
+
+    def test_a_fitted_router_is_what_is_measured(self, write):
+        trace = write([(i, 100, 7 if i < 20 else 300) for i in range(100)])
+        fitted = []
+
+        class Learner(Spy):
+            learns_lengths = True
+
+            def fitted_to(self, past):
+                fitted.append(past.output_tokens.tolist())
+                return RoundRobin()
+
+        learner = Learner()
+        LLMRouting(**trace, loads=(), refreshes_s=()).measure(learner, 0)
+        assert fitted == [[7] * 20]
+        assert learner.asked == []
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"grid": True, "grid_workers": (10_000,), "grid_slots": (100_000,)}, "grid_workers, grid_slots"),
+            ({"grid": True, "grid_workers": (16, 10_000), "grid_slots": (64, 1_000)}, "10000 workers, 64 slots"),
+            ({"workers": 10_000, "max_running": 100_000, "max_batched_tokens": 100_000}, "workers, max_running"),
+        ],
+    )
+    def test_clusters_beyond_all_memory_are_refused_in_check(self, settings, said):
+        with pytest.raises(BadValueError) as caught:
+            LLMRouting(requests=400, loads=(), refreshes_s=(), **settings).check()
+        assert said in str(caught.value.where)
+
+    def test_every_cell_needs_the_memory_that_it_takes(self, monkeypatch):
+        monkeypatch.setattr("wavetank.machine.limits.available_bytes", lambda: 50_000_000)
+        common = {"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), "grid": True, "grid_slots": (64,)}
+        LLMRouting(**common, grid_workers=(4,)).check()
+        with pytest.raises(BadValueError, match="more memory"):
+            LLMRouting(**common, grid_workers=(4, 64)).check()
+
+    def test_requests_of_one_instant_have_no_other_rate(self, write):
+        trace = write([(7, 100, 10)] * 100)
+        common = {**trace, "workers": 2, "max_running": 8, "refreshes_s": ()}
+        for settings in ({"load": 0.9, "loads": ()}, {"load": 0.0, "loads": (0.5,)}):
+            with pytest.raises(BadValueError, match="same instant") as caught:
+                LLMRouting(**common, **settings).check()
+            assert "load=0" in str(caught.value.hint)
+        LLMRouting(**common, load=0.0, loads=()).check()
+
+    def test_a_request_that_fits_no_worker_is_named_by_its_row_in_the_users_trace(self, write):
+        trace = write([(i, 9000 if i == 77 else 100, 10) for i in range(100)])
+        study = LLMRouting(**trace, kv_capacity_tokens=5000, workers=64)
+        with pytest.raises(BadValueError, match="row 78: 9,000 prompt"):
+            study.check()
+        generated = LLMRouting(requests=100, kv_capacity_tokens=500)
+        with pytest.raises(BadValueError) as error:
+            generated.check()
+        row = int(str(error.value).split("row ")[1].split(":")[0])
+        prompt = int(generated.split(0)[1].prompt_tokens[row - 1])
+        assert f"row {row}: {prompt:,} prompt" in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("settings", "error", "said"),
+        [
+            ({"trace": "azure-conv-2032"}, WavetankError, "nearest: azure-conv-2023"),
+            ({"device": "H200"}, WavetankError, "nearest: H200-"),
+            ({"model": "Qwen3-30B-A3"}, WavetankError, "nearest: Qwen3-30B-A3B"),
+            ({"layout": "groups"}, BadValueError, "nearest: group"),
+            ({"systems": ["vllm-defualt"]}, WavetankError, "nearest: vllm-default"),
+            ({"workrs": 4}, BadValueError, "nearest: workers"),
+            ({"workers": 0}, BadValueError, "out of range"),
+            ({"max_batched_tokens": 32}, BadValueError, "max_batched_tokens >= max_running"),
+            ({"tensor_parallel": 3}, BadValueError, "tensor_parallel"),
+            ({"kv_capacity_tokens": 500}, BadValueError, "does not fit into a worker's KV cache"),
+            ({"requests": 3}, BadValueError, "out of range"),
+        ],
+    )
+    def test_what_cannot_be_run_is_refused_before_any_trial(self, compare, tmp_path, settings, error, said):
+        with pytest.raises(error) as caught:
+            compare(**settings)
+        assert said in str(caught.value)
+        assert not (tmp_path / "runs").exists()
+
+    def test_the_optimum_is_for_eight_workers_at_most(self, compare):
+        with pytest.raises(BadValueError) as error:
+            compare(systems=("one-step-optimum",), workers=9, requests=40)
+        assert "9 workers" in str(error.value)
+        assert "up to 8" in str(error.value)
+
+    def test_on_eight_or_fewer_it_runs(self, compare):
+        pytest.importorskip("ortools", reason="the optimum is found with OR-tools")
+        result = compare(systems=("one-step-optimum",), workers=2, max_running=4, requests=20)
+        assert math.isfinite(value(result, "one-step-optimum", "imbalance_tokens"))
+
+    def test_a_file_that_is_not_there_is_an_error(self, compare):
+        with pytest.raises(WavetankError, match=r"nowhere\.csv"):
+            compare(trace="nowhere.csv")
+
+    def test_a_column_map_is_made_of_pairs(self, compare, write):
+        with pytest.raises(BadValueError, match="made of pairs"):
+            compare(**{**write([(0, 1, 1)]), "columns": ("arrival_s",)})
+
+    def test_a_column_that_is_not_there_is_an_error(self, compare, write):
+        with pytest.raises(BadFileError, match="WHEN"):
+            compare(**{**write([(0, 1, 1)]), "columns": ("arrival_s=WHEN", "prompt_tokens=IN", "output_tokens=OUT")})
+
+    @pytest.mark.parametrize("rows", [1, 2, 20])
+    def test_a_trace_that_is_too_short_is_refused(self, compare, write, rows):
+        with pytest.raises(BadValueError, match="Too few requests are left"):
+            compare(**write([(i, 10, 10) for i in range(rows)]))

@@ -1,0 +1,359 @@
+"""The compiled simulator and the readable one agree to the picosecond, whatever is simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from wavetank.platforms.step_time import STEP_SIGNATURE, FittedStepTime, RooflineStepTime
+from wavetank.serving.routing.balance_route import BalanceRoute
+from wavetank.serving.routing.baselines import FewestKVTokens, FewestRequests, RandomWorker, RoundRobin
+from wavetank.serving.routing.power_of_two import PowerOfTwo
+from wavetank.serving.routing.prefix_affinity import PrefixAffinity
+from wavetank.serving.routing.vllm_default import VLLMDefault
+from wavetank.serving.simulator.adapters import Adapters, SchedulerOverhead
+from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+from wavetank.serving.simulator.reference import simulate_slowly
+from wavetank.serving.simulator.simulate import simulate
+from wavetank.workloads import RequestTrace
+
+PS = 1e12
+
+
+@njit(STEP_SIGNATURE)
+def _curved(R, C, P, S, table):
+    return int(table[0] + table[1] * math.sqrt(C) + 1e7 * R + 1e7 * P + 1e3 * S)
+
+
+@dataclasses.dataclass(frozen=True)
+class CurvedStepTime:
+    """A step time that is no line in the context: the simulator cannot jump over its steps."""
+
+    context_slope_ps = -1
+    function = staticmethod(_curved)
+    table = np.array([1e9, 5e7])
+
+
+def checksum(*parts: Any) -> int:
+    """Hash everything that a router is shown: one wrong bit in a view sends requests elsewhere."""
+    return zlib.crc32(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class NosyRouter:
+    """Routes by a hash of all it sees."""
+
+    reads_prefix = True
+
+    def initial_state(self, workers):
+        return np.zeros(1)
+
+    def parameters(self):
+        return np.array([17.0])
+
+    def choose(self, view, arrival, state, parameters):
+        state[0] = checksum(*view, arrival, state, parameters) % 1000
+        return int(state[0]) % view.running.size
+
+
+@dataclasses.dataclass(frozen=True)
+class NosyPoolRouter:
+    """Places requests by a hash of all it sees, whether there is a slot or not."""
+
+    reads_active = True
+    decline: int = 3  # of ten requests stay at first
+
+    def initial_state(self, workers):
+        return np.zeros(1)
+
+    def parameters(self):
+        return np.array([17.0])
+
+    def place(self, view, pool, active, state, parameters, placed):
+        state[0] = checksum(*view, *pool, *active, state, parameters) % 1000
+        for i in range(placed.size):
+            draw = (int(state[0]) + i) % 10
+            if draw >= self.decline or pool.waited_steps[i] > 5:
+                placed[i] = (int(state[0]) // 10 + i) % view.running.size
+        return int((placed >= 0).sum())
+
+
+@st.composite
+def traces(draw: Any) -> RequestTrace:
+    n = draw(st.integers(1, 40))
+    gap_s = st.sampled_from([0.0, 0.0, 0.0007, 0.003, 0.011, 0.1, 0.613])
+    arrival_s = np.cumsum(draw(st.lists(gap_s, min_size=n, max_size=n)))
+    prompts = draw(st.lists(st.integers(1, 200), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(1, 50), min_size=n, max_size=n))
+    blocks: dict[str, Any] = {}
+    if draw(st.booleans()):
+        size = draw(st.integers(4, 40))
+        ids: list[int] = []
+        offsets = [0]
+        for i, prompt in enumerate(prompts):
+            count = -(-prompt // size)
+            shared = draw(st.integers(0, count))
+            common = 1000 * draw(st.integers(0, 2))
+            ids += [common + k for k in range(shared)] + [10_000 * (i + 1) + k for k in range(count - shared)]
+            offsets.append(len(ids))
+        blocks = {"block_ids": ids, "block_offsets": offsets, "block_tokens": size}
+    if draw(st.booleans()):
+        # The third name is none: the model without an adapter.
+        codes = draw(st.lists(st.integers(0, 6), min_size=n, max_size=n))
+        blocks |= {"adapter": codes, "adapter_names": ("a", "b", "", "c", "d", "e", "f")}
+    return RequestTrace(arrival_s=arrival_s, prompt_tokens=prompts, output_tokens=outputs, **blocks)
+
+
+step_times = st.one_of(
+    st.builds(
+        FittedStepTime,
+        overhead_s=st.sampled_from([1e-3, 5e-3]),
+        per_request_s=st.sampled_from([0.0, 1e-4]),
+        per_context_token_s=st.sampled_from([0.0, 1e-6, 1e-5]),
+        per_prefill_token_s=st.just(1e-4),
+        per_prefill_pair_s=st.just(1e-7),
+    ),
+    st.just(RooflineStepTime(device="H100-SXM", model="Llama-3.1-8B")),
+    st.just(CurvedStepTime()),
+)
+
+
+adapters = st.builds(
+    Adapters,
+    slots=st.sampled_from([1, 2, 3, 7, 50]),
+    ranks=st.sampled_from([(8,), (8, 32, 16)]),
+    percent_per_adapter=st.sampled_from([0.0, 1.93, 17.7777777]),
+    percent=st.sampled_from([100.0, 200.0]),
+    per_adapter_s=st.sampled_from([0.0, 1e-3]),
+    load_s=st.sampled_from([0.0, 5.83e-3]),
+    first_load_s=st.sampled_from([0.0, 0.05]),
+)
+overheads = st.builds(
+    SchedulerOverhead,
+    base_s=st.sampled_from([-1e-4, 0.0, 1e-3]),
+    per_waiting_s=st.sampled_from([0.0, 1e-4]),
+    per_waiting_share_s=st.sampled_from([-1e-4, 0.0]),
+)
+
+
+@st.composite
+def clusters(draw: Any) -> Cluster:
+    group = draw(st.sampled_from([1, 1, 2, 4]))
+    slots = draw(st.integers(1, 12))
+    return Cluster(
+        workers=group * draw(st.integers(1, 3)),
+        group_size=group,
+        step_time=draw(step_times),
+        max_running=slots,
+        max_batched_tokens=draw(st.integers(slots, 300)),
+        kv_capacity_tokens=draw(st.sampled_from([260, 260, 400, 1000, 100_000])),
+        kv_watermark=draw(st.sampled_from([0.0, 0.01, 0.2])),
+        sync_s=draw(st.sampled_from([0.0, 1e-3])),
+        refresh_s=draw(st.sampled_from([0.0, 0.013, 0.1])),
+        prefix_caching=draw(st.booleans()),
+        prefix_memory_s=draw(st.sampled_from([0.05, 300.0])),
+        pool_window=draw(st.sampled_from([1, 5, 512])),
+        adapters=draw(st.none() | adapters),
+        scheduler_overhead=draw(st.none() | st.none() | overheads),
+    )
+
+
+arrival_routers = st.one_of(
+    st.sampled_from([RoundRobin(), FewestRequests(), FewestKVTokens(), VLLMDefault(), PrefixAffinity(), NosyRouter()]),
+    st.builds(RandomWorker, seed=st.integers(0, 5)),
+    st.builds(PowerOfTwo, seed=st.integers(0, 5)),
+)
+pool_routers = st.one_of(
+    st.builds(
+        BalanceRoute,
+        horizon_steps=st.sampled_from([0, 4]),
+        termination=st.sampled_from(["none", "geometric", "logistic", "oracle"]),
+        mean_output_tokens=st.just(30.0),
+        logistic=st.just((-2.0, 0.3, -0.1)),
+        patience_steps=st.sampled_from([0, 3, 200]),
+    ),
+    st.builds(NosyPoolRouter, decline=st.integers(0, 10)),
+)
+
+
+def ps(times_s: Any) -> Any:
+    """Return whole picoseconds, -1 for what never happened."""
+    return np.nan_to_num(np.round(times_s * PS), nan=-1).astype(np.int64)
+
+
+def agree(requests: RequestTrace, cluster: Cluster, router: Any, expected: Any = None) -> None:
+    run = simulate(requests, cluster, router, expected_output_tokens=expected)
+    slow = simulate_slowly(requests, cluster, router, expected_output_tokens=expected)
+    assert ps(run.finish_s).tolist() == slow["finish_ps"].tolist()
+    assert ps(run.first_token_s).tolist() == slow["first_ps"].tolist()
+    assert run.worker.tolist() == slow["worker"].tolist()
+    assert run.preemptions.tolist() == slow["preemptions"].tolist()
+    assert run.matched_tokens.tolist() == slow["matched"].tolist()
+    assert run.steps == slow["steps"][0]
+    assert run.decisions == slow["decisions"][0]
+    assert run.adapter_loads == slow["adapter_loads"][0]
+    assert run.prefill_steps == slow["prefill_steps"][0]
+    times_s = run.lock_s, run.work_s, run.mixed_s
+    assert times_s == pytest.approx([slow[name][0] / PS for name in ("lock_ps", "work_ps", "mixed_ps")], abs=1e-12)
+    if cluster.group_size > 1 and slow["counted_steps"][0]:
+        assert run.imbalance_tokens == pytest.approx(slow["imbalance_tokens"][0] / slow["counted_steps"][0])
+
+
+def agree_split(
+    requests: RequestTrace, prefill: Cluster, decode: Cluster, router: Any, decode_router: Any, transfer_s: float
+) -> None:
+    cluster = DisaggregatedCluster(
+        prefill=prefill, decode=decode, transfer_s_per_token=transfer_s, transfer_latency_s=1e-3
+    )
+    run = simulate(requests, cluster, router, decode_router=decode_router)
+    kept = ("block_ids", "block_offsets", "block_tokens", "adapter", "adapter_names")
+    blocks = {name: getattr(requests, name) for name in kept}
+    prompts = RequestTrace(
+        arrival_s=requests.arrival_s,
+        prompt_tokens=requests.prompt_tokens,
+        output_tokens=np.ones(len(requests), np.int64),
+        **blocks,
+    )
+    before = simulate_slowly(prompts, prefill, router)
+    assert ps(run.first_token_s).tolist() == before["first_ps"].tolist()
+    ready_ps = before["first_ps"] + ps(1e-3 + transfer_s * requests.prompt_tokens)
+    longer = np.flatnonzero(requests.output_tokens > 1)
+    order = longer[np.argsort(ready_ps[longer], kind="stable")]
+    finish_ps, worker = before["first_ps"].copy(), before["worker"].copy()
+    preemptions, steps = before["preemptions"].copy(), before["steps"][0]
+    if order.size:
+        arriving = RequestTrace(
+            arrival_s=ready_ps[order] / PS,
+            prompt_tokens=requests.prompt_tokens[order],
+            output_tokens=requests.output_tokens[order],
+            adapter=None if requests.adapter is None else requests.adapter[order],
+            adapter_names=requests.adapter_names,
+        )
+        after = simulate_slowly(arriving, decode, decode_router, first_ps=before["first_ps"][order])
+        finish_ps[order], worker[order] = after["finish_ps"], prefill.workers + after["worker"]
+        preemptions[order] += after["preemptions"]
+        steps += after["steps"][0]
+    assert ps(run.finish_s).tolist() == finish_ps.tolist()
+    assert run.worker.tolist() == worker.tolist()
+    assert run.preemptions.tolist() == preemptions.tolist()
+    assert run.steps == steps
+
+
+@given(traces(), clusters(), arrival_routers)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_both_agree_behind_routers_that_place_at_arrival(requests, cluster, router):
+    agree(requests, cluster, router)
+
+
+@given(traces(), clusters(), arrival_routers, st.integers(1, 5))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_both_agree_on_who_is_refused(requests, cluster, router, max_waiting):
+    agree(requests, dataclasses.replace(cluster, max_waiting=max_waiting), router)
+
+
+@given(traces(), clusters(), pool_routers)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_both_agree_behind_routers_with_a_pool(requests, cluster, router):
+    agree(requests, cluster, router)
+
+
+@given(
+    traces(), clusters(), clusters(), arrival_routers, st.one_of(arrival_routers, pool_routers),
+    st.sampled_from([0.0, 2.6e-6, 1e-4]),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_both_agree_where_prefill_and_decode_are_apart(requests, prefill, decode, router, decode_router, transfer_s):
+    agree_split(requests, prefill, decode, router, decode_router, transfer_s)
+
+
+@pytest.mark.slow
+@given(traces(), clusters(), st.one_of(arrival_routers, pool_routers), clusters(), arrival_routers)
+@settings(max_examples=2000, deadline=None)
+def test_both_agree_on_many_more_cases(requests, cluster, router, prefill, first_router):
+    agree(requests, cluster, router)
+    agree_split(requests, prefill, cluster, first_router, router, 1e-5)
+
+
+@pytest.mark.parametrize("refresh_s", [0.0, 0.05])
+def test_a_lone_worker_looks_and_decides_before_every_step_while_requests_wait(refresh_s):
+    # One request decodes for 40 ms; the other is declined in the first five decisions, one a step.
+    requests = RequestTrace(arrival_s=[0.0, 0.0015], prompt_tokens=[10, 10], output_tokens=[40, 40])
+    cluster = Cluster(
+        workers=1, step_time=FittedStepTime(overhead_s=1e-3), refresh_s=refresh_s, max_running=4, max_batched_tokens=64
+    )
+
+    class Patient(NosyPoolRouter):
+        def place(self, view, pool, active, state, parameters, placed):
+            placed[(pool.prompt_tokens > 0) & ((pool.waited_s == 0) | (pool.waited_steps >= 5))] = 0
+            return int((placed >= 0).sum())
+
+    run = simulate(requests, cluster, Patient())
+    # It waits from the boundary at 2 ms; five steps later it is placed, and the step after that is its prefill.
+    assert run.first_token_s[1] == pytest.approx(8e-3, abs=1e-12)
+    agree(requests, cluster, Patient())
+
+
+def test_of_prompts_that_end_together_the_later_ones_blocks_are_evicted_first_in_both():
+    # Two prompts fill the cache; a third pushes two blocks out; then each of the two comes again.
+    rows = {
+        "arrival_s": [0.0, 0.0, 1.0, 2.0, 3.0],
+        "prompt_tokens": [12, 12, 5, 12, 12],
+        "output_tokens": [1] * 5,
+        "block_ids": [0, 1, 2, 3, 4, 5, 6, 7, 3, 4, 5, 0, 1, 2],
+        "block_offsets": [0, 3, 6, 8, 11, 14],
+        "block_tokens": 4,
+    }
+    requests = RequestTrace(**rows)
+    cluster = Cluster(
+        workers=1, step_time=FittedStepTime(overhead_s=1e-3), kv_capacity_tokens=24, kv_watermark=0.0,
+        prefix_caching=True, max_running=8, max_batched_tokens=64,
+    )  # fmt: skip
+    assert simulate(requests, cluster, RoundRobin()).matched_tokens.tolist()[3] == 4
+    agree(requests, cluster, RoundRobin())
+
+
+def test_expected_lengths_reach_routers_of_both_kinds_on_both_sides():
+    class ByExpectation(NosyRouter):
+        def choose(self, view, arrival, state, parameters):
+            return int(arrival.expected_output_tokens) % view.running.size
+
+    class PoolByExpectation(NosyPoolRouter):
+        def place(self, view, pool, active, state, parameters, placed):
+            placed[:] = pool.expected_output_tokens.astype(np.int64) % view.running.size
+            return placed.size
+
+    requests = RequestTrace(arrival_s=np.arange(6) * 0.01, prompt_tokens=[20] * 6, output_tokens=[5] * 6)
+    expected = np.array([5.0, 3.0, 4.0, 2.0, 0.0, 7.0])
+    for cluster in (Cluster(workers=3), Cluster(workers=3, group_size=3)):
+        for router in (ByExpectation(), PoolByExpectation()):
+            run = simulate(requests, cluster, router, expected_output_tokens=expected)
+            assert run.worker.tolist() == [2, 0, 1, 2, 0, 1]
+            agree(requests, cluster, router, expected)
+
+
+class TestReadable:
+    """Its own known answers, so that both are not wrong alike."""
+
+    def test_one_request_alone(self):
+        step = FittedStepTime(overhead_s=1e-3, per_request_s=1e-4, per_context_token_s=1e-6, per_prefill_token_s=1e-5)
+        requests = RequestTrace(arrival_s=[1.0], prompt_tokens=[10], output_tokens=[3])
+        found = simulate_slowly(requests, Cluster(workers=1, step_time=step), RoundRobin())
+        # 1 ms + 10 * 10 us for the prompt; then two steps of 1.1 ms + 10 us and 11 us.
+        assert found["first_ps"].tolist() == [1_001_100_000_000]
+        assert found["finish_ps"].tolist() == [1_001_100_000_000 + 1_110_000_000 + 1_111_000_000]
+        assert found["steps"].tolist() == [3]
+
+    def test_a_decode_pool_is_given_when_first_tokens_came(self):
+        requests = RequestTrace(arrival_s=[1.0], prompt_tokens=[10], output_tokens=[3])
+        cluster = Cluster(workers=1, step_time=FittedStepTime(overhead_s=1e-3))
+        found = simulate_slowly(requests, cluster, RoundRobin(), first_ps=np.array([500]))
+        assert found["first_ps"].tolist() == [500]
+        assert found["finish_ps"].tolist() == [1_002_000_000_000]

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from wavetank.errors import BadFileError
+from wavetank.files import read_text, write_atomic
+
+
+def test_what_no_file_can_take_the_place_of_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        write_atomic(pipe, "text")
+        assert read.result(10) == "text"
+    assert pipe.is_fifo()
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_byte_that_is_no_text_is_told_with_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    path.write_bytes("skel\n\u00e4b".encode() + b"\xff")
+    with pytest.raises(BadFileError, match="not UTF-8 text") as caught:
+        read_text(path, largest_bytes=1000)
+    assert caught.value.where == f"{path}, line 2, column 3"
+
+
+def test_no_more_of_a_file_is_read_than_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(BadFileError, match="too large"):
+        read_text(path, largest_bytes=1000)
+
+
+def test_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfskel\n")
+    assert read_text(tmp_path / "a.txt", largest_bytes=9) == "skel\n"
+
+
+def test_files_are_read_packed_or_not(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("skel\n")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"skel\n"))
+    for name in ("a.txt", "a.txt.gz"):
+        assert read_text(tmp_path / name, largest_bytes=99) == "skel\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read"),
+        (gzip.compress(random.Random(0).randbytes(500))[:400], "cannot be read"),
+        (b"\x1f\x8b\x08garbage", "cannot be read"),
+        (b"ok\n\xff\xfe", "not UTF-8 text"),
+        (gzip.compress(bytes(5000)), "too large"),
+    ],
+    ids=["missing", "cut", "garbage", "binary", "bomb"],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, says: str) -> None:
+    path = tmp_path / "model.txt.gz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadFileError, match=says) as caught:
+        read_text(path, largest_bytes=1000)
+    assert str(path) in str(caught.value.where)

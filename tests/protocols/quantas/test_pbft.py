@@ -60,7 +60,7 @@ def test_a_request_costs_a_submission_and_three_phases() -> None:
 
 @given(st.integers(min_value=4, max_value=13), st.integers(min_value=1, max_value=4), st.data())
 @settings(max_examples=25, deadline=None)
-def test_f_equivocators_never_make_correct_nodes_confirm_different_requests(
+def test_tolerated_equivocators_never_make_correct_nodes_confirm_different_requests(
     size: int, patience: int, data: st.DataObject
 ) -> None:
     algorithm = QuantasPBFT(patience=patience * 5)
@@ -71,6 +71,17 @@ def test_f_equivocators_never_make_correct_nodes_confirm_different_requests(
     rules = QuantasRounds(budget=10, most_delay=data.draw(st.integers(1, 3)))
     found = rules.simulate(algorithm, rounds=150, size=size, seed=seed, faults=(fault,))
     assert algorithm.violation(found.snapshot()) == ""
+
+
+def test_two_quorums_of_six_need_not_share_a_correct_node() -> None:
+    # 2f + 1 = 3 of 6: the leader of the fourth view splits the others, although f = 1.
+    assert [QuantasPBFT().max_faults(size) for size in (4, 5, 6, 7, 19, 20, 21)] == [1, 0, 0, 2, 6, 5, 4]
+    assert QuantasPBFT(votes=4).max_faults(6) == 1
+    rules, fault = QuantasRounds(budget=10, most_delay=2), SplitVotes(members=(3,), other=(0, 2, 5))
+    for votes, split in ((0, True), (4, False)):
+        algorithm = QuantasPBFT(patience=5, votes=votes)
+        found = rules.simulate(algorithm, rounds=150, size=6, seed=63, faults=(fault,))
+        assert ("decided" in algorithm.violation(found.snapshot())) is split
 
 
 def test_a_quorum_of_f_plus_one_lets_an_equivocator_split_the_others() -> None:

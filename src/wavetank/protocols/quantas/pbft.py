@@ -401,8 +401,12 @@ class QuantasPBFT(QuantasAlgorithm):
         return self.votes or 2 * ((size - 1) // 3) + 1
 
     def max_faults(self, size: int) -> int:
-        """Return how many faulty replicas are tolerated."""
-        return (size - 1) // 3
+        """Return how many equivocators are tolerated: fewer than any two quorums share, and at most (n - 1) // 3.
+
+        2f + 1 of 3f + 1 replicas share f + 1 with every other quorum.  Among 3f + 2 or 3f + 3 they share f or f - 1:
+        QUANTAS's quorum then tolerates fewer.
+        """
+        return max(min((size - 1) // 3, 2 * self.votes_of(size) - size - 1), 0)
 
     def conflicting(self, message: Message) -> Message:
         """Return what an equivocator says instead."""

@@ -51,45 +51,17 @@ _MOST_RETRIED = 65_536
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """How a cluster is run.
-
-    Parameters
-    ----------
-    round_s : float
-        Seconds per round.
-    seed : int
-        Of the nodes' random streams and of what is done to links on purpose; wall time stays what it is.
-    transport : str
-        ``tcp``, or ``udp``: datagrams without order or retransmission.
-    endpoints : str
-        One socket for each ``process`` or for each ``node``; empty for a process with TCP and a node with UDP.
-    sign : bool
-        Whether frames carry an Ed25519 signature of the node that sent them.
-    tls : bool
-        Whether links are encrypted (TCP only), by certificates made for this run if none is given.
-    queue_messages : int
-        Messages a link keeps while its socket takes none; the oldest are dropped.
-    queue_bytes : int
-        Bytes of messages that a link keeps meanwhile.
-    frame_bytes : int
-        Greatest frame, and so the greatest message.
-    host : str
-        Where this machine's sockets listen.
-    base_port : int
-        Endpoint k listens on ``base_port + k``; 0 for any free port.
-    retry_rounds : float or None
-        After how long a client asks the next node; None for never.
-    sticky : bool
-        Whether clients ask the node that answered last, rather than the one their request names.
-    """
+    """How a cluster is run."""
 
     round_s: float = setting(0.05, unit="s", low=1e-4, high=3600.0, says="Seconds per round")
     seed: int = setting(0, low=0, says="Seed of the nodes' random streams")
     transport: str = setting("tcp", choices=TRANSPORTS, says="Transport: TCP, or datagrams without retransmission")
-    endpoints: str = setting("", choices=("", *ENDPOINTS), says="Whether each process or each node has a socket")
+    endpoints: str = setting(
+        "", choices=("", *ENDPOINTS), says="Whether each process (default with TCP) or each node (UDP) has a socket"
+    )
     sign: bool = setting(False, says="Whether frames have Ed25519 signatures")
-    tls: bool = setting(False, says="Whether links are encrypted")
-    queue_messages: int = setting(65_536, low=1, says="Most messages in the queue of a link")
+    tls: bool = setting(False, says="Whether links are encrypted (TCP only)")
+    queue_messages: int = setting(65_536, low=1, says="Most messages in the queue of a link; the oldest are dropped")
     queue_bytes: int = setting(LARGEST_QUEUE_BYTES, unit="bytes", low=512, says="Most bytes in the queue of a link")
     frame_bytes: int = setting(LARGEST_FRAME_BYTES, unit="bytes", low=512, high=2**28, says="Largest frame")
     host: str = setting("127.0.0.1", says="Address on which nodes listen")

@@ -36,18 +36,8 @@ class HistoryCheck:
     models : tuple of str
         Names of models or rules, or ``all`` models.  ``auto``: the rule of a recorded workload that has one,
         ``strict-serializable`` of transactions, else ``linearizable``.
-    store : str
-        What kind of object the operations are of.
-    delta_s : float
-        For models with a delta: age, in the history's clock, from which a write must be seen.
-    settled_s : float
-        For eventual models: how long after the last write reads must agree.
-    keyed : str
-        Whether values of a recording are pairs of key and value: ``true``, ``false``, or ``auto`` to find out.
     names : tuple of str
         ``THEIRS:OURS``: a function of a recording means a known one, or is left out with ``THEIRS:ignore``.
-    k : int
-        For ``k-linearizable``.
 
     References
     ----------

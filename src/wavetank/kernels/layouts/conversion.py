@@ -209,8 +209,6 @@ class LinearLayouts:
     ----------
     vectors : str
         Which registers make up vectors: those of ``either`` side, or only those ``common`` to both, as in the paper.
-    matrices : bool
-        Whether a warp may move 8 x 8 matrices together, where the machine can.
     """
 
     vectors: str = setting("either", says="Layout whose registers make up vectors", choices=("either", "common"))

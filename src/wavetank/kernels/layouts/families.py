@@ -377,8 +377,6 @@ class PaddedShared:
 
     Attributes
     ----------
-    interval, padding : int
-        Elements between gaps, and elements of a gap; any number from 0.
     order : tuple of int
         Dimensions, fastest first.
     """

@@ -35,13 +35,7 @@ from wavetank.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class WarpMachine:
-    """Executes plans.
-
-    Parameters
-    ----------
-    shared_bytes : int
-        Shared memory of a block; by default that of an H100.
-    """
+    """Executes plans."""
 
     shared_bytes: int = setting(232_448, unit="bytes", says="Shared memory per block", low=1)
 

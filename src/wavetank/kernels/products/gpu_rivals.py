@@ -19,15 +19,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class FalconGemmGpu:
-    """:func:`wavetank.kernels.products.gpu.matmul` as it decides itself where normwise errors are allowed.
-
-    Parameters
-    ----------
-    weights : str
-        Empty, or the built-in scheme for which the right operand's sums are formed before, as for a layer's weights.
-    levels : int
-        Of that scheme.
-    """
+    """:func:`wavetank.kernels.products.gpu.matmul` as it decides itself where normwise errors are allowed."""
 
     weights: str = setting(
         "", says="Scheme for which the right operand is prepared; empty for none", choices=("", "strassen", "winograd")
@@ -49,15 +41,7 @@ class FalconGemmGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuScheme:
-    """A scheme that is used whatever the shape.
-
-    Parameters
-    ----------
-    scheme : str
-    levels : int
-    method : str
-        "combined" for the library's batched product between passes, "fused" for our kernel.
-    """
+    """A scheme that is used whatever the shape."""
 
     scheme: str = setting("strassen", says="Name of the built-in scheme", choices=("strassen", "winograd"))
     levels: int = setting(1, says="Levels of the scheme", low=1, high=2)

@@ -34,14 +34,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class FixedScheme:
-    """Our fused product with a scheme that is used whatever the shape.
-
-    Parameters
-    ----------
-    scheme : str
-        Built in: classical, strassen, winograd.
-    levels : int
-    """
+    """Our fused product with a scheme that is used whatever the shape."""
 
     scheme: str = setting("strassen", says="Name of the built-in scheme", choices=("classical", "strassen", "winograd"))
     levels: int = setting(1, says="Levels of the scheme", low=0, high=3)
@@ -157,11 +150,6 @@ class NumpyProcess:
     """numpy in a process of its own, whose OpenBLAS chooses its kernels itself or is given their name.
 
     A variable in the environment can hold OpenBLAS to older kernels; what it chooses by itself is what users get.
-
-    Parameters
-    ----------
-    kernels : str
-        Value of ``OPENBLAS_CORETYPE`` such as ``SkylakeX`` or ``Haswell``; empty for OpenBLAS's own choice.
     """
 
     kernels: str = setting("", says="OPENBLAS_CORETYPE of the process; empty: OpenBLAS chooses")
@@ -238,13 +226,7 @@ def _close(process: ChildProcess, room: shared_memory.SharedMemory) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SeparateScheme:
-    """A scheme around numpy's product, each addition a pass of its own: what fusing is held against.
-
-    Parameters
-    ----------
-    levels : int
-        Of Winograd's scheme.
-    """
+    """A scheme around numpy's product, each addition a pass of its own: what fusing is held against."""
 
     levels: int = setting(1, says="Levels of Winograd's scheme", low=1, high=3)
 
@@ -262,13 +244,7 @@ def _separate(a: NDArray[Any], b: NDArray[Any], scheme: Scheme, threads: int) ->
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaTensor:
-    """AlphaTensor's <4,4,4;49> of the data set ``lcma-schemes``, around numpy's product or in our fused one.
-
-    Parameters
-    ----------
-    fused : bool
-        Whether sums are formed inside the product.
-    """
+    """AlphaTensor's <4,4,4;49> of the data set ``lcma-schemes``, around numpy's product or in our fused one."""
 
     fused: bool = setting(False, says="Form sums inside the product instead of in separate passes")
 

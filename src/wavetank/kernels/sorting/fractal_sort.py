@@ -313,13 +313,9 @@ class FractalSort:
 
     Parameters
     ----------
-    threads : int, optional
-        Threads to use at most; all that the user's limits allow by default.  The result does not depend on it.
     counter_bits : {16, 32}, optional
         Width of the hot counters for keys of up to 16 bits; by default 16 where a sample of the keys hardly repeats
         itself, else 32.
-    fast_paths : bool
-        Use the shortcuts for few distinct keys and, above 16 bits, for ordered input and for keys that recur.
 
     References
     ----------

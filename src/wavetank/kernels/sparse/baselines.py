@@ -60,13 +60,7 @@ def _rows(begin: int, end: int, starts: Any, columns: Any, values: Any, x: Any, 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSplit:
-    """Compressed rows, as many rows to each thread: what a first version with threads looks like.
-
-    Parameters
-    ----------
-    threads : int, optional
-        Threads to use; by default all usable cores, fewer for small matrices.
-    """
+    """Compressed rows, as many rows to each thread: what a first version with threads looks like."""
 
     threads: int | None = setting(None, says="Threads to use; None chooses by the matrix", low=1)
 
@@ -102,13 +96,7 @@ def _merged(
 
 @dataclass(frozen=True, kw_only=True)
 class MergeCsr:
-    """Compressed rows cut along the merge path, one piece per thread, without descriptors.
-
-    Parameters
-    ----------
-    threads : int, optional
-        Threads to use; by default all usable cores, fewer for small matrices.
-    """
+    """Compressed rows cut along the merge path, one piece per thread, without descriptors."""
 
     threads: int | None = setting(None, says="Threads to use; None chooses by the matrix", low=1)
 
@@ -159,17 +147,7 @@ def _sell(
 
 @dataclass(frozen=True, kw_only=True)
 class SellCSigma:
-    """Rows sorted by length within windows, stored in slices as deep as their longest row, one lane per row.
-
-    Parameters
-    ----------
-    height : int
-        Rows of a slice (C).
-    window : int
-        Rows of a sorting window (sigma).
-    threads : int, optional
-        Threads to use; by default all usable cores, fewer for small matrices.
-    """
+    """Rows sorted by length within windows, stored in slices as deep as their longest row, one lane per row."""
 
     height: int = setting(8, says="Rows per slice", low=1)
     window: int = setting(4096, says="Rows per sorting window", low=1)

@@ -298,15 +298,6 @@ class TiledMatrix:
 class MerbitGpu:
     """Tiles of the merge path with a bit for each row end, on a GPU.
 
-    Parameters
-    ----------
-    values : {"auto", "stored"}
-        Drop the values where all are equal, or store them always.
-    steps : int
-        Of a tile, rows and nonzeros together: a power of two, 64 to 16,384.
-    warps : int
-        That share a tile: a power of two, 1 to 32.
-
     References
     ----------
     Q. Zhang et al., arXiv 2605.07391, 2026.

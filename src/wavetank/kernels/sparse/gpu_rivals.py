@@ -126,15 +126,7 @@ class _Described:
 
 @dataclass(frozen=True, kw_only=True)
 class Cusparse:
-    """cuSPARSE's product, called directly, everything prepared.
-
-    Parameters
-    ----------
-    layout : {"coordinates", "rows"}
-        A row and a column number per entry, sorted by rows, or compressed rows.
-    deterministic : bool
-        The way to multiply whose results repeat, instead of the library's default.
-    """
+    """cuSPARSE's product, called directly, everything prepared."""
 
     captures: ClassVar[bool] = True
 
@@ -177,13 +169,7 @@ class Cusparse:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchGpu:
-    """A sparse torch tensor on a GPU times a vector.
-
-    Parameters
-    ----------
-    layout : {"coordinates", "rows"}
-        ``torch.sparse_coo`` or ``torch.sparse_csr``.
-    """
+    """A sparse torch tensor on a GPU times a vector."""
 
     # Not known of every version of torch.
     captures: ClassVar[bool] = False

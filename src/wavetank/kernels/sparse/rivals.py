@@ -55,13 +55,7 @@ def require_sparse_torch(system: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class MklInspectorExecutor:
-    """MKL's sparse matrix with a hint of many products, optimised: the counterpart of a plan.
-
-    Parameters
-    ----------
-    threads : int, optional
-        Threads to use; by default what the user's limits allow.
-    """
+    """MKL's sparse matrix with a hint of many products, optimised: the counterpart of a plan."""
 
     threads: int | None = setting(None, says="Threads to use; None for all allowed threads", low=1)
 

@@ -423,13 +423,7 @@ class VotingNode(InstanceNode[VotedT]):
 
 @dataclass(frozen=True, kw_only=True)
 class BroadcastProtocol:
-    """What is the same for all reliable broadcasts: a declared payload, n > 3f, and agreement.
-
-    Parameters
-    ----------
-    payload_bytes : int
-        What a payload is counted as; 0 for its own size.
-    """
+    """What is the same for all reliable broadcasts: a declared payload, n > 3f, and agreement."""
 
     system: ClassVar[str]
     participant: ClassVar[type[Any]]

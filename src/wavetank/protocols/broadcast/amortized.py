@@ -648,28 +648,14 @@ class Amortized(BroadcastProtocol):
         all-to-all form.
     draw : str
         How committees are drawn: ``rotation`` through random permutations, or ``hash`` of the link before.
-    optimistic : bool
-        Whether a broadcast while none is under way asks everyone to echo at once.
     turns_to : str
         Whom a pausing source, and a node that is behind, ask: ``everyone``, or the newest ``committee`` alone, which
         full asynchrony defeats.
-    window : int
-        Links of a source that may be under way, and that are kept for it, undelivered.
-    history : int
-        Delivered links that are kept for those who did not report them.
-    pause_rounds : float
-        How long after its last broadcast a source asks everyone.
     patience_rounds : float
         How long a node waits for progress before it asks for proof; 0 for twice the time in which all nodes have been
         in a committee, and the pause.
     quorum : int
         Votes that lock; 0 for the right number.  Less is unsafe, and there to show that.
-    signatures : str
-        ``keyed-hash``, or ``ed25519``.
-    key_seed : int
-        Of the keys.
-    payload_bytes : int
-        What a payload is counted as; 0 for its own size.
 
     References
     ----------

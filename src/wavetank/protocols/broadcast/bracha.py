@@ -79,8 +79,6 @@ class Bracha(BroadcastProtocol):
     ----------
     quorum : int
         Votes that are enough; 0 for the right numbers.  Less is unsafe, and there to show that.
-    payload_bytes : int
-        What a payload is counted as; 0 for its own size.
 
     References
     ----------

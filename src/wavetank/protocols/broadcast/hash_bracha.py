@@ -121,11 +121,6 @@ class HashBrachaNode(VotingNode[_Instance]):
 class HashBracha(BroadcastProtocol):
     """Reliable broadcast in which the payload travels once and digests are voted on.
 
-    Parameters
-    ----------
-    payload_bytes : int
-        What a payload is counted as; 0 for its own size.
-
     References
     ----------
     Bracha, Information and Computation 75(2), 1987.

@@ -177,19 +177,6 @@ class SampledNode(InstanceNode[_Instance]):
 class Sampled(BroadcastProtocol):
     """Reliable broadcast with random samples in place of quorums.
 
-    Parameters
-    ----------
-    factor : float
-        A sample has ``factor`` times the natural logarithm of n nodes, at most all.
-    echo_share, ready_share, delivery_share : float
-        Of a sample that must echo, be ready, be ready for delivery.
-    signatures : str
-        ``keyed-hash``, or ``ed25519``.
-    key_seed : int
-        Of the keys.
-    payload_bytes : int
-        What a payload is counted as; 0 for its own size.
-
     References
     ----------
     Guerraoui et al., DISC 2019.

@@ -790,16 +790,6 @@ class PBFT:
     ----------
     patience_rounds : float
         How long a replica waits for a request before it leaves the view; doubled from view to view.
-    retry_rounds : float
-        Until a request that was not answered is sent to everyone.
-    batch : int
-        Requests under one number.
-    in_flight : int
-        Numbers that may be open at once.
-    checkpoint : int
-        Numbers from checkpoint to checkpoint.
-    window : int
-        Numbers above the last stable checkpoint that are accepted.
     quorum : int
         Votes that are enough; 0 for n - f.  Less is unsafe, and there to show that.
     view_changes : bool

@@ -317,14 +317,6 @@ class Raft:
 
     Parameters
     ----------
-    election_rounds, jitter_rounds : float
-        A node that hears no leader asks for votes after ``election_rounds`` plus a random part of ``jitter_rounds``.
-    heartbeat_rounds : float
-        Between the leader's signs of life.
-    retry_rounds : float
-        Until a request that was not answered is passed on again.
-    batch : int
-        Entries in one message.
     quorum : int
         Votes, and copies, that are enough; 0 for a majority.  Less is unsafe, and there to show that.
 

@@ -232,16 +232,8 @@ class ApproximateConsensus(DigraphConsensus):
 
     Parameters
     ----------
-    faults : int
-        Nodes that may be Byzantine.
-    inputs : tuple of int
-        Of each node; repeated when there are more nodes.
     spread : int
         How far apart inputs of correct nodes may lie; further apart, only validity is promised.
-    epsilon : float
-        How far apart decisions may lie.
-    links : tuple of str
-        The network, which every node knows: ``0>1`` for a link from 0 to 1; nothing for a complete one.
     """
 
     system: ClassVar[str] = "approximate-digraph-consensus"

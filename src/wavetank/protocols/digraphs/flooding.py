@@ -38,13 +38,7 @@ class _DolevStrongNode(SignedNode):
 
 @dataclass(frozen=True, kw_only=True)
 class DolevStrong(SignedConsensus):
-    """Consensus by signed broadcasts in f+1 rounds; needs a link from everyone to everyone.
-
-    Parameters
-    ----------
-    faults, inputs, step_rounds, signatures, key_seed
-        As in :class:`~wavetank.protocols.digraphs.signed_consensus.SignedConsensus`.
-    """
+    """Consensus by signed broadcasts in f+1 rounds; needs a link from everyone to everyone."""
 
     condition: ClassVar[str] = "complete"
 
@@ -104,17 +98,7 @@ class FloodingNode(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class CrashFlooding(DigraphConsensus):
-    """Consensus where nodes may be silent from the start, but never lie.
-
-    Parameters
-    ----------
-    faults : int
-        How many nodes may be down.
-    inputs : tuple of int
-        0 or 1 for each node; repeated when there are more nodes.
-    step_rounds : float
-        The longest time a message takes from a node to its neighbour.
-    """
+    """Consensus where nodes may be silent from the start, but never lie."""
 
     system: ClassVar[str] = "crash-flooding"
     messages: ClassVar[tuple[type[Message], ...]] = (Input,)

@@ -11,15 +11,7 @@ from wavetank.sim.node import Snapshot, disagreement
 
 @dataclass(frozen=True, kw_only=True)
 class DigraphConsensus:
-    """Consensus of nodes that each have an input, by default 0 or 1.
-
-    Parameters
-    ----------
-    faults : int
-        Number of nodes that may be faulty.
-    inputs : tuple of int
-        0 or 1 for each node; repeated when there are more nodes.
-    """
+    """Consensus of nodes that each have an input, by default 0 or 1."""
 
     system: ClassVar[str]
     # The condition on the network, a word of :data:`~wavetank.protocols.digraphs.conditions.CONDITIONS` or "complete".

@@ -184,21 +184,7 @@ class SignedNode(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class SignedConsensus(DigraphConsensus):
-    """One value that all correct nodes decide, and that they had if all had the same.
-
-    Parameters
-    ----------
-    faults : int
-        How many nodes may be Byzantine.
-    inputs : tuple of int
-        0 or 1 for each node; repeated when there are more nodes.
-    step_rounds : float
-        The longest time a message takes from a node to its neighbour.
-    signatures : str
-        ``keyed-hash`` or ``ed25519``.
-    key_seed : int
-        From which the keys follow.
-    """
+    """One value that all correct nodes decide, and that they had if all had the same."""
 
     system: ClassVar[str] = "signed-digraph-consensus"
     messages: ClassVar[tuple[type[Message], ...]] = (Chain, Denial)

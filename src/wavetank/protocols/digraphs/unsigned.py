@@ -209,17 +209,6 @@ class UnsignedConsensus(DigraphConsensus):
     """One value that all correct nodes decide, and that they had if all had the same; nothing is signed.
 
     It works where the network meets the 3-reach condition, which is also necessary.
-
-    Parameters
-    ----------
-    faults : int
-        Nodes that may be Byzantine.
-    inputs : tuple of int
-        0 or 1 for each node; repeated when there are more nodes.
-    links : tuple of str
-        The network, which every node knows: ``0>1`` for a link from 0 to 1; nothing for a complete one.
-    step_rounds : float
-        The longest time a message takes from a node to its neighbour.
     """
 
     system: ClassVar[str] = "unsigned-digraph-consensus"

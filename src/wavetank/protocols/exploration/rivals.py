@@ -42,15 +42,7 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer:
-    """The compiled search.
-
-    Parameters
-    ----------
-    order : str
-        ``breadth-first`` or ``depth-first``.
-    symmetry, exact : bool
-        See :func:`~wavetank.check.explore.explorer.explore`.
-    """
+    """The compiled search."""
 
     order: str = setting("breadth-first", says="Order of the search", choices=ORDERS[:2])
     symmetry: bool = setting(False, says="Whether states that differ by a renaming of nodes count as one")

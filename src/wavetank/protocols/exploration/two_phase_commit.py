@@ -86,11 +86,6 @@ class ResourceManager(Node):
 class TwoPhaseCommit:
     """Node 0 manages the transaction, all others hold its resources.
 
-    Parameters
-    ----------
-    missing : int
-        How many resource managers the manager does not wait for: 0 is right, more is unsafe and there to show that.
-
     References
     ----------
     Gray and Lamport, ACM TODS 2006.

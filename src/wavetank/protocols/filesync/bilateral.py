@@ -248,12 +248,7 @@ class BilateralDevice(Replica):
 
 @dataclass(frozen=True, kw_only=True)
 class BilateralSync(SnapshotSync):
-    """Snapshots that change hands with a token on every link: offered, held, committed, acknowledged.
-
-    Parameters
-    ----------
-    scan_rounds, settle_rounds, patience_rounds, retry_rounds : float
-    """
+    """Snapshots that change hands with a token on every link: offered, held, committed, acknowledged."""
 
     messages: ClassVar[tuple[type[Message], ...]] = (*moves.MESSAGES, Part)
     cloud: ClassVar[type[Wire]] = BilateralCloud

@@ -203,12 +203,7 @@ class CausalDevice(Replica):
 
 @dataclass(frozen=True, kw_only=True)
 class CausalSnapshotSync(SnapshotSync):
-    """Closed snapshots; the head moves by compare-and-set; what both sides changed stays visible.
-
-    Parameters
-    ----------
-    scan_rounds, settle_rounds, patience_rounds, poll_rounds, retry_rounds : float
-    """
+    """Closed snapshots; the head moves by compare-and-set; what both sides changed stays visible."""
 
     messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, Part)
     cloud: ClassVar[type[Wire]] = CausalCloud

@@ -431,10 +431,6 @@ class Device(Wire, ABC):
 class FileSyncSettings:
     """What all ways to keep files the same have: three times, a cloud and devices, and nobody who lies.
 
-    Parameters
-    ----------
-    scan_rounds, settle_rounds, retry_rounds : float
-
     Attributes
     ----------
     messages : tuple of types

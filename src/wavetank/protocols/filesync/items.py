@@ -210,13 +210,7 @@ def _is_sound(record: Record, bodies: Sequence[Body]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSync(FileSyncSettings):
-    """What the engines that carry single files have in common.
-
-    Parameters
-    ----------
-    scan_rounds, settle_rounds, poll_rounds, retry_rounds : float
-    batch : int
-    """
+    """What the engines that carry single files have in common."""
 
     messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, Part)
 

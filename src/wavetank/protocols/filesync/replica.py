@@ -38,7 +38,6 @@ class SnapshotSync(FileSyncSettings):
 
     Parameters
     ----------
-    scan_rounds, settle_rounds, retry_rounds : float
     patience_rounds : float
         After that time a file that is never left alone is taken all the same; for a group the user gets a notice.
     """

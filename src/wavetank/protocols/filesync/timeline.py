@@ -121,14 +121,8 @@ class TimelineSync(ItemSync):
     ----------
     conflict_rounds : float
         Two versions that both changed are a visible conflict when their times are at most this far apart.
-    careful : bool
-        Whether the cloud takes what was made from its current version whatever its time.
     reset_rounds : float
         A device that heard nothing for longer drops what it knew and takes the cloud's copy.
-    reserve_bytes : float
-        A device with less room than this evicts the contents of its oldest files.
-    scan_rounds, settle_rounds, poll_rounds, retry_rounds : float
-    batch : int
     """
 
     cloud: ClassVar[type[Wire]] = TimelineCloud

@@ -22,11 +22,6 @@ from wavetank.sim.history import History, Operation
 class WingGongLowe:
     """Decides linearizability by search with memory.
 
-    Parameters
-    ----------
-    steps_at_most : int
-        Operations tried before it gives up undecided.
-
     References
     ----------
     Wing and Gong 1993, Lowe 2017; the algorithm of Porcupine and of Knossos's ``wgl``.

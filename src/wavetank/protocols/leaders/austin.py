@@ -184,10 +184,6 @@ class AustinGroups(LeaderElection):
     ----------
     rho : int
         Deputies, and ranks in a group; memory grows with its square.
-    countdown_logs, dormant_logs : float
-        Length of a reset, in meetings of an agent, in multiples of ln n.
-    patience : float
-        Meetings without rank, in multiples of (n / rho) ln n, before a reset.
 
     References
     ----------

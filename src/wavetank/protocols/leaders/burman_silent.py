@@ -72,19 +72,6 @@ def _meet(agents: Agents, memory: Agents, a: int, b: int, constants: Words, draw
 class BurmanSilent(LeaderElection):
     """Ranking by a binary tree with resets: linear time, O(n) states.
 
-    Parameters
-    ----------
-    election : str
-        ``duel`` as in the source, or ``tickets``.
-    countdown_logs : float
-        Countdown of a reset in multiples of ln n.
-    dormant_share : float
-        With duels: dormancy in own meetings / n.
-    dormant_logs : float
-        With tickets: dormancy in own meetings / ln n.
-    patience_share : float
-        Own meetings / n after which an agent without rank asks for a reset.
-
     References
     ----------
     Burman et al., PODC 2021.

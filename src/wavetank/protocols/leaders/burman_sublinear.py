@@ -226,10 +226,6 @@ class BurmanSublinear(LeaderElection):
     ----------
     depth : int
         Meetings that a tree looks back: 0 (only meetings of doubles count), 1 or 2.
-    span : float
-        How long what was heard counts as evidence, in own meetings / (n^(1/(depth+1)) + ln n).
-    countdown_logs, dormant_logs : float
-        Length of a reset, in meetings of an agent, in multiples of ln n.
 
     References
     ----------

@@ -350,10 +350,6 @@ class TradeoffLeader(LeaderElection):
         How many agents of its stage the leader must meet before it ends the stage, beyond the logarithmic time that
         the first takes.  A collection ends earlier when the leader's roster is full.  An announcement that is too
         short is missed by some, a check that is too short misses doubled ranks.
-    name_bits : int
-        Bits of a recruit's name; 0: log2(n rho) + 10 with coins, 4 log2(rho) with tokens.
-    countdown_logs, dormant_logs : float
-        Length of a reset, in meetings of an agent, in multiples of ln n.
 
     References
     ----------

@@ -200,26 +200,8 @@ class Directory(ABC):
 
     Parameters
     ----------
-    redundancy : int
-        Successors of Chord, leaves of Pastry, size of a bucket of Kademlia: how many nodes stand in for one.
-    replicas : int
-        Nodes that keep a record.
-    parallel : int
-        Questions of one lookup under way at once, where the overlay allows it.
-    stabilize_rounds, refresh_rounds : float
-        Between looks at the nearest nodes, and between looks at one more part of the table.
-    republish_rounds, ttl_rounds : float
-        Between publications of a node's own agents, and how long a record is kept without one.
-    timeout_rounds, deadline_rounds : float
-        After which a question, and a whole lookup, is given up.
-    suspect_rounds : float
-        How long a silent node is believed only in person.
     bootstraps : int
         Nodes 0 to ``bootstraps - 1`` are known to those who join; four of them, drawn at random, are asked at once.
-    store_keys, endpoints_per_key, record_bytes, lookups : int
-        Limits: keys a node keeps for others, endpoints of one key, bytes of one endpoint, lookups under way at a node.
-    salt : int
-        Names the network; identifiers follow from it.
     """
 
     messages: ClassVar[tuple[type[Message], ...]] = (

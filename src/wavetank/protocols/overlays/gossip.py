@@ -169,15 +169,7 @@ class GossipNode(DirectoryNode):
 
 @dataclass(frozen=True, kw_only=True)
 class Gossip(Directory):
-    """A directory that everybody has.
-
-    Parameters
-    ----------
-    fanout : int
-        Nodes that receive a rumour from a node per round.
-    told_rounds : int
-        Rounds for which a rumour is spread.
-    """
+    """A directory that everybody has."""
 
     messages: ClassVar[tuple[type[Message], ...]] = (*Directory.messages, Rumour, Compare)
 

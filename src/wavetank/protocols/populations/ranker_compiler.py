@@ -55,13 +55,7 @@ _State = _Bystander | _Holder | _Repairer
 
 @dataclass(frozen=True, kw_only=True)
 class RankerCompiler:
-    """Compiles rankers, their Boolean combinations and automata whose language is unambiguous star-free.
-
-    Parameters
-    ----------
-    most_positions : int
-        Positions in the tree of questions, at most.
-    """
+    """Compiles rankers, their Boolean combinations and automata whose language is unambiguous star-free."""
 
     most_positions: int = setting(
         400, unit="positions", says="Most positions in the tree of questions", low=1, high=5000

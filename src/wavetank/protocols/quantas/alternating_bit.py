@@ -98,13 +98,7 @@ class AlternatingBitNode(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class AlternatingBit(QuantasAlgorithm):
-    """The alternating bit protocol between nodes 0 and 1.
-
-    Parameters
-    ----------
-    timeout : int
-        Rounds without news after which a node repeats itself; 0 for never.
-    """
+    """The alternating bit protocol between nodes 0 and 1."""
 
     timeout: int = setting(4, unit="rounds", says="Silence after which a node repeats its message; 0: never", low=0)
     where: ClassVar[str] = "alternating bit"

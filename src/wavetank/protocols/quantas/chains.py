@@ -144,13 +144,8 @@ class QuantasChain(QuantasAlgorithm):
         ``longest`` (Bitcoin-like) or ``heaviest`` (Ethereum-like, GHOST): which tip to mine on.
     submit_rate : int
         Mean number of rounds between clients at the first miner, at the others 20; 0 for never.
-    rates : tuple of int
-        Mining rate of each miner; the others have ``rate``.
-    rate : int
     scaler : int
         A miner finds a block in a round with odds of its rate over ``scaler`` times the sum of the others' rates.
-    first : int
-        The first miner.
     active : bool
         Whether anybody does anything: QUANTAS's Bitcoin without parameters stands still.
     """

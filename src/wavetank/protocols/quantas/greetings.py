@@ -72,13 +72,7 @@ class Greeter(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Greetings(QuantasAlgorithm):
-    """Everyone greets everyone, every round.
-
-    Parameters
-    ----------
-    second : bool
-        Whether all nodes are of the second kind.
-    """
+    """Everyone greets everyone, every round."""
 
     second: bool = setting(False, says="Whether all nodes greet five times per round")
     where: ClassVar[str] = "greetings"

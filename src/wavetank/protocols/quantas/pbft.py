@@ -375,12 +375,6 @@ class QuantasPBFT(QuantasAlgorithm):
     ----------
     votes : int
         Matching prepares, commits and view changes that suffice; 0 for 2f + 1 with f = (n - 1) // 3.
-    patience : int
-        Rounds without progress after which a node asks for the next view.
-    checkpoint_interval : int
-        Requests from checkpoint to checkpoint.
-    window : int
-        Sequence numbers beyond the last stable checkpoint that a new view looks at.
     """
 
     votes: int = setting(0, says="Matching votes that suffice; 0: 2f + 1", low=0)

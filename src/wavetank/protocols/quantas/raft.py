@@ -353,17 +353,7 @@ class QuantasRaftNode(BoxNode):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantasRaft(QuantasAlgorithm):
-    """The Raft variant of QUANTAS.
-
-    Parameters
-    ----------
-    submit_rate : int
-        Mean number of rounds between clients at a node; 0 for no clients but requests.
-    timeout : int
-        Rounds of silence before an election.
-    jitter : int
-        Rounds, less than which are added to the timeout at random.
-    """
+    """The Raft variant of QUANTAS."""
 
     submit_rate: int = setting(20, unit="rounds", says="Mean time between requests at a node; 0: none", low=0)
     timeout: int = setting(100, unit="rounds", says="Silence before an election", low=1)

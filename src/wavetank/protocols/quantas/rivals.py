@@ -16,13 +16,7 @@ from wavetank.settings import check_parameters, setting
 
 @dataclass(frozen=True, kw_only=True)
 class QuantasProgram:
-    """QUANTAS's own programs, one for each peer.
-
-    Parameters
-    ----------
-    limit_s : float
-        Seconds an experiment may take.
-    """
+    """QUANTAS's own programs, one for each peer."""
 
     limit_s: float = setting(600.0, unit="s", says="Time limit of an experiment", low=0.001, high=86_400.0)
 

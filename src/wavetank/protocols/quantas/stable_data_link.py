@@ -88,13 +88,7 @@ class StableDataLinkNode(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class StableDataLink(QuantasAlgorithm):
-    """The stabilizing data link between node 0 and its first neighbour.
-
-    Parameters
-    ----------
-    timeout : int
-        Rounds without sending or hearing after which the sender repeats itself.
-    """
+    """The stabilizing data link between node 0 and its first neighbour."""
 
     timeout: int = setting(4, unit="rounds", says="Idle time after which the sender repeats its message", low=1)
     where: ClassVar[str] = "stabilizing data link"

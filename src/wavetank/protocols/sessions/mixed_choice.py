@@ -27,15 +27,6 @@ from wavetank.settings import setting
 class MixedChoice:
     """Turns protocols with mixed choice into machines, and checks that they can always go on.
 
-    Parameters
-    ----------
-    queue_bound : int
-        Messages under way from one role to another while exploring.
-    drop_stale : bool
-        Whether messages of a side that was given up are dropped.
-    reach_rule : bool
-        Whether rule (a), that every role is informed of an interrupt, is checked.
-
     References
     ----------
     arXiv 2602.23927

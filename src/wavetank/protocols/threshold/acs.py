@@ -24,13 +24,7 @@ from wavetank.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalBackward:
-    """Backward search over minimal bases.
-
-    Parameters
-    ----------
-    most_elements : int
-        Minimal elements kept at most; more end in "undecided".
-    """
+    """Backward search over minimal bases."""
 
     most_elements: int = setting(500_000, says="Most minimal elements that are kept", low=1)
 

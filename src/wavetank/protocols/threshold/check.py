@@ -33,14 +33,7 @@ _LONGEST_ASKED_HERE_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class OneMethod:
-    """A checker alone, in a process that can be killed and whose memory is limited.
-
-    Parameters
-    ----------
-    name : str
-        ``smt``, ``acs`` or ``zcs``.
-    memory_bytes : float
-    """
+    """A checker alone, in a process that can be killed and whose memory is limited."""
 
     name: str = setting("smt", says="Name of the checker", choices=("smt", "acs", "zcs"))
     memory_bytes: float = setting(2.0 * 2**30, unit="bytes", says="Memory of the checker's process", low=2.0**27)
@@ -54,13 +47,7 @@ class OneMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaFirst:
-    """The segment formula: in this process for small questions and a moment, otherwise in one whose memory is limited.
-
-    Parameters
-    ----------
-    memory_bytes : float
-        Memory of that other process.
-    """
+    """The segment formula: in this process for small questions and a moment, else in one with limited memory."""
 
     memory_bytes: float = setting(2.0 * 2**30, unit="bytes", says="Memory of the checker's process", low=2.0**20)
 
@@ -74,15 +61,7 @@ class FormulaFirst:
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdCheck:
-    """Checks the safety properties of a ``.ta``, ``.eta`` or ``.tla`` file.
-
-    Parameters
-    ----------
-    method : str
-        Who decides.
-    properties : tuple of str
-        Names of the specifications to check; empty for all.
-    """
+    """Checks the safety properties of a ``.ta``, ``.eta`` or ``.tla`` file."""
 
     method: str = setting("portfolio", says="Method that decides", choices=METHODS)
     properties: tuple[str, ...] = setting((), says="Names of the specifications to check; all by default")

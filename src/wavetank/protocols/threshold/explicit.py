@@ -25,15 +25,7 @@ _State = tuple[tuple[int, ...], tuple[int, ...], int]
 
 @dataclass(frozen=True, kw_only=True)
 class ExplicitSearch:
-    """Breadth-first search for all parameters up to a bound.
-
-    Parameters
-    ----------
-    largest_parameter : int
-        Parameters are tried up to this value each.
-    most_states : int
-        Configurations visited at most, for all parameters together.
-    """
+    """Breadth-first search for all parameters up to a bound."""
 
     largest_parameter: int = setting(5, says="Largest value of each parameter", low=0, high=100)
     most_states: int = setting(200_000, says="Most configurations that are visited", low=1)

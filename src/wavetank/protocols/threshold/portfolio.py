@@ -19,15 +19,7 @@ from wavetank.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class Portfolio:
-    """The segment formula alone for a moment, then three checkers in two processes.
-
-    Parameters
-    ----------
-    head_start_s : float
-        Time for the segment formula alone.
-    memory_bytes : float
-        Memory of each of the two processes.
-    """
+    """The segment formula alone for a moment, then three checkers in two processes."""
 
     head_start_s: float = setting(
         3.0, unit="s", says="Time for which the segment formula runs alone", low=0, high=86400

@@ -29,15 +29,7 @@ _BRANCHES = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class SmtReachability:
-    """Bounded sequences of segments, decided by z3.
-
-    Parameters
-    ----------
-    shrink_s : float
-        Time to look for a counterexample with smaller parameters.
-    most_segments : int
-        Of a search in an automaton with resets or decrements.
-    """
+    """Bounded sequences of segments, decided by z3."""
 
     shrink_s: float = setting(0.5, unit="s", says="Time to look for smaller counterexamples", low=0, high=3600)
     most_segments: int = setting(

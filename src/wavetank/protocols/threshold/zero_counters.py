@@ -22,13 +22,7 @@ from wavetank.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroCounters:
-    """Backward search over patterns of occupied locations.
-
-    Parameters
-    ----------
-    try_paths : bool
-        Whether abstract error paths are tried for real runs; without, only an empty error graph decides.
-    """
+    """Backward search over patterns of occupied locations."""
 
     try_paths: bool = setting(
         True, says="Whether abstract error paths are tried for real runs; if not, only an empty graph decides"

@@ -52,13 +52,7 @@ def program(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Unison:
-    """Unison in batch mode; conflicts are left alone on both sides, and what it says about them is kept.
-
-    Parameters
-    ----------
-    timeout_s : float
-        A run that takes longer is an error.
-    """
+    """Unison in batch mode; conflicts are left alone on both sides, and what it says about them is kept."""
 
     timeout_s: float = setting(60.0, unit="s", low=1, high=3600, says="Longest run; a longer one is an error")
 
@@ -92,13 +86,7 @@ class Unison:
 
 @dataclass(frozen=True, kw_only=True)
 class Syncthing:
-    """Two Syncthing processes that share a folder over loopback, and look for changes on request.
-
-    Parameters
-    ----------
-    timeout_s : float
-        Equal folders are waited for that long.
-    """
+    """Two Syncthing processes that share a folder over loopback, and look for changes on request."""
 
     timeout_s: float = setting(
         60.0, unit="s", low=1, high=3600, says="Time for which the peer waits until the folders are equal"

@@ -87,13 +87,7 @@ def figures(latencies_s: Sequence[float], asked: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryDirectory(ABC):
-    """Base of the libraries.
-
-    Parameters
-    ----------
-    most_nodes, most_records : int
-        Most nodes and records of one trial: all of them run in one process.
-    """
+    """Base of the libraries."""
 
     most_nodes: int = setting(64, low=2, high=256, says="Most nodes per trial")
     most_records: int = setting(1000, low=1, high=10_000, says="Most records per trial")
@@ -137,13 +131,7 @@ class LibraryDirectory(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class KademliaLibrary(LibraryDirectory):
-    """The PyPI package ``kademlia``: asyncio, UDP, k = 20, alpha = 3.
-
-    Parameters
-    ----------
-    ksize, alpha : int
-        The library's k and alpha.
-    """
+    """The PyPI package ``kademlia``: asyncio, UDP, k = 20, alpha = 3."""
 
     ksize: int = setting(20, low=1, high=256, says="The library's k")
     alpha: int = setting(3, low=1, high=32, says="The library's alpha")
@@ -186,15 +174,7 @@ def server_of(servers: Sequence[Any], node: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Libp2pDht(LibraryDirectory):
-    """The DHT of ``libp2p``: trio, TCP with Noise and Yamux; every node starts with a few others.
-
-    Parameters
-    ----------
-    acquaintances : int
-        Nodes that each node connects to at the start.
-    limit_s : float
-        Seconds after which a publication or lookup has failed.
-    """
+    """The DHT of ``libp2p``: trio, TCP with Noise and Yamux; every node starts with a few others."""
 
     most_nodes: int = setting(6, low=2, high=64, says="Most nodes per trial")
     most_records: int = setting(8, low=1, high=10_000, says="Most records per trial")

@@ -79,6 +79,8 @@ _imported: dict[tuple[Path, Any], frozenset[Path]] = {}
 _keys: dict[Path, str] = {}
 _warned = False
 _pruned: set[str] = set()
+# What this process has spent compiling before, and since when it compiles now.
+_spent: tuple[float, float | None] = (0.0, None)
 
 
 def compiled(*given: Any, at_first_call: bool = False, **options: Any) -> Any:
@@ -106,6 +108,28 @@ def compiled(*given: Any, at_first_call: bool = False, **options: Any) -> Any:
     return lambda function: _with_cache(function, signatures, options, at_first_call)
 
 
+def compiling_s() -> float:
+    """Return how long this process has compiled so far, with loading results and waiting for other processes' ones."""
+    before_s, since_s = _spent
+    return before_s if since_s is None else before_s + time.monotonic() - since_s
+
+
+@contextlib.contextmanager
+def _timed() -> Iterator[None]:
+    """Count a block, which holds numba's lock, as compiling."""
+    global _spent
+    before_s, since_s = _spent
+    if since_s is not None:
+        # A function that another one calls is compiled within it.
+        yield
+        return
+    _spent = before_s, time.monotonic()
+    try:
+        yield
+    finally:
+        _spent = compiling_s(), None
+
+
 def _with_cache(function: Callable[..., Any], signatures: list[Any], options: dict[str, Any], later: bool) -> Any:
     dispatcher = numba.njit(**options)(function)
     if config.DISABLE_JIT:
@@ -119,7 +143,7 @@ def _with_cache(function: Callable[..., Any], signatures: list[Any], options: di
 
         def compile_locked(signature: Any) -> Any:
             # numba's own lock comes first, as in a function that meets this one while it is compiled.
-            with global_compiler_lock, lock.released_after():
+            with global_compiler_lock, _timed(), lock.released_after():
                 return compile_once(signature)
 
         dispatcher.compile = compile_locked
@@ -307,6 +331,8 @@ _locks: dict[Path, _Lock] = {}
 
 
 def _forget_locks() -> None:
+    global _spent
+    _spent = _spent[0], None
     for lock in _locks.values():
         lock.forget()
 

@@ -8,21 +8,34 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wavetank.errors import BadValueError
+from wavetank.sim.clients import Clients
 from wavetank.sim.faults import Fault
 from wavetank.sim.network import Network
 from wavetank.sim.node import Algorithm, Message, Node
 from wavetank.sim.rounds import Rounds
-from wavetank.sim.simulation import ASKED, LIVES, Request, Run, Scheduler, SimulatedContext, Simulation, new_run
+from wavetank.sim.simulation import (
+    ASKED,
+    LIVES,
+    Request,
+    Run,
+    Scheduler,
+    SimulatedContext,
+    Simulation,
+    check_request,
+    new_run,
+)
 
 # Order of what happens at one node at one time.
-_REQUEST, _MESSAGE, _TIMER = 0, 1, 2
+_REQUEST, _MESSAGE, _TIMER, _CLIENT = 0, 1, 2, 3
 
 
 class _Events(Simulation):
-    """A calendar of instants."""
+    """A calendar of instants; the door of clients who wait for answers."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
+        self.now = 0.0
+        self._asked: list[Request] = []
         self._calendar: list[tuple[float, int, int, int, int, Any]] = []
         self._count = 0
         self._queued: dict[tuple[int, int], list[float]] = {}
@@ -57,6 +70,20 @@ class _Events(Simulation):
     def put_request(self, number: int, request: Request) -> None:
         self._put(request.at, request.node, _REQUEST, number, request.command)
 
+    def ask(self, node: int, command: Any, client: str = "") -> int:
+        """See Door."""
+        request = Request(at=self.now, node=node, command=command, client=client)
+        check_request(request, self.run.size)
+        self._asked.append(request)
+        number = len(self.run.requests) + len(self._asked) - 1
+        self.put_request(number, request)
+        return number
+
+    def later(self, after: float, act: Callable[[], None]) -> None:
+        """See Door."""
+        # Behind every node.
+        self._put(self.now + after, self.run.size, _CLIENT, 0, act)
+
     def _put(self, due: float, node: int, kind: int, detail: int, what: Any) -> None:
         self._count += 1
         heapq.heappush(self._calendar, (due, node, kind, self._count, detail, what))
@@ -65,8 +92,14 @@ class _Events(Simulation):
         calendar, nodes, contexts = self._calendar, self.run.nodes, self.contexts
         until, watched = self.until, self.watched
         now = 0.0
+        if self.clients is not None:
+            self.clients.start(self)
         while calendar and calendar[0][0] <= until:
             now, node, kind, _, detail, what = heapq.heappop(calendar)
+            self.now = now
+            if kind == _CLIENT:
+                what()
+                continue
             context = contexts[node]
             context.now = now
             if kind == _MESSAGE:
@@ -88,7 +121,8 @@ class _Events(Simulation):
             if self.asks is not None:
                 self.stepped(now)
             if stop is not None and stop(self.run):
-                return now
+                break
+        self.run.requests += tuple(self._asked)
         return until if stop is None else now
 
     def under_way(self) -> int:
@@ -104,6 +138,7 @@ def simulate(
     life: str = "rounds",
     seed: int = 0,
     requests: Sequence[Request] = (),
+    clients: Clients | None = None,
     faults: Sequence[Fault] = (),
     scheduler: Scheduler | None = None,
     stop: Callable[[Run], bool] | None = None,
@@ -128,6 +163,8 @@ def simulate(
         All randomness of nodes, links and faults follows from it.
     requests : sequence of Request
         What clients ask, and when.
+    clients : Clients, optional
+        What ask and wait for the answers, as events only; their requests follow ``requests`` in the run.
     faults : sequence of Fault
         See :mod:`wavetank.sim.faults`.
     scheduler : Scheduler, optional
@@ -158,7 +195,10 @@ def simulate(
     count = network.topology.size
     if size not in (0, count):
         raise BadValueError("The network has another size.", given=size, allowed=f"{count}, or none")
+    if clients is not None and life != "events":
+        raise BadValueError("Clients who wait for answers need a run as events.", given=life, allowed="events")
     run = new_run(algorithm, count, requests, faults)
     kind = Rounds if life == "rounds" else _Events
     simulation = kind(network, seed, scheduler, run, until=until, watched=log)
+    simulation.clients = clients
     return simulation.finished(stop=stop, setup=setup, invariant=invariant)

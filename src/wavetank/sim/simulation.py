@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from wavetank.errors import BadValueError
+from wavetank.sim.clients import Clients
 from wavetank.sim.faults import Fault, attached, byzantine_members
 from wavetank.sim.history import History, Operation
 from wavetank.sim.network import Links, Network
@@ -322,7 +323,10 @@ class SimulatedContext(Opaque):
 
     def reply(self, number: int, result: Any) -> None:
         """See Context."""
-        self._run.replies.setdefault(number, Answer(self.now, self.id, result))
+        if number not in self._run.replies:
+            self._run.replies[number] = Answer(self.now, self.id, result)
+            if self._simulation.clients is not None:
+                self._simulation.clients.answered(number, result)
 
     def record(self, metric: str, value: float = 1.0) -> None:
         """See Context."""
@@ -358,6 +362,7 @@ class Simulation(ABC):
         self.watched = watched
         self.sent = self.duplicated = self.delivered = self.dropped = self.timers = 0
         self.held = 0
+        self.clients: Clients | None = None
         # Called with the time after every round or event, until it has something to say.
         self.asks: Callable[[float], bool] | None = None
         self.contexts = [self.context(node) for node in range(network.topology.size)]
@@ -488,8 +493,7 @@ def new_run(algorithm: Algorithm, size: int, requests: Sequence[Request], faults
         For a request or fault of a node that does not exist, or a request before the start.
     """
     for request in requests:
-        if not 0 <= request.node < size or not 0 <= request.at < math.inf:
-            raise BadValueError("A request goes to a node at a time.", given=request, allowed=f"nodes 0 to {size - 1}")
+        check_request(request, size)
     return Run(
         size=size,
         algorithm=algorithm,
@@ -498,6 +502,12 @@ def new_run(algorithm: Algorithm, size: int, requests: Sequence[Request], faults
         correct=frozenset(range(size)) - byzantine_members(faults),
         requests=tuple(requests),
     )
+
+
+def check_request(request: Request, size: int) -> None:
+    """Refuse a request to none of ``size`` nodes, or before the start; raises BadValueError."""
+    if not 0 <= request.node < size or not 0 <= request.at < math.inf:
+        raise BadValueError("A request goes to a node at a time.", given=request, allowed=f"nodes 0 to {size - 1}")
 
 
 def _asking(run: Run) -> Callable[[float], bool]:

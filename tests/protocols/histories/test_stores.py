@@ -48,7 +48,7 @@ def test_a_store_keeps_to_its_model_and_to_no_more(store, keeps, breaks):
 
 
 def test_last_writer_wins_by_skewed_clocks_is_eventual_and_not_causal():
-    found = [record(LastWriterWinsStore(skew_s=0.5), World(think_s=0.1), seed).history for seed in range(12)]
+    found = [record(LastWriterWinsStore(skew_rounds=10.0), World(think_s=0.1), seed).history for seed in range(12)]
     assert {judge(each, "eventual", clocks=CLOCKS).outcome for each in found} == {"holds"}
     assert "violated" in {judge(each, "causal").outcome for each in found}
 

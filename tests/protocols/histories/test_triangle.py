@@ -34,7 +34,7 @@ def test_no_run_under_a_partition_longer_than_delta_has_all_three(store):
 
 
 def test_each_pair_of_two_is_reached_by_some_store():
-    available = walk(LastWriterWinsStore(skew_s=0.0), LONG, 0.5, range(6))
+    available = walk(LastWriterWinsStore(skew_rounds=0.0), LONG, 0.5, range(6))
     assert any(corner.available and corner.ordered and not corner.timely for corner in available)
     timely = walk(QuorumStore(), LONG, 0.5, range(6))
     assert any(corner.timely and corner.ordered and not corner.available for corner in timely)

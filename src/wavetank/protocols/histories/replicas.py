@@ -1,8 +1,9 @@
 """A small world for replicated stores: replicas, clients beside them, messages with delays, and a partition.
 
-Time is virtual and every draw has a name, so that a seed gives one history.  A message over a cut link waits until the
-cut heals.  A client asks the replica beside it, one operation at a time; after its patience it gives up, the operation
-stays open in the history, and the client goes on under another name, as clients of test harnesses do.
+A round of the simulation is the mean delay of a message; links do not keep the order of messages.  A message over a cut
+link waits until the cut heals.  A client asks the replica beside it, one operation at a time; after its patience it
+gives up, the operation stays open in the history, and the client goes on under another name, as clients of test
+harnesses do.
 
 Source: the set-up of S. Gilbert, N. Lynch, "Brewer's Conjecture and the Feasibility of Consistent, Available,
 Partition-Tolerant Web Services", SIGACT News 33(2), 2002.
@@ -10,18 +11,23 @@ Partition-Tolerant Web Services", SIGACT News 33(2), 2002.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from wavetank.sim.clients import Door
+from wavetank.sim.events import simulate
 from wavetank.sim.history import History, Operation
+from wavetank.sim.network import Network
+from wavetank.sim.node import Algorithm, Message
 from wavetank.sim.rng import stream
+from wavetank.sim.simulation import Scheduler
 
-Reply = Callable[[Any], None]
+# Pause between two operations of a client, so that no two begin at one time; in seconds.
+_BREATH_S = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,141 +70,116 @@ class World:
     quiet_s: float = 10.0
 
 
-class Replicas:
-    """The event loop of one run: what a store may use.
-
-    Parameters
-    ----------
-    world : World
-    seed : int
-    """
+class _Delays(Scheduler):
+    """Draws the delay of every message on its own, and holds what would cross the cut until it heals."""
 
     def __init__(self, world: World, seed: int) -> None:
-        self.world, self.now_s = world, 0.0
-        self.replicas = world.replicas
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         self._rng = stream(seed, "replicas", "delays")
+        self._last = world.replicas - 1
+        self._begin = world.partition_at_s / world.delay_s
+        self._end = self._begin + world.partition_s / world.delay_s
 
-    def at(self, time_s: float, act: Callable[[], None]) -> None:
-        """Do something at a time; equal times in the order of the calls."""
-        self._count += 1
-        heapq.heappush(self._queue, (time_s, self._count, act))
-
-    def send(self, sender: int, receiver: int, act: Callable[[], None]) -> None:
-        """Deliver a message: do something at the receiver, after a delay and when no cut is between the two."""
-        if sender == receiver:
-            self.at(self.now_s, act)
-            return
-        mean = self.world.delay_s
-        arrival = self.now_s + 0.1 * mean + float(self._rng.exponential(mean))
-        begin, end = self.world.partition_at_s, self.world.partition_at_s + self.world.partition_s
-        cut = (sender == self.replicas - 1) != (receiver == self.replicas - 1)
-        if cut and self.now_s < end and arrival > begin:
-            arrival += end - max(self.now_s, begin)
-        self.at(arrival, act)
-
-    def broadcast(self, sender: int, act: Callable[[int], None]) -> None:
-        """Send to all replicas but the sender."""
-        for receiver in range(self.replicas):
-            if receiver != sender:
-                self.send(sender, receiver, lambda receiver=receiver: act(receiver))  # type: ignore[misc]
-
-    def run(self) -> None:
-        """Run until nothing is left to do."""
-        while self._queue:
-            self.now_s, _, act = heapq.heappop(self._queue)
-            act()
+    def extra_delay(self, sender: int, to: int, message: Message, now: float) -> float:
+        delay = 0.1 + float(self._rng.exponential())
+        crosses = (sender == self._last) != (to == self._last)
+        if crosses and now < self._end and now + delay > self._begin:
+            delay += self._end - max(now, self._begin)
+        return delay
 
 
-class Store(Protocol):
-    """A replicated store: makes its state for one run."""
+class _Clients:
+    """All clients of a world."""
 
-    def open(self, replicas: Replicas) -> OpenStore:
-        """Return the store's state for a run over these replicas."""
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.log: list[Operation] = []
+        self.asked = self.given_up = 0
+        self._replies: dict[int, Callable[[Any], None]] = {}
+        self._clients = [_Client(number, self, seed) for number in range(world.clients)]
 
+    def start(self, door: Door) -> None:
+        self._door = door
+        for client in self._clients:
+            client.begin()
 
-class OpenStore(Protocol):
-    """A store in a run; ``reply`` is called once, when the operation is done, with what was read."""
+    def answered(self, number: int, result: Any) -> None:
+        self._replies[number](result)
 
-    def read(self, replica: int, key: str, reply: Reply) -> None:
-        """Read at a replica."""
+    @property
+    def now_s(self) -> float:
+        return self._door.now * self.world.delay_s
 
-    def write(self, replica: int, key: str, value: int, reply: Reply) -> None:
-        """Write at a replica."""
+    def after(self, wait_s: float, act: Callable[[], None]) -> None:
+        self._door.later(wait_s / self.world.delay_s, act)
+
+    def ask(self, replica: int, command: tuple[Any, ...], process: str, reply: Callable[[Any], None]) -> None:
+        self.asked += 1
+        self._replies[self._door.ask(replica, command, process)] = reply
 
 
 class _Client:
     """Asks one operation after another and records the answers."""
 
-    def __init__(self, number: int, replicas: Replicas, store: OpenStore, seed: int, log: list[Operation]) -> None:
-        self._number, self._replicas, self._store, self._log = number, replicas, store, log
+    def __init__(self, number: int, all_clients: _Clients, seed: int) -> None:
+        self._number, self._all, self._world = number, all_clients, all_clients.world
         self._rng = stream(seed, "replicas", "client", number)
         self._life, self._done = 0, 0
 
     def begin(self) -> None:
-        self._replicas.at(float(self._rng.exponential(self._replicas.world.think_s)), self._next)
+        self._all.after(self._thinking_s(), self._next)
+
+    def _thinking_s(self) -> float:
+        return float(self._rng.exponential(self._world.think_s))
 
     def _next(self) -> None:
-        world = self._replicas.world
+        world = self._world
         if self._done == world.operations:
-            self._replicas.at(max(self._replicas.now_s, world.partition_at_s + world.partition_s) + world.quiet_s,
-                              lambda: self._look(0))  # fmt: skip
+            healed_s = max(world.partition_at_s + world.partition_s - self._all.now_s, 0.0)
+            self._all.after(healed_s + world.quiet_s, lambda: self._look(0))
             return
         self._done += 1
         key = f"k{int(self._rng.integers(world.keys))}"
         write = self._rng.random() < world.writes
         # No two writes are alike, so that every read names its source.
         value = self._number * world.operations + self._done if write else None
-        self._ask(key, value, self._pause)
-
-    def _pause(self) -> None:
-        self._replicas.at(
-            self._replicas.now_s + 1e-6 + float(self._rng.exponential(self._replicas.world.think_s)), self._next
-        )
+        self._ask(key, value, lambda: self._all.after(_BREATH_S + self._thinking_s(), self._next))
 
     def _look(self, key: int) -> None:
-        if key < self._replicas.world.keys:
-            self._ask(
-                f"k{key}", None, lambda: self._replicas.at(self._replicas.now_s + 1e-6, lambda: self._look(key + 1))
-            )
+        if key < self._world.keys:
+            self._ask(f"k{key}", None, lambda: self._all.after(_BREATH_S, lambda: self._look(key + 1)))
 
     def _ask(self, key: str, value: int | None, go_on: Callable[[], None]) -> None:
-        invoked = self._replicas.now_s
+        invoked = self._all.now_s
         process = f"{self._number}" if not self._life else f"{self._number}.{self._life}"
-        answered: list[bool] = []
+        action = "read" if value is None else "write"
+        over = False
 
         def note(result: Any, returned: float | None) -> None:
-            answered.append(True)
+            nonlocal over
+            over = True
+            # A read without an answer says nothing.
             if value is not None or returned is not None:
-                self._log.append(
+                self._all.log.append(
                     Operation(
-                        process=process, action="read" if value is None else "write", key=key, value=value,
+                        process=process, action=action, key=key, value=value,
                         result=result if value is None else None, invoked=invoked, returned=returned,
                     )
                 )  # fmt: skip
             go_on()
 
         def reply(result: Any) -> None:
-            if not answered:
-                note(result, self._replicas.now_s)
+            if not over:
+                note(result, self._all.now_s)
 
         def give_up() -> None:
-            if not answered:
+            if not over:
                 self._life += 1
-                self.given_up += 1
+                self._all.given_up += 1
                 note(None, None)
 
-        self.asked += 1
-        self._replicas.at(invoked + self._replicas.world.patience_s, give_up)
-        replica = self._number % self._replicas.replicas
-        if value is None:
-            self._store.read(replica, key, reply)
-        else:
-            self._store.write(replica, key, value, reply)
-
-    asked = 0
-    given_up = 0
+        self._all.after(self._world.patience_s, give_up)
+        command = ("read", key) if value is None else ("write", key, value)
+        self._all.ask(self._number % self._world.replicas, command, process, reply)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,35 +189,38 @@ class Recorded:
     Parameters
     ----------
     history : History
-        Clock in seconds; keys hold 0 at first.
+        Clock in seconds; keys hold None at first.
     availability : float
         Share of operations that were answered within the clients' patience.
+    violation : str
+        How the store's own invariant was broken; empty when it held.
     """
 
     history: History
     availability: float
+    violation: str = ""
 
 
-def record(store: Store, world: World, seed: int) -> Recorded:
+def record(store: Algorithm, world: World, seed: int) -> Recorded:
     """Run a store and return its history.
 
     Parameters
     ----------
-    store : Store
+    store : Algorithm
     world : World
     seed : int
     """
-    replicas = Replicas(world, seed)
-    log: list[Operation] = []
-    opened = store.open(replicas)
-    clients = [_Client(number, replicas, opened, seed, log) for number in range(world.clients)]
-    for client in clients:
-        client.begin()
-    replicas.run()
-    log.sort(key=lambda operation: operation.invoked)
-    asked = sum(client.asked for client in clients)
-    history = History(operations=tuple(log), store="register", initial=0)
-    return Recorded(history=history, availability=1.0 - sum(client.given_up for client in clients) / asked)
+    clients = _Clients(world, seed)
+    run = simulate(
+        store, life="events", until=math.inf, seed=seed, clients=clients, scheduler=_Delays(world, seed),
+        # Links alone delay nothing; what is held back keeps no order.
+        network=Network.complete(world.replicas, least_delay=0.0, reorder=1.0),
+    )  # fmt: skip
+    log = sorted(clients.log, key=lambda operation: operation.invoked)
+    history = History(operations=tuple(log), store="register")
+    return Recorded(
+        history=history, availability=1.0 - clients.given_up / clients.asked, violation=run.violation
+    )
 
 
 def staleness_s(history: History) -> list[float]:

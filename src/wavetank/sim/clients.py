@@ -26,7 +26,7 @@ class Door(Protocol):
         """
 
     def later(self, after: float, act: Callable[[], None]) -> None:
-        """Call ``act`` so many rounds from now, after all that nodes do at that instant."""
+        """Call ``act`` in ``after`` rounds, behind all that nodes do at that time."""
 
 
 class Clients(Protocol):

@@ -23,7 +23,7 @@ class Budget:
     Parameters
     ----------
     seconds : float
-        Wall time; the checker looks at the clock often enough to keep it within about a second.
+        Wall time without what compiling takes; the checker looks at the clock often enough to keep it to a second.
     memory_bytes : int
         By how much the process may grow while checking.
     """

@@ -106,7 +106,7 @@ def test_a_budget_that_runs_out_leaves_undecided(checked, monkeypatch):
     assert outcomes["Stream: well-formed"] == "holds"
     assert outcomes["Stream: progress"] == "undecided"
     held = itertools.count(2**40, 2**20)
-    monkeypatch.setattr("wavetank.protocols.sessions.check._resident_bytes", lambda: next(held))
+    monkeypatch.setattr("wavetank.protocols.sessions.check.resident_bytes", lambda: next(held))
     verdict = checked(example("stream"), Budget(memory_bytes=1)).verdicts[1]
     assert verdict.outcome == "undecided"
     assert "1 bytes" in verdict.says

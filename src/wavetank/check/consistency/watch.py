@@ -9,13 +9,11 @@ that checks, which CPython delivers between two steps of Python code; compiled c
 from __future__ import annotations
 
 import ctypes
-import math
-import os
 import threading
-import time
-from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from wavetank.check.deadline import Deadline, resident_bytes
 
 _LOOKS_S = 0.05
 # Searches notice the end of their time themselves, and say more about it.
@@ -34,7 +32,7 @@ class Watch:
     Parameters
     ----------
     seconds : float
-        Wall time; a little more is left to searches that end by themselves.
+        Wall time without what compiling takes; a little more is left to searches that end by themselves.
     memory_bytes : int
         By how much the process may grow.
     """
@@ -46,13 +44,12 @@ class Watch:
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._began = 0.0
 
     def __enter__(self) -> Self:
         """Begin to watch."""
-        self._began = time.monotonic()
+        self._deadline = Deadline(self.seconds)
         self._thread = threading.Thread(
-            target=self._look, args=(threading.get_ident(), self._began, _resident_bytes()), daemon=True
+            target=self._look, args=(threading.get_ident(), self._deadline, resident_bytes()), daemon=True
         )
         self._thread.start()
         return self
@@ -65,7 +62,7 @@ class Watch:
 
     def left_s(self) -> float:
         """Return how much of the time is left, at least 0."""
-        return max(0.0, self.seconds - (time.monotonic() - self._began))
+        return max(0.0, self._deadline.left_s)
 
     def close(self) -> None:
         """Stop watching; an error that was sent and has not arrived is taken back.  May be called again."""
@@ -80,24 +77,15 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
 
-    def _look(self, checked: int, began: float, size_bytes: int) -> None:
-        latest_s = self.seconds + max(_LEAST_GRACE_S, _GRACE * self.seconds)
+    def _look(self, checked: int, deadline: Deadline, size_bytes: int) -> None:
+        grace_s = max(_LEAST_GRACE_S, _GRACE * self.seconds)
         while not self._done.wait(_AGAIN_S if self.spent else _LOOKS_S):
-            if not self.spent and time.monotonic() - began > latest_s:
+            if not self.spent and deadline.left_s < -grace_s:
                 self.spent = f"time: {self.seconds:g} s were used up"
-            elif not self.spent and _resident_bytes() - size_bytes > self.memory_bytes:
+            elif not self.spent and resident_bytes() - size_bytes > self.memory_bytes:
                 self.spent = f"memory: {self.memory_bytes / 2**20:,.0f} MiB were used up"
             with self._lock:
                 if self.spent and not self._done.is_set():
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
                         ctypes.c_ulong(checked), ctypes.py_object(BudgetSpentError)
                     )
-
-
-def _resident_bytes() -> float:
-    """Return what the process takes now; minus infinity where the system does not say it."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return -math.inf
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))

@@ -24,13 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from wavetank.check.deadline import Deadline, resident_bytes
 from wavetank.check.explore import core
 from wavetank.check.explore.clock import Clock, ClockWasRead
 from wavetank.check.explore.counterexample import Path, follow, shortened
 from wavetank.check.explore.environment import Environment
 from wavetank.check.explore.liveness import never, obliged_causes
 from wavetank.check.explore.parts import OBLIGED, Action
-from wavetank.check.explore.search import OutOfBudget, Search, resident_bytes
+from wavetank.check.explore.search import OutOfBudget, Search
 from wavetank.check.explore.system import System
 from wavetank.check.explore.verdicts import Counterexample, Judgement, limits_in_words, on_time
 from wavetank.check.explore.views import Predicate, Views
@@ -445,7 +446,7 @@ def _walk(
 ) -> None:
     """Take random walks until something breaks or the budget is spent; the states visited are counted, once each."""
     system = found.system
-    ends_at = time.monotonic() + budget.seconds
+    deadline = Deadline(budget.seconds)
     held_before_bytes = resident_bytes()
     verdicts: dict[tuple[int, ...], int] = {}
     seen_ends: set[tuple[int, ...]] = set()
@@ -465,7 +466,7 @@ def _walk(
         return follow(system, [system.action(step) for step in steps])
 
     try:
-        while bad is None and visited < budget.states and time.monotonic() < ends_at:
+        while bad is None and visited < budget.states and deadline.left_s > 0:
             draws = Draws(stream_key(seed, "explore", walk))
             walk += 1
             row, steps = system.initial, list[tuple[int, int]]()

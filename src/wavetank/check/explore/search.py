@@ -6,14 +6,13 @@ what predicates see of new states (once for each distinct view), makes room, and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wavetank.check.deadline import Deadline, resident_bytes
 from wavetank.check.explore import core
 from wavetank.check.explore.environment import CHANNELS, COUNTED
 from wavetank.check.explore.parts import COST, OBLIGED, TIMEOUTS, Kind
@@ -29,8 +28,6 @@ _COLUMNS = (
 
 # States in one call of the loop: short enough to look at the clock, long enough to forget the call.
 _CHUNK = 8192
-
-_PAGE_BYTES = 4096
 
 # A search may always grow by this much: what Python keeps for later is no matter of the search.
 _LEAST_GROWTH_BYTES = 32 * 2**20
@@ -78,14 +75,6 @@ class _Hashed:
             self.keys = np.zeros(size, self.keys.dtype)
             self.values = np.full(size, -1, np.int32)
             core.put_keys(self.keys, self.values, *kept)
-
-
-def resident_bytes() -> int:
-    """Return the memory this process takes now; 0 where the system does not say."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 class OutOfBudget(Exception):  # noqa: N818 - it ends a search, it is no error
@@ -206,7 +195,7 @@ class Search:
         ------
         OutOfBudget
         """
-        ends = time.monotonic() + seconds
+        ends = Deadline(seconds)
         if self.shape.deep:
             self._stack[0] = 0
             self.counters[core.TOP] = 1
@@ -232,10 +221,10 @@ class Search:
             if not self._keeps_states:
                 self._give_up_states_before(first)
 
-    def _check(self, states: int, ends: float) -> None:
+    def _check(self, states: int, ends: Deadline) -> None:
         if self.states >= states:
             raise OutOfBudget(f"the budget of {states:,} states was spent")
-        if time.monotonic() > ends:
+        if ends.left_s < 0:
             raise OutOfBudget("the time was up")
         # Nodes' states, messages and judgements are Python objects, which no growth of an array announces.
         held = resident_bytes() - self._held_before_bytes

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from wavetank.check.deadline import Deadline, resident_bytes
 from wavetank.check.report import Budget, CheckReport, Outcome, Verdict
 from wavetank.errors import BadFileError, MissingExtraError, nearest_of
 from wavetank.protocols.sessions.global_types import GlobalType, globals_of
@@ -55,7 +56,7 @@ class SessionCheck:
         IllFormedError
             When the named protocol or role does not exist.
         """
-        deadline = time.monotonic() + budget.seconds
+        deadline = Deadline(budget.seconds)
         module = read_protocols(path)
         system = self._system()
         try:
@@ -131,7 +132,7 @@ class SessionCheck:
         system: MixedChoice,
         name: str,
         machines: dict[str, Machine],
-        deadline: float,
+        deadline: Deadline,
         budget: Budget,
         facts: list[tuple[str, str]],
     ) -> list[Verdict]:
@@ -164,22 +165,12 @@ class SessionCheck:
         return Verdict(name=name, outcome=outcome, says=says, by=by, seconds=took_s, evidence=evidence)
 
 
-def _limit(deadline: float, budget: Budget) -> Callable[[int], str]:
-    held_before_bytes = _resident_bytes()
+def _limit(deadline: Deadline, budget: Budget) -> Callable[[int], str]:
+    held_before_bytes = resident_bytes()
 
     def out_of_budget(_configurations: int) -> str:
-        if time.monotonic() > deadline:
+        if deadline.left_s < 0:
             return f"{budget.seconds:g} s"
-        return f"{budget.memory_bytes} bytes" if _resident_bytes() - held_before_bytes > budget.memory_bytes else ""
+        return f"{budget.memory_bytes} bytes" if resident_bytes() - held_before_bytes > budget.memory_bytes else ""
 
     return out_of_budget
-
-
-def _resident_bytes() -> int:
-    try:
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize()
-    except (OSError, ImportError, ValueError):
-        return 0

@@ -6,6 +6,7 @@ import pytest
 
 from wavetank import errors
 from wavetank.errors import BadValueError, WavetankError, missing_extra, nearest_of, unknown_name
+from wavetank.extras import install_command
 
 LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WavetankError)]
 
@@ -62,5 +63,5 @@ def test_a_long_list_of_names_is_cut_with_its_length() -> None:
 
 def test_a_missing_library_comes_with_the_command_that_installs_it() -> None:
     assert str(missing_extra("ray", "ray", needed_for="--on ray://")) == (
-        "--on ray:// needs the library 'ray', which is not installed.\n  next: pip install 'wavetank[ray]'"
+        f"--on ray:// needs the library 'ray', which is not installed.\n  next: {install_command('ray')}"
     )

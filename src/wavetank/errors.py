@@ -157,9 +157,23 @@ def unknown_name(
     )
 
 
-def missing_extra(library: str, extra: str, *, needed_for: str) -> MissingExtraError:
-    """Build the error for an optional library that is not installed."""
+def missing_extra(library: str, extra: str, *, needed_for: str, where: str | None = None) -> MissingExtraError:
+    """Build the error for an optional library that is not installed.
+
+    Parameters
+    ----------
+    library : str
+        As the user knows it.
+    extra : str
+        The extra of this package that installs it.
+    needed_for : str
+        What cannot be done without it; the sentence begins with it.
+    where : str, optional
+        As for :class:`WavetankError`.
+    """
+    from wavetank.extras import install_command
+
     return MissingExtraError(
         f"{needed_for} needs the library {library!r}, which is not installed.",
-        hint=f"pip install 'wavetank[{extra}]'",
-    )
+        where=where, hint=install_command(extra),
+    )  # fmt: skip

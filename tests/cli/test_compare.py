@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from wavetank.extras import install_command
 from wavetank.ledger import claims
+from wavetank.run import comparison
 from wavetank.run.runfolder import load_plan
 from wavetank.study.records import read_log
 
@@ -42,6 +44,15 @@ def test_off_a_terminal_lines_go_to_stderr_and_the_result_to_stdout(command: Cal
     assert "\n1 claim: 1 reached\n  reached           halves the value\n" in done.stdout
     assert done.stdout.endswith(f"\nreport  {folder}/report.html\nagain   wavetank compare toy-noise\n")
     assert max(map(len, [*done.stdout.splitlines(), *done.stderr.splitlines()])) <= 80
+
+
+def test_the_commands_that_bring_what_was_left_out_stand_below_the_result(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "extras_left_out", lambda study, chosen: ("torch", "kernel-peers"))
+    done = call("compare", "toy-noise", "--seeds", "1", "--on", "here")
+    lines = [f"install {install_command(extra)}" for extra in ("torch", "kernel-peers")]
+    assert "\n\n{}\n{}\nreport  ".format(*lines) in done.out
 
 
 def test_json_is_one_object_with_the_documented_keys_and_nothing_else(command: Call, tmp_path: Path) -> None:

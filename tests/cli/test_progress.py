@@ -10,6 +10,7 @@ from wavetank_toys.studies import ToyNoise
 from wavetank.cli import progress
 from wavetank.cli.progress import Lines, LiveTable, last_line, progress_for
 from wavetank.errors import BadValueError
+from wavetank.run import progress as counting
 from wavetank.run.comparison import make_plan
 from wavetank.run.execute import FailedTrial
 from wavetank.study.records import Record
@@ -21,7 +22,8 @@ PLAN, STUDY = make_plan("toy-noise")
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A clock that moves only when it is told to."""
     state = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: state.now))
+    for module in (progress, counting):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: state.now))
     yield state
 
 
@@ -108,13 +110,6 @@ def test_every_case_of_a_timing_study_is_told_with_the_median_of_every_system(
     ]
     lines.trial([Record("toy-timing", system, 0, "x", 1.0, "", "measured", {}) for system in ("a", "b")], 0)
     assert capsys.readouterr().err == "  2 of 2 trials: no main figures\n"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.1, "1 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (7200, "2.0 h")]
-)
-def test_durations_in_words(seconds: float, text: str) -> None:
-    assert progress._duration(seconds) == text
 
 
 def test_the_last_line_of_a_trace_names_the_exception() -> None:

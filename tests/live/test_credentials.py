@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.x509.oid import NameOID
 
 from wavetank.errors import BadFileError, MissingExtraError
+from wavetank.extras import install_command
 from wavetank.live.credentials import Certificate, Signatures, fingerprint, make_certificates, signing_key
 
 
@@ -92,7 +93,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     with pytest.raises(MissingExtraError) as caught:
         signing_key(tmp_path / "key")
-    assert caught.value.hint == "pip install 'wavetank[protocols]'"
+    assert caught.value.hint == install_command("protocols")
 
 
 class Authority:

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from wavetank_toys.studies import ToyNoise
 import wavetank
 from wavetank import files
 from wavetank.errors import BadFileError, BadValueError, RunFolderError, UnknownNameError, WavetankError
+from wavetank.extras import install_command
 from wavetank.ledger import catalog, claims
 from wavetank.run import comparison, runfolder
 from wavetank.run.comparison import (
@@ -237,7 +239,7 @@ def test_a_missing_frame_library_says_how_to_install_it(result: Comparison, monk
     for name, convert in (("pandas", result.to_pandas), ("pyarrow", result.to_arrow), ("pandas", result.summary_frame)):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(
-            WavetankError, match=rf"needs the library '{name}'.*\n  next: pip install 'wavetank\[pandas\]'"
+            WavetankError, match=rf"needs the library '{name}'.*\n  next: {re.escape(install_command('pandas'))}"
         ):
             convert()
 
@@ -479,7 +481,7 @@ def test_a_system_whose_library_is_missing_is_left_out_and_told(tmp_path: Path, 
     without("toy-shifted", needs=("json", "no_such_library"), extra="toys", role="rival")
     found = compare("toy-noise", out=tmp_path, seeds=1, on="here")
     assert "toy-shifted" not in found.plan.systems and "toy-shifted" in catalog.everything().plain_run(ToyNoise.name)
-    note = "Left out: toy-shifted needs the library 'no_such_library' (pip install 'wavetank[toys]')."
+    note = "Left out: toy-shifted needs the library 'no_such_library' (extra toys of its package)."
     assert note in found.notes
     assert note in load(found.folder).notes
     assert note in resume(found.folder).notes
@@ -500,6 +502,31 @@ def test_what_a_system_lacks_is_told_with_what_to_do(
     without("toy-shifted", needs=(need,), role="rival")
     found = compare("toy-noise", out=tmp_path, seeds=1, on="here")
     assert f"Left out: toy-shifted needs {told}" in found.notes
+
+
+def test_a_run_names_the_extras_that_would_bring_what_was_left_out(
+    without: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = {"package:mkl": False, "torch": False}
+    monkeypatch.setattr("wavetank.ledger.catalog._met", lambda need: met.get(need, True))
+    plan, study = make_plan("spmv", check=False)
+    assert comparison.extras_left_out(study, plan.systems) == ("torch", "mkl")
+    assert comparison._left_out(study, plan.systems) == [
+        "Left out: torch-csr needs the library 'torch' (extra torch).",
+        "Left out: mkl-inspector-executor needs the library 'mkl' (extra mkl).",
+    ]
+    # The user chose.
+    assert comparison.extras_left_out(study, ["merbit"]) == ()
+    # No library brings a device.
+    without("torch-csr", needs=("cuda",))
+    met["cuda"] = False
+    assert comparison.extras_left_out(study, plan.systems) == ("mkl",)
+
+
+def test_the_extra_of_another_package_is_not_one_of_this(without: Callable[..., None]) -> None:
+    without("toy-shifted", needs=("no_such_library",), extra="torch", role="rival")
+    plan, study = make_plan("toy-noise")
+    assert comparison.extras_left_out(study, plan.systems) == ()
 
 
 def test_a_system_that_the_user_names_is_not_left_out(without: Callable[..., None]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from wavetank_toys.studies import ToyNoise, ToyTiming
 
 from wavetank.errors import BadTraceError, BadValueError, MissingExtraError, WavetankError
+from wavetank.extras import install_command
 from wavetank.run.execute import PLACES, FailedTrial, check_place, run_trial, run_trials
 from wavetank.study.records import FinishedTrial
 from wavetank.study.study import Trial
@@ -205,7 +206,7 @@ def test_a_cluster_without_its_library_says_how_to_install_it(
         check_place(place)
     assert str(caught.value) == (
         f"--on {extra}:// needs the library {library!r}, which is not installed.\n"
-        f"  next: pip install 'wavetank[{extra}]'"
+        f"  next: {install_command(extra)}"
     )
 
 

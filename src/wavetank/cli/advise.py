@@ -280,8 +280,8 @@ class _Asked:
 
 def _decide(asks: _Asked, budget_s: float, out: Path, *, as_json: bool) -> int:
     """Serve the trace behind every router, and print what to do."""
-    from wavetank.cli.compiling import CompileWatch, saying_once
     from wavetank.run import comparison, runfolder
+    from wavetank.run.compiling import CompileWatch, saying_once
 
     if budget_s <= 0:
         raise BadValueError("The budget must be more than no time.", given=f"{budget_s:g} s", where="--budget")

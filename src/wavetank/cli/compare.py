@@ -11,15 +11,16 @@ from typing import Any
 
 import click
 
-from wavetank.cli.compiling import CompileWatch, saying_once
 from wavetank.cli.progress import last_line, progress_for, say_table
 from wavetank.cli.verdicts import exit_code, say_findings, tally
 from wavetank.errors import BadValueError, WavetankError, unknown_name
 from wavetank.exits import DEFECT, INTERRUPTED
+from wavetank.extras import install_command
 from wavetank.files import write_atomic
 from wavetank.ledger import catalog
 from wavetank.run import comparison, runfolder
 from wavetank.run.comparison import Comparison
+from wavetank.run.compiling import CompileWatch, saying_once
 from wavetank.run.execute import FailedTrial, check_place
 from wavetank.run.runfolder import Plan
 from wavetank.run.until import Goal, run_until
@@ -247,6 +248,8 @@ def _say_result(result: Comparison, *, plain: bool) -> None:
         say_heading(wrapped(tally(result.findings), rest="  "))
         say_findings(result.findings, where=False)
     say()
+    for extra in comparison.extras_left_out(result.study, result.plan.systems):
+        say(f"install {install_command(extra)}")
     if result.records:
         say(f"report  {result.folder / 'report.html'}")
     say(f"again   {result.about['command']}")

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wavetank import units
-from wavetank.cli.compiling import CompileWatch, saying_once
 from wavetank.run.comparison import Comparison
+from wavetank.run.compiling import CompileWatch, saying_once
 from wavetank.run.execute import FailedTrial
+from wavetank.run.progress import SECONDS_BETWEEN_LINES, Count
 from wavetank.run.runfolder import Plan
 from wavetank.study.records import Record
 from wavetank.study.study import Study
@@ -22,40 +23,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_TABLES = 0.25
 _FAILURES_TOLD = 3
 _FIGURES_TOLD = 3
-
-
-class _Count:
-    """How far a run is, and how long it may still take."""
-
-    def __init__(self) -> None:
-        self.total = self.left = self.failed = 0
-        self._first_left = 0
-        self._start = time.monotonic()
-
-    def begin(self, total: int, left: int) -> None:
-        self.total, self.left, self._first_left = total, left, left
-        self._start = time.monotonic()
-
-    def text(self) -> str:
-        """Return the state in words."""
-        done = self.total - self.left
-        parts = [f"{done} of {self.total} {'trial' if self.total == 1 else 'trials'}"]
-        if self.failed:
-            parts.append(f"{self.failed} failed")
-        ran = self._first_left - self.left
-        if self.left and ran:
-            parts.append(f"about {_duration((time.monotonic() - self._start) / ran * self.left)} left")
-        return ", ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Lines:
@@ -63,7 +33,7 @@ class Lines:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._count = _Count()
+        self._count = Count()
         self._shown: list[str] = []
         self._last = 0.0
         self._watch = CompileWatch(saying_once())
@@ -147,7 +117,7 @@ class LiveTable:
         self._console = Console(stderr=True)
         # Drawn only when a trial ends, or a compilation: a refreshing thread would disturb a study that measures time.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._count = _Count()
+        self._count = Count()
         self._records: list[Record] = []
         self._failures: list[FailedTrial] = []
         self._drawn = 0.0

@@ -24,6 +24,7 @@ from wavetank.ledger import catalog, claims
 from wavetank.ledger.verdicts import NOT_RUN
 from wavetank.run import provenance, runfolder
 from wavetank.run.execute import FailedTrial, check_place, run_trials
+from wavetank.run.progress import listening
 from wavetank.run.runfolder import Plan, check_seeds
 from wavetank.settings import check_parameters
 from wavetank.study.answer import Answer, Figures, Who
@@ -375,7 +376,7 @@ def compare(
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     on: str = "local",
     out: str | Path = "runs",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run a study and return what came out.
@@ -394,8 +395,9 @@ def compare(
         Where trials run: see :func:`wavetank.run.execute.run_trials`.
     out : str or Path
         Folder under which the run's folder is made.
-    progress : Progress, optional
-        Called with every finished trial.
+    progress : Progress or bool, optional
+        Called with every finished trial. True stands for a line of progress, False for silence; without it the line is
+        shown in the kernel of a notebook alone.
     **settings
         The study's settings.  ``trace`` may also be a DataFrame, an Arrow table, a list of dicts or a RequestTrace; it
         is written to ``OUT/traces``, and the run's ``study.toml`` names that file.
@@ -415,9 +417,10 @@ def compare(
     kind = catalog.study(runfolder.load_plan(Path(study)).study if from_file else study).load()
     # What was given in memory is written to files, so that the run's study.toml repeats it.
     settings = kind.kept(settings, Path(out) / "traces")
-    plan, built = make_plan(study, systems=systems, seeds=seeds, parameters=parameters, settings=settings)
-    check_place(on)
-    return run_plan(plan, built, runfolder.create(Path(out), plan), on=on, progress=progress)
+    with listening(progress) as heard:
+        plan, built = make_plan(study, systems=systems, seeds=seeds, parameters=parameters, settings=settings)
+        check_place(on)
+        return run_plan(plan, built, runfolder.create(Path(out), plan), on=on, progress=heard)
 
 
 def make_plan(
@@ -523,15 +526,36 @@ def _runnable(study: Study) -> tuple[str, ...]:
     return tuple(name for name in catalog.everything().plain_run(study.name) if name not in lacking)
 
 
+def _missing(study: Study, chosen: Sequence[str]) -> dict[str, str]:
+    """Return what each system lacks that a plain run leaves out here; nothing when the user chose the systems."""
+    lacking = _lacking(study)
+    return lacking if set(chosen) == set(catalog.everything().plain_run(study.name)) - set(lacking) else {}
+
+
+def extras_left_out(study: Study, chosen: Sequence[str]) -> tuple[str, ...]:
+    """Return the extras of this package with which a plain run would leave out fewer systems here.
+
+    Parameters
+    ----------
+    study : Study
+    chosen : sequence of str
+        The systems of the run.
+    """
+    found: dict[str, None] = {}
+    for name, lack in _missing(study, chosen).items():
+        extra = catalog.system(name).extra
+        if extra and name in catalog.built_in().systems and not lack.startswith(("cuda", "data:")):
+            found[extra] = None
+    return tuple(found)
+
+
 def _left_out(study: Study, chosen: Sequence[str]) -> list[str]:
     """Return one note for each system that is missing because it cannot run here; none when the user chose."""
-    lacking = _lacking(study)
-    if set(chosen) != set(catalog.everything().plain_run(study.name)) - set(lacking):
-        return []
     notes = []
-    for name, lack in lacking.items():
+    for name, lack in _missing(study, chosen).items():
+        # How to install it depends on the machine, and notes are kept with the run.
         extra = catalog.system(name).extra
-        hint = f" (pip install 'wavetank[{extra}]')" if extra else ""
+        hint = f" (extra {extra}{'' if name in catalog.built_in().systems else ' of its package'})" if extra else ""
         what = f"the library {lack.removeprefix('package:')!r}"
         if lack == "cuda":
             what, hint = "a CUDA device", ""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError, MissingExtraError
+from wavetank.extras import install_command
 from wavetank.kernels.sorting.rivals import (
     CountingSort,
     DuckDBSort,
@@ -81,7 +82,7 @@ def test_a_missing_library_is_told_with_the_command_that_installs_it(kind, monke
     monkeypatch.setitem(sys.modules, NEEDS[kind], None)
     with pytest.raises(MissingExtraError, match=NEEDS[kind]) as caught:
         kind().sort(np.zeros(3, np.uint16))
-    assert caught.value.hint == "pip install 'wavetank[kernels]'"
+    assert caught.value.hint == install_command("kernels")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from wavetank.errors import BadValueError, MissingExtraError
+from wavetank.extras import install_command
 from wavetank.protocols.populations.rivals import Ppsim
 from wavetank.protocols.populations.simulator import PopulationBatched
 from wavetank.protocols.populations.textbook import majority, matched_halves, rock_paper_scissors
@@ -49,4 +50,4 @@ def test_without_ppsim_the_install_command_is_given(monkeypatch):
     monkeypatch.setitem(sys.modules, "ppsim", None)
     with pytest.raises(MissingExtraError) as caught:
         Ppsim().run(majority(), majority().counts("ab"), interactions=1, seed=0)
-    assert caught.value.hint == "pip install 'wavetank[protocol-peers]'"
+    assert caught.value.hint == install_command("protocol-peers")

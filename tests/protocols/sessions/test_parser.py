@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wavetank.errors import BadFileError, MissingExtraError
+from wavetank.extras import install_command
 from wavetank.protocols.sessions import parser
 from wavetank.protocols.sessions.examples import NAMES, example
 from wavetank.protocols.sessions.parser import DEEPEST_NESTING, parse_protocols, read_protocols
@@ -169,7 +170,7 @@ def test_without_lark_the_extra_is_named(monkeypatch):
     parser._grammar.cache_clear()
     with pytest.raises(MissingExtraError) as caught:
         parse_protocols("protocol P(role A) { }")
-    assert caught.value.hint == "pip install 'wavetank[protocols]'"
+    assert caught.value.hint == install_command("protocols")
 
 
 @given(st.text(max_size=80))

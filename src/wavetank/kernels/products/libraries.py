@@ -83,7 +83,7 @@ def load(name: str) -> None:
 
 def _missing(name: str) -> MissingExtraError:
     if name == "mkl":
-        return missing_extra("mkl", "kernel-peers", needed_for="A product by MKL")
+        return missing_extra("mkl", "mkl", needed_for="A product by MKL")
     return MissingExtraError("AOCL's BLIS is not on this machine.", hint="install AOCL and set AOCL_ROOT to its folder")
 
 

@@ -98,7 +98,7 @@ class MklCholesky:
 
     def prepare(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> Callable[[], Found]:
         """Return the call to time."""
-        library = mkl.require()
+        library = mkl.require("The system mkl-cholesky")
         size, threads = ctypes.c_int(len(b)), allowed_threads()
         # Column-major, and so the transpose: what is the lower triangle of rows is the upper one of columns.
         layout, triangle = ctypes.c_int(102), ctypes.c_char(b"U")

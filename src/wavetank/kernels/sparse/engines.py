@@ -20,7 +20,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import MissingExtraError, WavetankError, unknown_name
+from wavetank.errors import WavetankError, missing_extra, unknown_name
 from wavetank.kernels.sparse import mkl
 from wavetank.kernels.sparse.compressed import CompressedRows
 from wavetank.machine.threads import together
@@ -219,7 +219,7 @@ def engine_of(name: str, given: CompressedRows, threads: int) -> Engine:
     if name not in _CLASSES:
         raise unknown_name("choice of engine", name, ENGINES, where="SpMVPlan, engine")
     if name == "mkl" and mkl.library() is None:
-        raise MissingExtraError("MKL is not installed.", where="SpMVPlan, engine", hint="pip install mkl")
+        raise missing_extra("mkl", "mkl", needed_for="The engine mkl", where="SpMVPlan, engine")
     if name == "mkl" and not mkl.fits(given):
         raise WavetankError("MKL's 32-bit numbers do not reach for this matrix.", where="SpMVPlan, engine")
     return _CLASSES[name](given, threads)

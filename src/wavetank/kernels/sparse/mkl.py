@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import MissingExtraError, WavetankError
+from wavetank.errors import WavetankError, missing_extra
 from wavetank.kernels.sparse.compressed import CompressedRows
 
 # Names of the C interface.
@@ -51,8 +51,13 @@ def library() -> Any | None:
     return None
 
 
-def require() -> Any:
+def require(needed_for: str) -> Any:
     """Return the library.
+
+    Parameters
+    ----------
+    needed_for : str
+        What cannot be done without it, for the error.
 
     Raises
     ------
@@ -61,7 +66,7 @@ def require() -> Any:
     """
     found = library()
     if found is None:
-        raise MissingExtraError("MKL is not installed.", hint="pip install mkl")
+        raise missing_extra("mkl", "mkl", needed_for=needed_for)
     return found
 
 
@@ -87,7 +92,7 @@ class Optimised:
     """
 
     def __init__(self, rows: CompressedRows, threads: int) -> None:
-        self._library = require()
+        self._library = require("MKL's own arrangement of a matrix")
         self.threads = threads
         # MKL reads these as long as there is a handle.
         self._starts = np.ascontiguousarray(rows.starts, np.int32)

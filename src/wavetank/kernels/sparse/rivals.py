@@ -61,7 +61,7 @@ class MklInspectorExecutor:
 
     def prepare(self, matrix: Any, x: NDArray[Any]) -> Callable[[], Any]:
         """Return the product with x as a call without arguments: the matrix is optimised here."""
-        mkl.require()
+        mkl.require("The system mkl-inspector-executor")
         given = compressed_rows(matrix)
         threads = allowed_threads(self.threads)
         optimised = mkl.Optimised(given, threads)

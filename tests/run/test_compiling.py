@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from wavetank.cache_folder import COMPILING_FILE
-from wavetank.cli import compiling
-from wavetank.cli.compiling import CompileWatch, saying_once
+from wavetank.run import compiling
+from wavetank.run.compiling import CompileWatch, saying_once
 
 
 def write(text: str) -> None:

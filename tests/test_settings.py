@@ -4,13 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.settings import check_parameters, range_in_words, setting
+from wavetank.settings import check_parameters, check_ranges, options, range_in_words, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,3 +226,59 @@ def test_choices_hold_for_truth_values_too():
     for value in (False, "no", 0):
         with pytest.raises(BadValueError, match="not one of the allowed values"):
             check_parameters(Narrow, {"exact": value}, where="study narrow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    scale: float = setting(1.0, says="Scale of the times", low=0.5)
+    most: int = setting(0, says="Most requests; 0: no limit", low=0, high=10)
+    wide: bool = setting(False, says="Whether it is wide")
+    way: str = setting("in", says="Direction", choices=("in", "out"))
+    model: str = setting("", says="Model")
+    wait_s: float = setting(2.0, unit="s", says="Wait")
+    plain: int = -1
+
+
+@pytest.mark.parametrize(("name", "value"), [("scale", 0.4), ("scale", math.nan), ("scale", math.inf), ("most", 11)])
+def test_a_number_outside_its_declared_range_is_refused_by_the_name_of_its_field(name: str, value: float) -> None:
+    check_ranges(Launched())
+    with pytest.raises(BadValueError) as caught:
+        check_ranges(Launched(**{name: value}))
+    assert caught.value.where == name
+
+
+def helped(*given: str, **how: Any) -> tuple[str, dict[str, Any]]:
+    @click.command()
+    @options(Launched, *how.pop("names", ("scale", "most", "wide", "way", "model", "wait_s")), **how)
+    def command(**values: Any) -> None:
+        found.update(values)
+
+    found: dict[str, Any] = {}
+    runner = CliRunner()
+    done = runner.invoke(command, given)
+    return (runner.invoke(command, ["--help"], terminal_width=120).output if not done.exit_code else done.output), found
+
+
+def test_options_are_made_of_settings() -> None:
+    text, values = helped("--most", "3", "--wide", "--way", "out")
+    assert values == {"scale": 1.0, "most": 3, "wide": True, "way": "out", "model": "", "wait_s": 2.0}
+    assert [line.split("  ")[1] for line in text.splitlines() if line.startswith("  --")] == [
+        "--scale FLOAT", "--most INTEGER", "--wide", "--way [in|out]", "--model TEXT", "--wait-s FLOAT", "--help",
+    ]  # fmt: skip
+    assert "Scale of the times.  [default: 1.0]" in text
+    assert "Most requests; 0: no limit.\n" in text
+    assert "not one of 'in', 'out'" in helped("--way", "up")[0]
+
+
+def test_options_pass_text_on_where_a_unit_may_be_given() -> None:
+    text, values = helped("--wait-s", "100ms", typed=False)
+    assert values == {"scale": None, "most": None, "wide": None, "way": None, "model": None, "wait_s": "100ms"}
+    assert "--wait-s S" in text
+    assert "--way in|out" in text
+    assert "Wait  [2]" in text
+
+
+def test_some_options_with_words_of_their_own() -> None:
+    text, values = helped(names=("most",), wait_s="Longest wait")
+    assert values == {"most": 0, "wait_s": 2.0}
+    assert "Longest wait.  [default: 2.0]" in text

@@ -11,7 +11,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wavetank import units
@@ -80,6 +80,75 @@ def check_parameters(kind: type, given: Mapping[str, Any], *, where: str, what: 
     return converted
 
 
+def check_ranges(given: Any) -> None:
+    """Refuse an object with a number outside the range that its field declares; types are left to type checkers.
+
+    Parameters
+    ----------
+    given : dataclass instance
+        Fields without ranges, and values that are no numbers, are not looked at.
+
+    Raises
+    ------
+    BadValueError
+    """
+    for item in dataclasses.fields(given):
+        value, about = getattr(given, item.name), item.metadata
+        if "low" in about and _is_number(value):
+            _check_range(value, about, item.name)
+
+
+def _check_range(number: Any, about: Mapping[str, Any], where: str, given: Any = None) -> None:
+    low, high, unit = about.get("low", -math.inf), about.get("high", math.inf), about.get("unit", "")
+    given = number if given is None else given
+    if not low <= number <= high:
+        raise BadValueError(
+            "The value is out of range.", given=given, allowed=range_in_words(low, high, unit), where=where
+        )
+    if math.isinf(number) and not about.get("infinite"):
+        raise BadValueError("The value must be finite.", given=given, where=where)
+
+
+def options(kind: type, *names: str, typed: bool = True, **says: str) -> Callable[[Any], Any]:
+    """Return a decorator that gives a click command options for settings, in their order.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass whose fields :func:`setting` declares.
+    *names : str
+        Which fields; all by default.
+    typed : bool
+        Whether click converts the values and passes the defaults.  If not, text is passed on as it is, for
+        :func:`check_parameters` to convert with its unit, and None where nothing is given.
+    **says : str
+        Further names, with words of their own for the help.
+    """
+    import click
+
+    def with_options(function: Any) -> Any:
+        for item in reversed(chosen):
+            about: Mapping[str, Any] = item.metadata
+            form: dict[str, Any] = {}
+            help_ = says.get(item.name, about["says"])
+            if not typed:
+                help_ += "" if item.default == "" else f"  [{units.typed(item.default)}]"
+                form["metavar"] = "|".join(about["choices"]) or about["unit"].upper() or "VALUE"
+            elif isinstance(item.default, bool):
+                form, help_ = {"is_flag": True}, f"{help_}."
+            else:
+                kind_of = click.Choice(about["choices"]) if about["choices"] else type(item.default)
+                # A default that the words explain is not shown.
+                shown = item.default != "" and f"; {item.default}:" not in help_
+                form, help_ = {"type": kind_of, "default": item.default, "show_default": shown}, f"{help_}."
+            function = click.option(f"--{item.name.replace('_', '-')}", item.name, help=help_, **form)(function)
+        return function
+
+    fields = {item.name: item for item in dataclasses.fields(kind)}
+    chosen = [fields[name] for name in (*names, *says) or fields]
+    return with_options
+
+
 def _convert(value: Any, hint: Any, metadata: Mapping[str, Any], where: str) -> Any:
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     if type(None) in options and (value is None or value == "none"):
@@ -141,13 +210,7 @@ def _one(value: Any, kind: type, metadata: Mapping[str, Any], where: str) -> Any
         if not whole:
             raise BadValueError("The value must be a whole number.", given=value, where=where)
         number = int(number)
-    low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
-    if not low <= number <= high:
-        raise BadValueError(
-            "The value is out of range.", given=value, allowed=range_in_words(low, high, unit), where=where
-        )
-    if math.isinf(number) and not metadata.get("infinite"):
-        raise BadValueError("The value must be finite.", given=value, where=where)
+    _check_range(number, metadata, where, value)
     return _chosen(kind(number), value, choices, "numbers", where)
 
 

@@ -94,7 +94,7 @@ class TestCosts:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"slots": 0}, "need a slot"),
+            ({"slots": 0}, "where: slots"),
             ({"ranks": ()}, "whole numbers"),
             ({"ranks": (8, 0)}, "1 to 10,000"),
             ({"ranks": (8.5,)}, "whole numbers"),

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavetank.errors import BadValueError, unknown_name
+from wavetank.serving.proxy.configuration import EngineOptions
+from wavetank.serving.simulator.cluster import Cluster
+from wavetank.settings import options
 from wavetank.terminal import say
 from wavetank.units import parse_quantity
 
 if TYPE_CHECKING:
     from wavetank.platforms.step_time import StepTime
-    from wavetank.serving.simulator.cluster import Cluster
 
 _DEFAULT_KV_TOKENS = 400_000
 
 
 @click.command()
-@click.option("--model", default="Llama-3.1-8B", show_default=True, help="Model that the engine pretends to serve.")
+@options(EngineOptions, "model")
 @click.option("--device", default="H100-SXM", show_default=True, help="Accelerator of the roofline step time.")
 @click.option(
     "--tensor-parallel",
@@ -44,35 +46,15 @@ _DEFAULT_KV_TOKENS = 400_000
     default=0,
     help="Capacity of the KV cache; by default the memory that the weights leave, or 400,000.",
 )
-@click.option(
-    "--kv-watermark",
-    type=float,
-    default=0.01,
-    show_default=True,
-    help="Share of the KV cache that is kept free at admission.",
+@options(
+    Cluster,
+    kv_watermark="Share of the KV cache that is kept free at admission",
+    max_running="Most requests in the batch",
+    max_batched_tokens="Token budget of a step",
 )
-@click.option("--max-running", type=int, default=128, show_default=True, help="Most requests in the batch.")
-@click.option("--max-batched-tokens", type=int, default=2048, show_default=True, help="Token budget of a step.")
-@click.option(
-    "--max-waiting",
-    type=int,
-    default=4096,
-    show_default=True,
-    help="Most waiting requests; further requests get status 429.",
-)
-@click.option("--context-tokens", type=int, default=0, help="Most tokens of prompt and answer; 0: the KV cache.")
-@click.option(
-    "--body-bytes",
-    type=int,
-    default=8 << 20,
-    show_default=True,
-    help="Largest request body; larger ones get status 413.",
-)
-@click.option("--prefix-caching", is_flag=True, help="Keep whole prefix blocks for reuse.")
-@click.option("--block-tokens", type=int, default=512, show_default=True, help="Tokens of a prefix block.")
-@click.option(
-    "--time-scale", type=float, default=1.0, show_default=True, help="Seconds per second of the model: 4 is slower."
-)
+@options(EngineOptions, "max_waiting", "context_tokens", "body_bytes")
+@options(Cluster, prefix_caching="Keep whole prefix blocks for reuse")
+@options(EngineOptions, "block_tokens", "time_scale")
 @click.option(
     "--lengths",
     type=click.Choice(["asked", "conv", "code"]),
@@ -80,7 +62,7 @@ _DEFAULT_KV_TOKENS = 400_000
     show_default=True,
     help="Length of answers: as requested, or up to that as in Azure's chat or code traffic.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the lengths.")
+@options(EngineOptions, "seed")
 @click.option("--name", help="Name of the engine in answers (system_fingerprint); HOST:PORT by default.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; 0 for any free port.")
@@ -93,17 +75,12 @@ def command(**given: Any) -> int:
     Prints its address on one line.  Token i of every answer is the text " t<i>"; Ctrl-C lets running requests end.
     """
     from wavetank.live.loops import fastest_loop
-    from wavetank.serving.proxy.engine import Engine, EngineOptions, serve
+    from wavetank.serving.proxy.engine import Engine, serve
     from wavetank.workloads.generate import CODE, CONV
 
-    options = EngineOptions(
-        model=given["model"],
-        cluster=cluster_of(given),
-        lengths={"asked": None, "conv": CONV, "code": CODE}[given["lengths"]],
-        **{name: given[name] for name in ("time_scale", "block_tokens", "context_tokens", "max_waiting", "body_bytes")},
-        seed=given["seed"],
-    )
-    engine = Engine(options, given["name"])
+    lengths = {"asked": None, "conv": CONV, "code": CODE}[given["lengths"]]
+    same = {item.name: given[item.name] for item in dataclasses.fields(EngineOptions) if item.metadata}
+    engine = Engine(EngineOptions(cluster=cluster_of(given), lengths=lengths, **same), given["name"])
     with asyncio.Runner(loop_factory=fastest_loop) as runner:
         runner.run(serve(engine, host=given["host"], port=given["port"], drain_s=given["drain_s"], say=say))
     return 0
@@ -112,7 +89,6 @@ def command(**given: Any) -> int:
 def cluster_of(given: Mapping[str, Any]) -> Cluster:
     """Return the one worker that the command line's options describe."""
     from wavetank.platforms import RooflineStepTime, kv_capacity_tokens
-    from wavetank.serving.simulator.cluster import Cluster
 
     step_time: StepTime
     capacity = given["kv_capacity_tokens"]

@@ -13,6 +13,8 @@ import click
 from wavetank import units
 from wavetank.errors import BadValueError
 from wavetank.exits import DOES_NOT_HOLD, INTERRUPTED
+from wavetank.serving.proxy.configuration import ReplayOptions
+from wavetank.settings import options
 from wavetank.terminal import is_terminal, say, say_heading, say_wrapped
 
 if TYPE_CHECKING:
@@ -26,9 +28,7 @@ _TIMES = (("ttft", "time to first token"), ("tpot", "time per output token"), ("
 @click.argument("trace")
 @click.option("--url", required=True, help="URL of the server, as in http://127.0.0.1:8000.")
 @click.option("--requests", type=click.IntRange(1), help="Most requests; all by default.")
-@click.option(
-    "--time-scale", type=float, default=1.0, show_default=True, help="Stretch of the trace's times: 4 is slower."
-)
+@options(ReplayOptions, "time_scale")
 @click.option("--rate", "rate_per_s", type=float, help="Requests per second; the trace's own by default.")
 @click.option("--columns", metavar="FIELD=COLUMN,...", default="", help="A file's column map.")
 @click.option("--time-unit", metavar="UNIT", help="Unit of a file's arrivals (s, ms, us, ns), or mdy or dmy for dates.")
@@ -39,9 +39,7 @@ _TIMES = (("ttft", "time to first token"), ("tpot", "time per output token"), ("
     show_default=True,
     help="Rows with missing, zero, negative or non-numeric values.",
 )
-@click.option("--model", default="", help="Model to request; by default the first that the server lists.")
-@click.option("--as-text", is_flag=True, help="Send text to /v1/chat/completions, not token ids to /v1/completions.")
-@click.option("--timeout-s", type=float, default=600.0, show_default=True, help="Longest wait for one answer.")
+@options(ReplayOptions, "model", "as_text", "timeout_s")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -67,14 +65,14 @@ def command(
     time scale they are converted back to the trace's clock.  Ctrl-C prints the figures of the finished requests.
     """
     from wavetank.live.loops import fastest_loop
-    from wavetank.serving.proxy.replay import ReplayOptions, replay
+    from wavetank.serving.proxy.replay import replay
     from wavetank.workloads.load import read_column_map, read_trace_and_facts
 
     if out is not None and not out.name.lower().endswith((".jsonl", ".parquet")):
         raise BadValueError("Records are not written in this format.", given=out.name, allowed=".jsonl, .parquet")
     if out is not None and not out.parent.is_dir():
         raise BadValueError("There is no such folder.", given=str(out.parent), where="--out")
-    options = ReplayOptions(url=url, time_scale=time_scale, as_text=as_text, model=model, timeout_s=timeout_s)
+    asked = ReplayOptions(url=url, time_scale=time_scale, as_text=as_text, model=model, timeout_s=timeout_s)
     found, facts = read_trace_and_facts(
         trace,
         columns=read_column_map(columns, where="--columns"),
@@ -89,7 +87,7 @@ def command(
     if rate_per_s is not None:
         found = found.at_rate(rate_per_s)
     with asyncio.Runner(loop_factory=fastest_loop) as runner:
-        result = runner.run(replay(found, options, progress=_progress(len(found))))
+        result = runner.run(replay(found, asked, progress=_progress(len(found))))
     if out is not None:
         result.write(out)
     _say(result)

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sys
-from typing import Any
 
 import click
 
-from wavetank import units
 from wavetank.errors import BadValueError
 from wavetank.exits import INTERRUPTED
 from wavetank.serving.proxy.configuration import RouterSettings, make_configuration
+from wavetank.settings import options
 from wavetank.terminal import say
-
-
-def _flags(function: Any) -> Any:
-    """Give a command one flag a setting of the router, described as the setting describes it."""
-    for item in reversed(dataclasses.fields(RouterSettings)):
-        about = item.metadata
-        words = about["choices"]
-        default = "" if item.default == "" else f"  [{units.typed(item.default)}]"
-        option = click.option(
-            f"--{item.name.replace('_', '-')}",
-            item.name,
-            metavar="|".join(words) if words else about["unit"].upper() or "VALUE",
-            help=about["says"] + default,
-        )
-        function = option(function)
-    return function
 
 
 @click.command()
@@ -37,7 +19,7 @@ def _flags(function: Any) -> Any:
 @click.option("--backend", "backends", metavar="URL", multiple=True, help="http://HOST:PORT; repeatable.")
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A parameter of the policy; repeatable.")
 @click.option("--config", "file", metavar="FILE", help="TOML: policy, backends, [parameters], settings; flags win.")
-@_flags
+@options(RouterSettings, typed=False)
 def command(
     policy: str | None, backends: tuple[str, ...], pairs: tuple[str, ...], file: str | None, **settings: str | None
 ) -> int:

@@ -1,7 +1,8 @@
-"""What a router is given: settings with units, a policy, backends; from a TOML file and from flags.
+"""What is given to the programs that are launched: a router, a stand-in engine, a replay.
 
-A file holds the settings under their own names, the policy's parameters in a table, and the backends as addresses or as
-tables with settings of their own::
+A router's settings, policy and backends come from a TOML file and from flags, which win.  The file holds the settings
+under their own names, the policy's parameters in a table, and the backends as addresses or as tables with settings of
+their own::
 
     policy = "balance-route"
     port = 8080
@@ -10,8 +11,6 @@ tables with settings of their own::
 
     [parameters]
     horizon_steps = 8
-
-Flags win over the file.
 """
 
 from __future__ import annotations
@@ -22,11 +21,15 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wavetank.errors import BadFileError, BadValueError, UnknownNameError, nearest_of, unknown_name
 from wavetank.ledger import catalog
-from wavetank.settings import check_parameters, setting
+from wavetank.serving.simulator.cluster import Cluster
+from wavetank.settings import check_parameters, check_ranges, setting
+
+if TYPE_CHECKING:
+    from wavetank.workloads.generate import Lengths
 
 HELP = "wavetank launch router --help"
 
@@ -183,6 +186,63 @@ class BackendSettings:
         low=2,
         high=10**12,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What a stand-in engine pretends to be.
+
+    Attributes
+    ----------
+    cluster : Cluster
+        The limits and the step time of its worker.
+    lengths : Lengths, optional
+        Where answers' lengths are drawn from; without it an answer has exactly ``max_tokens``.
+    """
+
+    model: str = setting("Llama-3.1-8B", says="Model that the engine pretends to serve")
+    cluster: Cluster = field(default_factory=Cluster)
+    time_scale: float = setting(1.0, says="Seconds per second of the model: 4 is slower", low=1e-9)
+    block_tokens: int = setting(512, says="Tokens of a prefix block", low=1)
+    context_tokens: int = setting(0, says="Most tokens of prompt and answer; 0: the KV cache", low=0)
+    max_waiting: int = setting(4096, says="Most waiting requests; further requests get status 429", low=0)
+    body_bytes: int = setting(8 << 20, says="Largest request body; larger ones get status 413", low=1)
+    lengths: Lengths | None = None
+    seed: int = setting(0, says="Seed of the lengths")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def longest_tokens(self) -> int:
+        """Most tokens of prompt and answer."""
+        capacity = self.cluster.kv_capacity_tokens
+        return min(self.context_tokens, capacity) if self.context_tokens else capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """How a trace is sent to a server, and its answers are measured.
+
+    Attributes
+    ----------
+    check : bool, optional
+        Whether every token is checked against what a stand-in engine says; by default when the server is one.
+    """
+
+    url: str = setting("", says="URL of the server, as in http://127.0.0.1:8000")
+    time_scale: float = setting(1.0, says="Stretch of the trace's times: 4 is slower", low=1e-9)
+    as_text: bool = setting(False, says="Send text to /v1/chat/completions, not token ids to /v1/completions")
+    model: str = setting("", says="Model to request; by default the first that the server lists")
+    timeout_s: float = setting(600.0, says="Longest wait for one answer", low=1e-9)
+    check: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise BadValueError(
+                "This is not the address of a server.", given=self.url, allowed="http://HOST:PORT", where="--url"
+            )
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True)

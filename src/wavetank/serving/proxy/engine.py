@@ -25,24 +25,21 @@ import asyncio
 import contextlib
 import gc
 import itertools
-import math
 import re
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 import msgspec
 
-from wavetank.errors import BadValueError, WavetankError, missing_extra
+from wavetank.errors import WavetankError, missing_extra
 from wavetank.platforms.step_time import PS_PER_S
 from wavetank.serving.proxy.batching import SteppedWorker
+from wavetank.serving.proxy.configuration import EngineOptions
 from wavetank.serving.proxy.openai_request import Asked, Refusal, prefix_blocks, read_request
 from wavetank.serving.proxy.wakeups import Wakeup
-from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.worker import Request
 from wavetank.sim.rng import stream
-from wavetank.workloads.generate import Lengths
 
 try:
     import prometheus_client
@@ -58,60 +55,6 @@ BODY_TIMEOUT_S = 30.0
 _LATE_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 _LATENCY_BUCKETS_S = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """What a stand-in engine pretends to be.
-
-    Attributes
-    ----------
-    model : str
-        The name it serves under.
-    cluster : Cluster
-        The limits and the step time of its worker.
-    time_scale : float
-        Seconds that a second of the step-time model takes: 4 is four times slower, 0.25 faster.
-    block_tokens : int
-        Tokens of a prefix block, where the cluster caches prefixes.
-    context_tokens : int
-        Most tokens of prompt and answer; 0: what the KV cache holds.
-    max_waiting : int
-        Requests that may wait; one more is refused with status 429.
-    body_bytes : int
-        Largest request body.
-    lengths : Lengths, optional
-        Where answers' lengths are drawn from; without it an answer has exactly ``max_tokens``.
-    seed : int
-        Of those draws.
-    """
-
-    model: str
-    cluster: Cluster = field(default_factory=Cluster)
-    time_scale: float = 1.0
-    block_tokens: int = 512
-    context_tokens: int = 0
-    max_waiting: int = 4096
-    body_bytes: int = 8 << 20
-    lengths: Lengths | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.time_scale < math.inf:
-            raise BadValueError(
-                "The time scale is out of range.", given=self.time_scale, allowed="above 0", where="time_scale"
-            )
-        for name, low in (("block_tokens", 1), ("context_tokens", 0), ("max_waiting", 0), ("body_bytes", 1)):
-            if getattr(self, name) < low:
-                raise BadValueError(
-                    "The value is too small.", given=getattr(self, name), allowed=f">= {low}", where=name
-                )
-
-    @property
-    def longest_tokens(self) -> int:
-        """Most tokens of prompt and answer."""
-        capacity = self.cluster.kv_capacity_tokens
-        return min(self.context_tokens, capacity) if self.context_tokens else capacity
 
 
 def token_text(index: int) -> str:

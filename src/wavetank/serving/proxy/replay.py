@@ -28,7 +28,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import BadValueError, WavetankError, missing_extra, unknown_name
+from wavetank.errors import WavetankError, missing_extra, unknown_name
+from wavetank.serving.proxy.configuration import ReplayOptions
 from wavetank.serving.proxy.engine import token_text
 from wavetank.serving.proxy.wakeups import Wakeup
 from wavetank.serving.simulator.simulate import ServingRun
@@ -84,43 +85,6 @@ class Outcome(msgspec.Struct, kw_only=True):
     worker: str = ""
     failure: str = ""
     detail: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
-    """How a trace is sent.
-
-    Attributes
-    ----------
-    url : str
-        Of the server, as in ``http://127.0.0.1:8000``.
-    time_scale : float
-        By how much the trace's times are stretched; every measured time is divided by it again.
-    as_text : bool
-        Send text to ``/v1/chat/completions`` instead of token ids to ``/v1/completions``.
-    model : str
-        What to ask for; empty: the first that the server names.
-    timeout_s : float
-        Wall time that an answer may take.
-    check : bool, optional
-        Whether every token is checked against what a stand-in engine says; by default when the server is one.
-    """
-
-    url: str
-    time_scale: float = 1.0
-    as_text: bool = False
-    model: str = ""
-    timeout_s: float = 600.0
-    check: bool | None = None
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise BadValueError(
-                "This is not the address of a server.", given=self.url, allowed="http://HOST:PORT", where="--url"
-            )
-        for name in ("time_scale", "timeout_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadValueError("The number is out of range.", given=getattr(self, name), allowed="> 0", where=name)
 
 
 @dataclass(frozen=True)

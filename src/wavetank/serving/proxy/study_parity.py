@@ -228,8 +228,8 @@ class RouterParity(Traffic, Study):
 
     def live_and_simulated(self, name: str, system: Any, seed: int) -> Measurements:
         """Serve the trace twice and compare."""
+        from wavetank.serving.proxy.configuration import ReplayOptions
         from wavetank.serving.proxy.fleet import Policy, fleet, worker_name
-        from wavetank.serving.proxy.replay import ReplayOptions
         from wavetank.serving.simulator.simulate import simulate
 
         if getattr(system, "learns_lengths", False):

@@ -28,7 +28,7 @@ from numba import int64, njit
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
-from wavetank.settings import setting
+from wavetank.settings import check_ranges, setting
 from wavetank.sim.compiled import compiled
 
 if TYPE_CHECKING:
@@ -67,27 +67,23 @@ class SchedulerOverhead:
         -0.000196 - 0.004373 * 0.232 / (1081 - 0.232),
         unit="s",
         says="Time per step without requests",
-        low=-1.0,
+        low=-10.0,
         high=10.0,
     )
     per_running_s: float = setting(
-        0.004373 / (1081 - 0.232), unit="s", says="Time per step for every request in the batch", low=-1.0, high=1.0
+        0.004373 / (1081 - 0.232), unit="s", says="Time per step for every request in the batch", low=-10.0, high=10.0
     )
     per_waiting_s: float = setting(
-        0.004615 / 20_309, unit="s", says="Time per step for every waiting request", low=-1.0, high=1.0
+        0.004615 / 20_309, unit="s", says="Time per step for every waiting request", low=-10.0, high=10.0
     )
     per_waiting_share_s: float = setting(
         -0.004391 / 16_371, unit="s", says="Time per step for every waiting request, times the share of adapters "
                                            "that have a slot",
-        low=-1.0, high=1.0,
+        low=-10.0, high=10.0,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for name in ("base_s", "per_running_s", "per_waiting_s", "per_waiting_share_s"):
-            if not -10 <= getattr(self, name) <= 10:
-                raise BadValueError(
-                    "The time is out of range.", given=getattr(self, name), allowed="-10 to 10 s", where=name
-                )
+        check_ranges(self)
 
     def terms_ps(self, share: float = 1.0) -> tuple[int, int, int]:
         """Return the base, the time for a running and that for a waiting request, in whole picoseconds."""
@@ -136,8 +132,7 @@ class Adapters:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise BadValueError("Adapters need a slot.", given=self.slots, allowed="1 or more", where="slots")
+        check_ranges(self)
         if not self.ranks or any(rank != int(rank) or not 1 <= rank <= 10_000 for rank in self.ranks):
             raise BadValueError(
                 "Ranks of adapters are whole numbers.",
@@ -145,18 +140,6 @@ class Adapters:
                 allowed="1 to 10,000, at least one",
                 where="ranks",
             )
-        for name, low, high in (
-            ("percent_per_adapter", 0, 1e4),
-            ("percent", 1, 1e5),
-            ("per_adapter_s", 0, 10),
-            ("load_s", 0, 100),
-            ("load_s_per_rank", 0, 1),
-            ("first_load_s", 0, 1000),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise BadValueError(
-                    "The value is out of range.", given=getattr(self, name), allowed=f"{low:g} to {high:g}", where=name
-                )
 
     @property
     def millionths_each(self) -> int:

@@ -76,13 +76,7 @@ def page(runs: Path, path: str, query: Query) -> bytes:
 
 
 def failure(title: str, error: WavetankError) -> bytes:
-    """Return the page of an error.
-
-    Parameters
-    ----------
-    title : str
-    error : WavetankError
-    """
+    """Return the page of an error."""
     nav = '<nav><a href="/">Runs</a><a href="/ledger">Ledger</a><a href="/catalog">Catalog</a></nav>'
     lines = "".join(f"<p>{escape(line)}</p>" for line in str(error).splitlines())
     return html_page.page(title, f"{nav}\n<h1>{escape(title)}</h1>\n{lines}", style=_STYLE).encode()

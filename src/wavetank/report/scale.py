@@ -69,12 +69,7 @@ class Scale:
 
 
 def spread(rows: Iterable[Row]) -> str:
-    """Return what the intervals of rows are; empty where none has one.
-
-    Parameters
-    ----------
-    rows : iterable of Row
-    """
+    """Return what the intervals of rows are; empty where none has one."""
     counts = [row.seeds for row in rows if row.seeds > 1]
     if not counts:
         return ""

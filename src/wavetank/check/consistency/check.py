@@ -136,11 +136,6 @@ class HistoryCheck:
     def judge(self, history: History, budget: Budget | None = None) -> dict[str, Judgement]:
         """Judge a history against the models.
 
-        Parameters
-        ----------
-        history : History
-        budget : Budget, optional
-
         Returns
         -------
         dict

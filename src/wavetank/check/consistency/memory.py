@@ -82,10 +82,6 @@ def larger(memory: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def zobrist(bits: int) -> NDArray[np.uint64]:
     """Return random pairs of 64 bits for ``2**bits`` operations; the exclusive or of some names their set.
 
-    Parameters
-    ----------
-    bits : int
-
     Returns
     -------
     uint64 array (2**bits, 2)

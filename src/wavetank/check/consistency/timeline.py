@@ -20,14 +20,7 @@ _LANE_HEIGHT, _BAR_HEIGHT, _LEFT, _WIDTH, _TOP = 34, 22, 110, 1180, 46
 
 
 def timeline_page(history: History, judgements: Sequence[Judgement], title: str) -> str:
-    """Return a self-contained HTML page with one timeline for each violated model that has a culprit or a circle.
-
-    Parameters
-    ----------
-    history : History
-    judgements : sequence of Judgement
-    title : str
-    """
+    """Return a self-contained HTML page with one timeline for each violated model that has a culprit or a circle."""
     drawn: dict[tuple[int | None, tuple[int, ...]], list[Judgement]] = {}
     for each in judgements:
         if each.outcome == "violated" and (each.culprit is not None or each.cycle):

@@ -216,13 +216,7 @@ def ask(
 
 
 def constraints_of(events: Sequence[Event], configuration: Configuration) -> int:
-    """Return about how many edges and alternatives a model asks of a history, before asking.
-
-    Parameters
-    ----------
-    events : sequence of Event
-    configuration : Configuration
-    """
+    """Return about how many edges and alternatives a model asks of a history, before asking."""
     writers: dict[str, int] = {}
     for event in events:
         for key in event.writes:

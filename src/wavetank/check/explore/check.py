@@ -247,12 +247,7 @@ class _File:
 
 
 def explorable(entry: catalog.SystemEntry) -> str:
-    """Return why a system of the catalog cannot be explored, "" when it can.
-
-    Parameters
-    ----------
-    entry : SystemEntry
-    """
+    """Return why a system of the catalog cannot be explored, "" when it can."""
     reasons = {
         "algorithm": "",
         "population-protocol": "its agents meet in pairs and exchange no messages",

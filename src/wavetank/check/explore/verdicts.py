@@ -118,11 +118,6 @@ def on_time(judgement: Judgement, found: Exploration) -> Judgement:
     Without a clock, a verdict stands only when no node read the time, or when it rests on one run in which none did.
     With one, what is not violated is undecided where time went on beyond the horizon, or where nodes read clocks
     that would drift.
-
-    Parameters
-    ----------
-    judgement : Judgement
-    found : Exploration
     """
     system = found.system
     if judgement.outcome == "undecided":

@@ -226,14 +226,7 @@ def vector_registers(access: Access) -> tuple[int, ...]:
 
 
 def at_once(access: Access, element_bytes: int, banks: Banks) -> frozenset[int]:
-    """Return the offsets that warp 0 touches in the first phase of its first instruction.
-
-    Parameters
-    ----------
-    access : Access
-    element_bytes : int
-    banks : Banks
-    """
+    """Return the offsets that warp 0 touches in the first phase of its first instruction."""
     if access.way == VECTORS:
         at_work = [column for bit, column in enumerate(access.lanes) if not access.idle_lanes >> bit & 1]
         idle = access.idle_lanes & ((1 << phase_lane_bits(access.vector_bits, element_bytes, banks)) - 1)

@@ -302,14 +302,7 @@ def _counts_within(step: GatherWithin, index: Layout, element_bytes: int, banks:
 
 
 def within_warp(have: Spread, want: Wanted, element_bytes: int) -> GatherWithin | None:
-    """Return how a warp gathers from its own registers, or None when it may want what another one holds.
-
-    Parameters
-    ----------
-    have : Spread
-    want : Wanted
-    element_bytes : int
-    """
+    """Return how a warp gathers from its own registers, or None when it may want what another one holds."""
     # Registers first: of copies, those in the own thread are found.
     size = len(have.registers)
     span = Span((*have.registers, *have.lanes))

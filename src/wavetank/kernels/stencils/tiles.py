@@ -33,10 +33,6 @@ _NAN_ABOVE = np.uint32(0x7F800000)
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Round to bfloat16, ties to even; NaN stays NaN, what is too large becomes infinite.
 
-    Parameters
-    ----------
-    values : ndarray of float32
-
     Returns
     -------
     ndarray of uint16

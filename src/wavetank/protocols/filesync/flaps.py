@@ -86,10 +86,6 @@ def beliefs_by_token(link: list[bool]) -> Beliefs:
 
     The four messages of a hand-over follow each other; the ends claim that the link is up from the moment a message of
     the transfer arrives until the next one is due, and claim nothing while they wait for one that is overdue.
-
-    Parameters
-    ----------
-    link : list of bool
     """
     claimed = wrong = 0
     known_until = due = -1

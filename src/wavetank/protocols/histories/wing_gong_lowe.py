@@ -34,11 +34,6 @@ class WingGongLowe:
     def judge(self, history: History, budget: Budget | None = None) -> dict[str, Judgement]:
         """Judge a history; the budget in seconds is not looked at, the one in steps is.
 
-        Parameters
-        ----------
-        history : History
-        budget : Budget, optional
-
         Returns
         -------
         dict

@@ -53,10 +53,6 @@ class Sessions(Fault):
     def schedule(self, member: int) -> tuple[bool, tuple[float, ...]]:
         """Return whether a node is up at first, and when it goes or comes.
 
-        Parameters
-        ----------
-        member : int
-
         Returns
         -------
         tuple of bool and tuple of float

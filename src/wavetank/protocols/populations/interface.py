@@ -311,12 +311,7 @@ class PopulationProtocol:
         return self.initial[np.array([index[letter] for letter in word], np.intp)]
 
     def counts(self, word: Mapping[str, int] | Sequence[str]) -> NDArray[np.int64]:
-        """Return how many agents start in each state, int64 array (states,).
-
-        Parameters
-        ----------
-        word : mapping of letter to count, or sequence of letters
-        """
+        """Return how many agents start in each state, int64 array (states,)."""
         if not isinstance(word, Mapping):
             return np.bincount(self.start(word), minlength=len(self)).astype(np.int64)
         counts = np.zeros(len(self), np.int64)

@@ -235,10 +235,6 @@ class _Keys:
 def read_experiments(path: Path) -> tuple[Experiment, ...]:
     """Read a QUANTAS experiment file.
 
-    Parameters
-    ----------
-    path : Path
-
     Raises
     ------
     BadFileError

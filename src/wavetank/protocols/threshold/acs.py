@@ -29,13 +29,7 @@ class IntervalBackward:
     most_elements: int = setting(500_000, says="Most minimal elements that are kept", low=1)
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
-        """Return whether the system's stages can be met.
-
-        Parameters
-        ----------
-        system : CounterSystem
-        deadline : Deadline
-        """
+        """Return whether the system's stages can be met."""
         if system.impossible:
             return Answer("holds", SETTLED, by="acs")
         try:

@@ -87,11 +87,6 @@ class Counterexample:
 def concretise(system: CounterSystem, run: AbstractRun) -> Counterexample:
     """Return an abstract run as steps of the automaton.
 
-    Parameters
-    ----------
-    system : CounterSystem
-    run : AbstractRun
-
     Raises
     ------
     ReplayError
@@ -359,12 +354,6 @@ def replay(automaton: ThresholdAutomaton, query: Query, run: Counterexample) -> 
 
 def listing(automaton: ThresholdAutomaton, query: Query, run: Counterexample) -> str:
     """Return a replayed counterexample as text: parameters, then steps with what changed.
-
-    Parameters
-    ----------
-    automaton : ThresholdAutomaton
-    query : Query
-    run : Counterexample
 
     Raises
     ------

@@ -63,12 +63,6 @@ def small_parameters(
 ) -> Iterator[dict[str, int]]:
     """Yield the parameters that meet the resilience condition, each up to ``largest``, small sums first.
 
-    Parameters
-    ----------
-    automaton : ThresholdAutomaton
-    largest : int
-    deadline : Deadline, optional
-
     Raises
     ------
     OutOfTimeError
@@ -111,11 +105,6 @@ class StateSpace:
 
     def violation(self, most_states: int, deadline: Deadline | None = None) -> Counterexample | None:
         """Return the shortest run that meets the query's stages, or None when there is none.
-
-        Parameters
-        ----------
-        most_states : int
-        deadline : Deadline, optional
 
         Raises
         ------

@@ -53,11 +53,6 @@ def targets(system: CounterSystem, stage: int) -> list[Target]:
     Conditions that bounds on single locations cannot express are left out: what is covered grows, and what the checker
     finds is decided by the exact condition afterwards.
 
-    Parameters
-    ----------
-    system : CounterSystem
-    stage : int
-
     Raises
     ------
     OutOfTimeError

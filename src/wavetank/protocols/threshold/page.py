@@ -37,11 +37,6 @@ class Violation:
 def counterexample_page(automaton: ThresholdAutomaton, violations: Sequence[Violation]) -> str:
     """Return the page; empty when nothing is violated.
 
-    Parameters
-    ----------
-    automaton : ThresholdAutomaton
-    violations : sequence of Violation
-
     Raises
     ------
     ReplayError

@@ -27,13 +27,7 @@ class Portfolio:
     memory_bytes: float = setting(2.0 * 2**30, unit="bytes", says="Memory of each of the two processes", low=2.0**27)
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
-        """Return whether the system's stages can be met.
-
-        Parameters
-        ----------
-        system : CounterSystem
-        deadline : Deadline
-        """
+        """Return whether the system's stages can be met."""
         quick = SmtReachability().decide(system, deadline.at_most(self.head_start_s))
         if quick.outcome != "undecided" or deadline.left_s <= 0:
             return quick

@@ -172,12 +172,6 @@ class CounterSystem:
 def counter_system(automaton: ThresholdAutomaton, query: Query, deadline: Deadline | None = None) -> CounterSystem:
     """Return the reduced counter system of one question.
 
-    Parameters
-    ----------
-    automaton : ThresholdAutomaton
-    query : Query
-    deadline : Deadline, optional
-
     Raises
     ------
     OutOfTimeError

@@ -105,13 +105,7 @@ def _place_of(system: CounterSystem) -> tuple[str, int] | None:
 
 
 def write_answer(automaton: ThresholdAutomaton, answer: Answer) -> str:
-    """Return an answer as JSON; its run must be a counterexample.
-
-    Parameters
-    ----------
-    automaton : ThresholdAutomaton
-    answer : Answer
-    """
+    """Return an answer as JSON; its run must be a counterexample."""
     run = None
     if isinstance(answer.run, Counterexample):
         number = {id(rule): index for index, rule in enumerate(automaton.rules)}
@@ -124,14 +118,7 @@ def write_answer(automaton: ThresholdAutomaton, answer: Answer) -> str:
 
 
 def read_answer(automaton: ThresholdAutomaton, printed: bytes, method: str) -> Answer:
-    """Return the answer that a process printed; "undecided" when it died before it could.
-
-    Parameters
-    ----------
-    automaton : ThresholdAutomaton
-    printed : bytes
-    method : str
-    """
+    """Return the answer that a process printed; "undecided" when it died before it could."""
     if not printed.strip():
         return Answer("undecided", "it ended without an answer, most likely out of memory", by=method)
     found = json.loads(printed)

@@ -37,13 +37,7 @@ class SmtReachability:
     )
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
-        """Return whether the system's stages can be met.
-
-        Parameters
-        ----------
-        system : CounterSystem
-        deadline : Deadline
-        """
+        """Return whether the system's stages can be met."""
         if system.impossible:
             return Answer("holds", SETTLED, by="smt")
         needed = segments_needed(system)

@@ -9,10 +9,6 @@ from wavetank.protocols.threshold.expressions import Formula
 def write_automaton(automaton: ThresholdAutomaton) -> str:
     """Return the text of a ``.ta`` file.
 
-    Parameters
-    ----------
-    automaton : ThresholdAutomaton
-
     Returns
     -------
     str

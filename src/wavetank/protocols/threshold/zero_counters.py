@@ -29,13 +29,7 @@ class ZeroCounters:
     )
 
     def decide(self, system: CounterSystem, deadline: Deadline) -> Answer:
-        """Return whether the system's stages can be met.
-
-        Parameters
-        ----------
-        system : CounterSystem
-        deadline : Deadline
-        """
+        """Return whether the system's stages can be met."""
         if system.impossible:
             return Answer("holds", SETTLED, by="zcs")
         try:

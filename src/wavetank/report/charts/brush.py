@@ -149,12 +149,7 @@ class Drawing:
         }  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
-        """Write the chart as an SVG file, its panels below each other, and return where it is.
-
-        Parameters
-        ----------
-        path : str or Path
-        """
+        """Write the chart as an SVG file, its panels below each other, and return where it is."""
         target = Path(path)
         try:
             write_atomic(target, stacked(self.title, [panel.svg for panel in self.panels]))

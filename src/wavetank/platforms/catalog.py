@@ -240,10 +240,6 @@ def load_devices(path: str | Path) -> dict[str, Device]:
     path : str or Path
         The file.
 
-    Returns
-    -------
-    dict of str to Device
-
     Raises
     ------
     BadFileError
@@ -255,24 +251,7 @@ def load_devices(path: str | Path) -> dict[str, Device]:
 
 
 def load_models(path: str | Path) -> dict[str, Model]:
-    """Read models from a TOML file: one table a model, keys as the parameters of :class:`Model`.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-
-    Returns
-    -------
-    dict of str to Model
-
-    Raises
-    ------
-    BadFileError
-        If the file cannot be read, or an entry has missing, unknown or wrongly typed keys.
-    BadValueError
-        If a figure is out of range.
-    """
+    """Read models from a TOML file: one table a model, keys as the parameters of :class:`Model`; see `load_devices`."""
     return _load(Path(path), Model)
 
 

@@ -253,10 +253,6 @@ class TableStepTime:
         context_variation : float, default 0
             Standard deviation of the contexts that are decoded together, divided by their mean; needs ``skew.csv.gz``.
 
-        Returns
-        -------
-        TableStepTime
-
         Raises
         ------
         BadFileError
@@ -333,10 +329,6 @@ class TableStepTime:
             all-reduce and overhead.
         folder : str or Path, optional
             Folder that holds ``<device>/<model>_mlp.csv.gz``; the data set when left out.
-
-        Returns
-        -------
-        TableStepTime
 
         Raises
         ------

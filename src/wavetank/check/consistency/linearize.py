@@ -383,10 +383,6 @@ def linearize(
         Asked now and then; False ends the search undecided.
     memory_bytes : int
         Size beyond which the memory is not grown, which ends the search undecided.
-
-    Returns
-    -------
-    Linearization
     """
     found, low, high = _run(kind, operations, initial, in_budget, memory_bytes)
     if found.outcome != "violated":

@@ -356,10 +356,6 @@ def object_of(history: History, given: str = "auto") -> Sequential:
         Name of an object of :data:`OBJECTS`.  ``auto``: the ``store`` of the history, or, where that is empty, the
         first object that has all actions of its operations.
 
-    Returns
-    -------
-    Sequential
-
     Raises
     ------
     UnknownNameError, BadValueError

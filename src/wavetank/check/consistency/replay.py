@@ -241,10 +241,6 @@ def replay(question: Replay, in_budget: Callable[[], bool] = lambda: True, memor
         Asked now and then; False ends the search undecided.
     memory_bytes : int
         Size beyond which what the search remembers is not grown.
-
-    Returns
-    -------
-    Solution
     """
     if not in_budget():
         return Solution("undecided", says="time: the budget ran out before events were replayed")

@@ -241,10 +241,6 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
     folder : str or Path
         ``<hardware>/<model>`` with ``requests.jsonl.gz`` (or ``.jsonl``) and ``meta.json``.
 
-    Returns
-    -------
-    RecordedRun
-
     Raises
     ------
     BadFileError

@@ -248,10 +248,6 @@ def simulate(
     probes : int
         At how many evenly spaced times within the trace to look at the workers' loads, up to 1,000,000.
 
-    Returns
-    -------
-    ServingRun
-
     Raises
     ------
     BadValueError

@@ -71,12 +71,100 @@ class TestDates:
         assert seconds(["2023-11-16 18:15:46 UTC", "2023-11-16 18:15:47,5 UTC"])[0] == [0.0, 1.5]
 
     def test_what_is_no_date_is_marked(self):
-        texts = ["2024-01-01", "2024-02-31", "yesterday", None, " NULL ", "1/1/24"]
+        texts = ["2024-01-01", "2024-02-31", "yesterday", None, " NULL ", "1/1/024"]
         read = read_dates(texts, time_unit=None, **PLACE)
         assert read.unreadable.tolist() == [False, True, True, False, False, True]
         assert read.missing.tolist() == [False, False, False, True, True, False]
         read = read_dates(["11/16/2023 13:15 PM", "02/30/2024", "11/16/2023"], time_unit=None, **PLACE)
         assert read.unreadable.tolist() == [True, True, False]
+
+
+class TestYearsOfTwoDigits:
+    def test_stand_last_where_they_change_least(self):
+        assert seconds(["3/15/24 6:15:46 PM", "3/16/24 6:15:46 PM"]) == ([0.0, 86400.0], "dates, month first")
+        assert seconds(["15.03.24 18:15:46", "16.03.24 18:15:46"]) == ([0.0, 86400.0], "dates, day first")
+        # Within one day they may stand anywhere.
+        assert seconds(["24/03/15 10:00:00", "24/03/15 10:00:07"])[0] == [0.0, 7.0]
+        assert seconds(["12/30/23", "12/31/23", "01/01/24"])[0] == [0.0, 86400.0, 2 * 86400.0]
+
+    @pytest.mark.parametrize("texts", [["24/03/15", "24/03/16"], ["23/03/15", "24/03/16"], ["23/03/15", "24/05/29"]])
+    def test_that_may_stand_first_are_asked_for(self, texts):
+        with pytest.raises(BadTraceError, match="two digits") as caught:
+            seconds(texts)
+        assert "--time-unit dmy for day first" in caught.value.hint
+        assert "four digits" in caught.value.hint
+        assert seconds(texts, "dmy")[1] == "dates, day first"
+
+    def test_of_other_lengths_are_no_years(self):
+        read = read_dates(["3/15/024", "3/15/2"], time_unit=None, **PLACE)
+        assert read.unreadable.all()
+
+
+class TestNamesOfMonths:
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            ("15/Mar/2024:23:59:59 +0000", "16/Mar/2024:00:00:01 +0000"),
+            ("Mar 15, 2024 @ 23:59:59.000", "Mar 16, 2024 @ 00:00:01.000"),
+            ("Fri, 15 Mar 2024 23:59:59 GMT", "Sat, 16 Mar 2024 00:00:01 GMT"),
+            ("15-MAR-2024 11:59:59 PM", "16-MAR-2024 12:00:01 AM"),
+            ("March 15 2024, 23:59:59", "March 16 2024, 00:00:01"),
+            ("15 Mar 2024 23:59:59 +0000", "15 Mar 2024 20:00:01 -0400"),
+        ],
+    )
+    def test_are_read(self, first, second):
+        assert seconds([first, second]) == ([0.0, 2.0], "dates with the month's name")
+
+    def test_of_no_month_are_no_dates(self):
+        read = read_dates(["15/Foo/2024:10:00:00", "31 Feb 2024", "15 Mar 2024"], time_unit=None, **PLACE)
+        assert read.unreadable.tolist() == [True, True, False]
+
+
+class TestZones:
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            ("2024-03-15 18:15:46.5 +0000 UTC", "2024-03-15 18:15:48.5 +0000 UTC"),
+            ("2024-03-15 18:15:46 CET", "2024-03-15 19:15:48 CEST"),
+            ("2024-03-15 18:15:46 -0800", "2024-03-15 21:15:48 EST"),
+            ("3/15/2024 6:15:46 PM PST", "3/15/2024 6:15:48 PM PST"),
+            ("3/15/2024, 6:15:46\u202fPM", "3/15/2024, 6:15:48\u202fPM"),
+        ],
+    )
+    def test_are_read(self, first, second):
+        assert seconds([first, second])[0] == [0.0, 2.0]
+
+    def test_of_unknown_names_are_not_guessed(self):
+        assert read_dates(["2024-03-15 18:15:46 XYZ"], time_unit=None, **PLACE).unreadable.all()
+
+
+class TestTimesOfDay:
+    def test_count_from_the_first(self):
+        assert seconds(["12:30:05.123", "12:30:07,123", "1:30:05 PM"][:2]) == ([0.0, 2.0], "times of day")
+        assert seconds(["1:30:05 PM", "1:30:06 PM"])[0] == [0.0, 1.0]
+
+    def test_pass_midnights_in_the_order_of_the_rows(self):
+        texts = ["22:00:00", "23:59:59.5", "00:00:00.5", "23:59:59.9", "00:00:01", "23:00:00", "01:00:00"]
+        read = read_dates(texts, time_unit=None, **PLACE)
+        day = 86400.0
+        assert in_seconds(read.values, "s").tolist() == [
+            0.0, 7199.5, 7200.5, 7199.9, 7201.0, day + 3600.0, day + 10800.0,
+        ]  # fmt: skip
+        assert read.notes == ("The times of day in 'ts' have no date: they were read one after the other, 2 midnights "
+                              "passed.",)  # fmt: skip
+
+    def test_of_a_log_with_the_newest_row_first(self):
+        assert seconds(["00:00:02", "00:00:01", "23:59:59", "23:59:58"])[0] == [4.0, 3.0, 1.0, 0.0]
+
+    def test_over_a_day_in_no_order_are_refused(self):
+        texts = [f"{hour:02}:00:00" for hour in np.random.default_rng(1).permutation(24)]
+        with pytest.raises(BadTraceError, match="without a date, in no order") as caught:
+            seconds(texts)
+        assert "2023-11-16 18:15:46" in caught.value.hint
+
+    def test_without_seconds_or_of_no_clock_are_not_read(self):
+        read = read_dates(["12:30", "30:05.1", "25:00:00", "12:30:05"], time_unit=None, **PLACE)
+        assert read.unreadable.tolist() == [True, True, True, False]
 
 
 class TestMixedUnits:
@@ -119,8 +207,27 @@ class TestUnits:
         assert found == "s"
         assert "names ms" in notes[0]
 
+    def test_unix_times_come_with_their_first_date(self):
+        assert unit([1_710_526_546_250])[2] == (
+            "The column 'ts' begins at 1.711e+12 and was read as Unix time in ms, which is 2024-03-15 18:15 UTC.",
+        )
+
+    def test_units_in_parentheses_are_of_the_name(self):
+        assert unit([0, 500, 1500], "Time (ms)") == ("ms", "ms", ())
+
+    def test_days_of_a_spreadsheet_are_read_as_such(self):
+        values = 45366.5 + np.arange(5) / 86400
+        found, described, (said,) = unit(values)
+        assert described == "serial days"
+        assert "of which 45366.5 is 2024-03-15 12:00; --time-unit s reads it as seconds" in said
+        np.testing.assert_allclose(in_seconds(values, found), np.arange(5), atol=1e-6)
+        # As seconds these come at a usual rate.
+        assert unit(45366.5 + np.arange(5) / 10)[0] == "s"
+
     def test_long_whole_gaps_are_asked_about(self):
-        assert "median gap is 500 s" in unit([0, 500, 1000])[2][0]
+        assert "median gap is 500 s; if it is in ms, give --time-unit ms." in unit([0, 500, 1000])[2][0]
+        assert "median gap is 14 s" in unit([0, 14, 28])[2][0]
+        assert "in ms or us, give --time-unit ms or --time-unit us" in unit([0, 14_000, 28_000])[2][0]
         assert unit([0, 0.5, 1000])[2] == unit([0, 1, 2])[2] == unit([])[2] == ()
 
     def test_names_are_split_at_signs_and_capitals(self):

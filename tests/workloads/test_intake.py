@@ -56,6 +56,128 @@ class TestColumns:
         assert error.nearest == "promt_tokens"
 
 
+class TestArrivals:
+    @pytest.mark.parametrize(
+        ("names", "chosen"),
+        [
+            (("timestamp", "started_at"), "started_at"),
+            (("end_time", "start_time", "timestamp"), "start_time"),
+            (("timestamp", "created_at"), "timestamp"),
+            (("time_local", "request_time"), "time_local"),
+            (("request_time", "ts"), "ts"),
+        ],
+    )
+    def test_what_begins_a_request_comes_before_what_logs_it_and_before_durations(self, names, chosen):
+        assert choose_columns([*names, "in", "out"], {}, **PLACE)["arrival_s"] == chosen
+
+    def test_other_columns_that_may_hold_arrivals_are_named(self):
+        rows = [{"timestamp": i + 5, "start_time_ms": 1, "started_at": i, "in": 1 + i, "out": 1} for i in range(3)]
+        trace, facts = read_trace_and_facts(rows, asked_in="study")
+        assert trace.arrival_s.tolist() == [0.0, 1.0, 2.0]
+        assert facts.notes == (
+            "Arrivals were read from 'started_at'; 'timestamp', 'start_time_ms' may hold them too: "
+            '--set columns=arrival_s=timestamp (in Python columns={"arrival_s": "timestamp"}).',
+        )
+        assert read_trace_and_facts(rows, columns={"arrival_s": "timestamp"})[1].notes == ()
+
+    def test_a_date_beside_a_time_of_day_belongs_to_it(self, tmp_path):
+        path = tmp_path / "t.csv"
+        path.write_text("date,time,in,out\n2024-03-15,23:59:59,1,1\n2024-03-16,00:00:01,2,1\n2024-03-16,,2,1\n")
+        trace, facts = read_trace_and_facts(path, bad_rows="drop")
+        assert trace.arrival_s.tolist() == [0.0, 2.0]
+        assert (facts.dropped, facts.notes[0]) == ({"missing arrival": 1}, "Arrivals are 'date' and 'time' together.")
+        path.write_text("date,time,in,out\n2024-03-15,5,1,1\n2024-03-16,7.5,2,1\n")
+        assert read_trace(path).arrival_s.tolist() == [5.0, 7.5]
+
+    def test_dates_in_digits_alone_are_dates(self, tmp_path):
+        path = tmp_path / "t.csv"
+        path.write_text("ts,in,out\n20240315235959,1,1\n20240316000001,2,1\n,1,1\n")
+        trace, facts = read_trace_and_facts(path, bad_rows="drop")
+        assert (trace.arrival_s.tolist(), facts.times) == ([0.0, 2.0], "date-times")
+        path.write_text("ts,in,out\n20240315235959250,1,1\n20240316000001500,2,1\n")
+        assert read_trace(path).arrival_s.tolist() == [0.0, 2.25]
+        rows = [{"ts": 20240315235959, "in": 1, "out": 1}, {"ts": 20240315236059, "in": 1, "out": 1}]
+        # The second has sixty minutes: these are numbers.
+        assert read_trace_and_facts(rows)[1].times == "Unix ms"
+
+    @pytest.mark.parametrize(
+        ("text", "times"),
+        [
+            ('ts,in,out\n"1,234.5",1,1\n"1,236",1,1\n', [1234.5, 1236.0]),
+            ("ts;in;out\n1.234,5;1;1\n1.236;1;1\n", [1234.5, 1236.0]),
+            ("ts;in;out\n0,234;1;1\n1,236;1;1\n", [0.234, 1.236]),
+        ],
+    )
+    def test_numbers_with_thousands_and_decimals(self, tmp_path, text, times):
+        (tmp_path / "t.csv").write_text(text)
+        assert read_trace(tmp_path / "t.csv").arrival_s.tolist() == times
+
+
+class TestThousands:
+    @staticmethod
+    def of(tmp_path, numbers, delimiter=";", times="0,5"):
+        text = "".join(f'"{times}"{delimiter}"{number}"{delimiter}7\n' for number in numbers)
+        (tmp_path / "t.csv").write_text(delimiter.join(("ts", "in", "out")) + "\n" + text, encoding="utf-8")
+        return read_trace_and_facts(tmp_path / "t.csv", bad_rows="drop")
+
+    @pytest.mark.parametrize(
+        ("sign", "words"),
+        [(",", "commas"), (".", "points"), ("'", "apostrophes"), ("\u2019", "apostrophes"), (" ", "spaces"),
+         ("\u202f", "spaces")],
+    )  # fmt: skip
+    @pytest.mark.parametrize("delimiter", [";", ","])
+    def test_are_read_and_said(self, tmp_path, sign, words, delimiter):
+        numbers = [12, 1234, 999, 1_234_567, 2000, *range(5, 15)]
+        written = [f"{number:,}".replace(",", sign) for number in numbers]
+        trace, facts = self.of(tmp_path, [*written, "n/a"], delimiter, times="0.5")
+        assert trace.prompt_tokens.tolist() == numbers
+        assert facts.dropped == {"missing prompt length": 1}
+        assert facts.notes == (f"Thousands in 'in' are separated by {words}.",)
+
+    def test_decimals_are_no_thousands(self, tmp_path):
+        assert self.of(tmp_path, ["812,0", "9,0"])[0].prompt_tokens.tolist() == [812, 9]
+        trace, facts = self.of(tmp_path, ["1234.0", "812.0"])
+        assert (trace.prompt_tokens.tolist(), facts.notes) == ([1234, 812], ())
+        # Beside longer numbers without a point, a point is a decimal one.
+        assert self.of(tmp_path, ["12345", "812.500"])[1].dropped == {"fractional prompt length": 1}
+
+    def test_three_zeros_alone_are_thousands_where_another_column_has_decimal_commas(self, tmp_path):
+        assert self.of(tmp_path, ["1.000", "3.000"])[0].prompt_tokens.tolist() == [1000, 3000]
+        trace, facts = self.of(tmp_path, ["1.000", "3.000"], times="5")
+        assert trace.prompt_tokens.tolist() == [1, 3]
+        assert facts.notes == (
+            "Numbers in 'in' have points and then three zeros: they were read as decimals, not as thousands.",
+        )
+
+
+class TestDoubts:
+    def test_many_rows_left_out_come_with_the_first_of_the_commonest_reason(self):
+        rows = [{"ts": i / 4, "in": value, "out": 1} for i, value in enumerate([5, 0, "many", "lots", 6])]
+        _, facts = read_trace_and_facts(rows, bad_rows="drop")
+        assert facts.notes == (
+            "60% of the rows were left out, most often with non-numeric prompt length, first in row 3, where 'in' is "
+            "'many'.",
+        )
+        rows = [{"ts": i, "in": None if i == 7 else 5, "out": 1} for i in range(11)]
+        assert read_trace_and_facts(rows, bad_rows="drop")[1].notes == ()
+
+    def test_several_models_are_one_traffic_to_a_study(self):
+        rows = [{"ts": i, "in": 1, "out": 1, "model": model} for i, model in enumerate(["b", "a", None])]
+        trace, facts = read_trace_and_facts(rows, bad_rows="drop", asked_in="study")
+        assert (len(trace), facts.dropped) == (3, {})
+        assert facts.notes == ("The rows name 2 models ('a', 'b'); all of them are read as one traffic.",)
+        assert read_trace_and_facts(rows)[1].notes == ()
+
+    def test_cached_tokens_that_are_not_read_are_said(self):
+        def rows(cached):
+            usage = [{"prompt_tokens": 10, "completion_tokens": 1, "details": {"cached_tokens": n}} for n in cached]
+            return [{"created": i, "usage": each} for i, each in enumerate(usage)]
+
+        (said,) = read_trace_and_facts(rows([8, None]))[1].notes
+        assert said.startswith("Of the prompts' tokens, 40% are in 'usage.details.cached_tokens', which is not read: ")
+        assert read_trace_and_facts(rows([0, 0]))[1].notes == ()
+
+
 ROWS = [
     {"ts": 0, "in": 10, "out": 1},
     {"ts": 1, "in": 0, "out": 1},
@@ -104,6 +226,7 @@ class TestBadRows:
         with pytest.raises(BadTraceError, match="None of the 1 rows can be used: 1 with zero prompt length") as caught:
             read_trace(ROWS[1:2], bad_rows="drop")
         assert '"prompt_tokens": "in"' in caught.value.hint
+        assert (caught.value.given, caught.value.where) == ("0", "the list of dicts, row 1, column 'in'")
 
     def test_rows_are_numbered_as_in_the_source_after_others_were_dropped(self):
         rows = [{"ts": 0, "in": 0, "out": 1}, {"ts": 1, "in": 10, "out": 1, "hash_ids": [1, 2, 3]}]

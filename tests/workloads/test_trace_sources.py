@@ -97,6 +97,77 @@ class TestText:
         assert (facts.dropped, facts.rows_read) == ({"a form that cannot be read": 3}, 5)
 
 
+class TestSpaces:
+    def test_columns_between_runs_of_spaces_are_read(self, write):
+        text = "  arrival_s  prompt_tokens output_tokens\n     0.0     10     1  \n     1.5     20     2\n"
+        trace, facts = read_trace_and_facts(write("t.txt", text.encode("utf-16")))
+        assert (lists(trace), facts.read_as) == (PLAIN, ("delimited by spaces", "encoding UTF-16"))
+
+    def test_values_with_spaces_are_quoted(self, write):
+        text = 'ts in out\n"2024-03-11 18:15:46" 10 1\n"2024-03-11 18:15:47.5" 20 2\n'
+        assert lists(read_trace(write("t.csv", gzip.compress(text.encode())))) == PLAIN
+
+    def test_a_row_with_more_values_than_names_is_refused_with_the_next_step(self, write):
+        with pytest.raises(BadFileError, match="the first row has 4 values for 3 names") as caught:
+            read_trace(write("t.txt", "timestamp in out\n2024-03-11 18:15:46 10 1\n"))
+        assert caught.value.given == "2024-03-11 18:15:46 10 1"
+        assert "quotation marks" in caught.value.hint
+
+    def test_a_title_above_a_header_is_not_taken_for_columns(self, write):
+        with pytest.raises(BadFileError, match="None of the columns is known") as caught:
+            read_trace(write("t.csv", "Report of March\n" + HEADER + "0,10,1\n"))
+        assert "'Report of March'" in caught.value.allowed
+
+    @pytest.mark.parametrize(
+        ("header", "first", "second"), [("\r", "\r", "\r"), ("\r\n", "\n", "\n"), ("\n", "\r", "\r\n")]
+    )
+    def test_line_ends_of_any_kind_are_read(self, write, header, first, second):
+        text = HEADER.replace("\n", header) + f"0,10,1{first}1.5,20,2{second}"
+        assert lists(read_trace(write("t.csv", text))) == PLAIN
+
+    def test_line_ends_that_change_far_behind_the_head_are_said_to(self, write):
+        path = write("t.csv", HEADER + "0,10,1\n" * 200_000 + "1,20,2\r\n" * 10)
+        with pytest.raises(BadFileError, match="its lines end in several ways") as caught:
+            read_trace(path, bad_rows="drop")
+        assert caught.value.hint.startswith("cat t.csv | tr -d '\\r' > clean.csv")
+
+
+class TestHead:
+    ROWS = "0,10,1\n1.5,20,2\n"
+
+    @pytest.mark.parametrize(
+        ("before", "line"),
+        [("sep=,\r\n", 2), ('"sep=,"\n', 2), ("SEP=,\n", 2), ('# "as is\n\n# of a gateway, 1.2\n', 4), ("\n,,\n", 3)],
+    )
+    def test_what_stands_before_the_header_is_passed_over_and_said(self, write, before, line):
+        trace, facts = read_trace_and_facts(write("t.csv", "\ufeff" + before + HEADER + self.ROWS))
+        assert (lists(trace), facts.read_as) == (PLAIN, (f"columns named in line {line}",))
+
+    def test_the_line_for_excel_names_the_delimiter(self, write):
+        text = "sep=;\nin;out;a,b,c;ts\n10;1;x,y;0\n20;2;z;1,5\n"
+        assert lists(read_trace(write("t.csv", text))) == PLAIN
+
+    def test_a_comment_above_numbers_names_the_columns(self, write):
+        trace, facts = read_trace_and_facts(write("t.csv", "# hello\n# arrival_s,in,out\n" + self.ROWS))
+        assert (lists(trace), facts.read_as) == (PLAIN, ("columns named in line 2",))
+
+    def test_rows_are_numbered_from_the_header(self, write):
+        with pytest.raises(BadTraceError) as caught:
+            read_trace(write("t.csv", "sep=,\n" + HEADER + "0,10,1\n1,x,1\n"))
+        assert "row 2, column 'prompt_tokens'" in caught.value.where
+        with pytest.raises(BadFileError) as caught:
+            read_trace(write("t.csv", "sep=,\n\n" + HEADER + "0,10,1\n1,1\n"))
+        assert caught.value.where.endswith("t.csv, line 5")
+
+    def test_columns_without_a_name_are_passed_over(self, write):
+        text = HEADER.replace("\n", ",,\n") + "0,10,1,,\n1.5,20,2,,\n"
+        assert lists(read_trace(write("t.csv", text))) == PLAIN
+
+    def test_nothing_but_delimiters_is_no_header(self, write):
+        with pytest.raises(BadFileError, match="no header line"):
+            read_trace(write("t.csv", ",,\n,,\n"))
+
+
 class TestJson:
     def test_lines_that_are_no_objects_are_counted_where_bad_rows_are_dropped(self, write):
         good = [{"ts": 0, "in": 10, "out": 1}, {"ts": 1.5, "in": 20, "out": 2}]
@@ -159,11 +230,14 @@ class TestTables:
             }
         )
         trace, facts = read_trace_and_facts(frame, bad_rows="drop")
-        assert lists(trace) == PLAIN
-        assert (facts.dropped, facts.name) == ({"missing model": 1}, "DataFrame")
+        assert lists(trace) == ([0.0, 1.5, 3.0], [10, 20, 30], [1, 2, 3])
+        assert (facts.dropped, facts.name) == ({}, "DataFrame")
+        # A request without the name of a model is a request.
+        assert [trace.model_names[code] for code in trace.model] == ["a", "b", ""]
+        missing = frame.assign(created_at=[*frame["created_at"][:2], None])
         with pytest.raises(BadTraceError, match="missing") as caught:
-            read_trace(frame)
-        assert caught.value.where == "the DataFrame, row 3, column 'model'"
+            read_trace(missing)
+        assert caught.value.where == "the DataFrame, row 3, column 'created_at'"
         spans = frame.assign(created_at=pandas.to_timedelta([0, 1.5, 3.0], unit="s"), model="a")
         assert read_trace(spans).arrival_s.tolist() == [0.0, 1.5, 3.0]
 

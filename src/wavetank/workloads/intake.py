@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from types import MappingProxyType
@@ -42,12 +42,14 @@ MOST_ROWS = 50_000_000
 # field -> spellings in order of preference, compared without case and without signs between the words.  Those of public
 # traces come first, then the plain families, last the words that may as well name a column of text.
 _SPELLINGS: dict[str, tuple[str, ...]] = {
+    # What says that a request begins comes before what may as well be the time of its log line; request_time is last,
+    # because to nginx it is a duration.
     "arrival_s": (
-        "arrival_s", "timestamp", "arrived_at", "arrival_time", "arrival", "arrival_timestamp", "arrival_ts",
-        "request_time", "request_timestamp", "requested_at", "request_start_time", "request_start", "request_ts",
-        "created_at", "created", "created_time", "submitted_at", "submit_time", "received_at", "start_time",
-        "started_at", "start_timestamp", "start_ts", "start", "datetime", "date_time", "event_time", "time", "ts", "t",
-        "when",
+        "arrival_s", "arrived_at", "arrival_time", "arrival", "arrival_timestamp", "arrival_ts", "request_start_time",
+        "request_start", "request_timestamp", "requested_at", "request_ts", "submitted_at", "submit_time",
+        "received_at", "start_time", "started_at", "start_timestamp", "start_ts", "timestamp", "created_at", "created",
+        "created_time", "datetime", "date_time", "event_time", "time_local", "time_iso8601", "start", "time", "ts", "t",
+        "request_time", "when",
     ),
     "prompt_tokens": (
         "prompt_tokens", "context_tokens", "input_length", "num_prefill_tokens", "request_tokens", "input_toks",
@@ -79,13 +81,25 @@ _OTHER_NUMBERS = {"decimal", "hugeint", "uhugeint"}
 _TIMES = {"date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp with time zone"}
 _INT64_MAX = np.iinfo(np.int64).max
 
+# Columns of a time of day, and of the date that belongs to it.
+_TIMES_OF_DAY = {"time", "timeofday", "timeutc", "localtime"}
+_DATES = {"date", "day", "dateutc", "localdate"}
+# A date and a time in digits alone, to the second or the millisecond.
+_COMPACT = (
+    "(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])([01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]([0-9]{3})?"
+)
+# What stands between thousands, as a regular expression, and in words.
+_BETWEEN_THOUSANDS = {",": "commas", "[.]": "points", "['\u2019]": "apostrophes", "[ \u00a0\u2009\u202f]": "spaces"}
+# From this share on, what is left out is no longer a few failed requests.
+_MANY = 0.1
+
 # Of two names: from this ratio of equal letters on, one is likely to be a misspelling of the other.
 _ALIKE = 0.8
 
 _SENTENCES = {
     "missing": "A value is missing.",
     "non-numeric": "This is not a number.",
-    "unreadable": "This is neither a number nor an ISO date-time nor a date such as 11/16/2023 18:15:46.",
+    "unreadable": "This is neither a number nor an ISO date-time nor a date such as 11/16/2023 6:15:46 PM.",
     "zero": "A request has at least one token.",
     "negative": "A negative number makes no sense here.",
     "fractional": "A whole number is needed.",
@@ -289,7 +303,15 @@ def take_in(
         If rows cannot be used, or none is left.
     """
     chosen = choose_columns(list(source.columns), columns, where=source.where, asked_in=asked_in)
-    relation = source.relation.select(*(source.columns[column].alias(name) for name, column in chosen.items()))
+    expressions = {name: source.columns[column] for name, column in chosen.items()}
+    beside: tuple[str, ...] = ()
+    if "arrival_s" not in columns:
+        beside = _other_arrivals(source.columns, chosen, asked_in)
+        date = _date_of(chosen["arrival_s"], source)
+        if date is not None:
+            expressions["arrival_s"] = _joined(source.columns[date], expressions["arrival_s"])
+            beside = (f"Arrivals are {date!r} and {chosen['arrival_s']!r} together.", *beside)
+    relation = source.relation.select(*(expression.alias(name) for name, expression in expressions.items()))
     reading = _Reading(relation, chosen, source, time_unit, asked_in)
     fetched = reading.fetch()
     n = len(fetched["prompt_tokens"])
@@ -303,12 +325,10 @@ def take_in(
             reason[rows] = len(reasons) - 1
 
     arrivals, times, notes = reading.arrivals(fetched, bad)
+    notes = (*beside, *notes, *reading.notes)
     values: dict[str, Any] = {}
     for name in ("prompt_tokens", "output_tokens"):
         values[name] = _tokens(name, fetched, bad)
-    for name in ("model", "tier"):
-        if name in chosen:
-            bad(name, "missing", np.ma.getmaskarray(fetched[name]))
     if (reason > 0).any() and not drop_bad_rows:
         reading.refuse_rows(reason, reasons)
     rows = np.flatnonzero(reason == 0)
@@ -317,7 +337,7 @@ def take_in(
     if damaged:
         dropped["a form that cannot be read"] = damaged
     if not rows.size:
-        _refuse_empty(n + damaged, dropped, reading)
+        _refuse_empty(n + damaged, dropped, reading, reason, reasons)
     unit = time_unit if time_unit not in (None, *DAY_ORDERS) else None
     kept = arrivals[rows]
     if unit is None and kept.dtype.kind not in "mM":
@@ -330,6 +350,7 @@ def take_in(
     values = {name: column[rows] for name, column in values.items()}
     values["arrival_s"] = in_seconds(kept, unit or "s")
     values |= reading.codes(fetched, rows)
+    notes += reading.doubts(values, reason, reasons)
     if "block_ids" in chosen:
         values["block_ids"], values["block_offsets"] = reading.blocks(rows)
     if "block_tokens" in chosen and (block_tokens := reading.block_tokens(fetched["block_tokens"])):
@@ -349,14 +370,64 @@ def _counts(reason: npt.NDArray[np.int16], reasons: Sequence[str]) -> Counter[st
     return found
 
 
-def _refuse_empty(rows_read: int, dropped: Mapping[str, int], reading: _Reading) -> NoReturn:
+def _other_arrivals(found: Iterable[str], chosen: Mapping[str, str], asked_in: str) -> tuple[str, ...]:
+    """Return a sentence on further columns that may hold arrivals, where there are any."""
+    known = {_folded(spelling) for spelling in _SPELLINGS["arrival_s"]} - {"t", "when", "requesttime"}
+    others = [
+        name
+        for name in found
+        if name not in chosen.values() and not {_folded(name), _folded(name_without_unit(name)[0])}.isdisjoint(known)
+    ]
+    if not others:
+        return ()
+    names = ", ".join(map(repr, others[:3]))
+    return (
+        f"Arrivals were read from {chosen['arrival_s']!r}; {names} may hold them too: "
+        f"{hint_to_say(asked_in, 'columns', {'arrival_s': others[0]})}.",
+    )
+
+
+def _date_of(column: str, source: Source) -> str | None:
+    """Return the column of dates that belongs to a column of times of day, None where that holds something else."""
+    date = next((name for name in source.columns if _folded(name) in _DATES), None)
+    if date is None or _folded(column) not in _TIMES_OF_DAY:
+        return None
+    times = source.relation.select(source.columns[column].cast("VARCHAR").alias("t"))
+    ((clocks, others),) = times.aggregate(
+        "count(*) FILTER (WHERE regexp_matches(t, '^ *[0-9]{1,2}:[0-9]{2}')) AS clocks, "
+        f"count(*) FILTER (WHERE NOT regexp_matches(t, '^ *[0-9]{{1,2}}:[0-9]{{2}}') AND NOT {_absent('t')}) AS others"
+    ).fetchall()
+    return date if clocks and not others else None
+
+
+def _joined(date: Any, time: Any) -> Any:
+    """Return the expression of a date and a time in one text, null where one of them is missing."""
+    from duckdb import CaseExpression, ConstantExpression, FunctionExpression
+
+    texts = [date.cast("VARCHAR"), time.cast("VARCHAR")]
+    written, said = (FunctionExpression("regexp_matches", text, ConstantExpression("[0-9]")) for text in texts)
+    return CaseExpression(written & said, FunctionExpression("concat", texts[0], ConstantExpression(" "), texts[1]))
+
+
+def _refuse_empty(
+    rows_read: int,
+    dropped: Mapping[str, int],
+    reading: _Reading,
+    reason: npt.NDArray[np.int16],
+    reasons: Sequence[str],
+) -> NoReturn:
     if rows_read:
-        raise BadTraceError(
-            f"None of the {rows_read:,} rows can be used: {rows_in_words(dropped)}.",
-            where=reading.source.where,
-            hint="check which columns are read: "
-            + hint_to_say(reading.asked_in, "columns", {name: reading.chosen[name] for name in REQUIRED}),
+        hint = "check which columns are read: " + hint_to_say(
+            reading.asked_in, "columns", {name: reading.chosen[name] for name in REQUIRED}
         )
+        raw, place, problem = "", reading.source.where, ""
+        if reason.size:
+            row, word, name, raw = reading.example(reason, reasons)
+            place, problem = f"{place}, row {row + 1}, column {reading.chosen[name]!r}", f" {_SENTENCES[word]}"
+        raise BadTraceError(
+            f"None of the {rows_read:,} rows can be used: {rows_in_words(dropped)}.{problem}",
+            given=raw or None, where=place, hint=hint,
+        )  # fmt: skip
     raise BadTraceError(
         "A trace needs at least one request.", where=reading.source.where,
         hint="check the file or the filter that made this trace",
@@ -393,6 +464,7 @@ class _Reading:
         self.relation, self.chosen, self.source = relation, chosen, source
         self.time_unit, self.asked_in = time_unit, asked_in
         self.kinds = {name: kind.id for name, kind in zip(relation.columns, relation.types, strict=True)}
+        self.notes: tuple[str, ...] = ()
 
     def fetch(self) -> dict[str, Any]:
         """Return the chosen columns but for block ids as arrays, masked where a value is missing."""
@@ -423,27 +495,160 @@ class _Reading:
             return f"CAST({name} AS DOUBLE)", "false"
         if kind != "varchar":
             return "CAST(NULL AS DOUBLE)", f"{name} IS NOT NULL"
-        return f"TRY_CAST({name} AS DOUBLE)", f"TRY_CAST({name} AS DOUBLE) IS NULL AND NOT {_absent(name)}"
+        number = f"TRY_CAST({self._without_thousands(name)} AS DOUBLE)"
+        return number, f"{number} IS NULL AND NOT {_absent(name)}"
+
+    def _without_thousands(self, name: str) -> str:
+        """Return what fetches the texts of whole numbers without what stands between thousands, and with a point in
+        place of a decimal comma; all rows decide.
+        """
+        ((others,),) = self.relation.aggregate(
+            f"count(*) FILTER (WHERE TRY_CAST({name} AS BIGINT) IS NULL AND NOT {_absent(name)} "
+            f"OR contains({name}, '.')) AS others"
+        ).fetchall()
+        if not others:
+            return name
+        asked = ["count(*) FILTER (WHERE regexp_full_match(x, '[-+]?[0-9]{1,3}')) AS short",
+                 "count(*) FILTER (WHERE regexp_full_match(x, '[-+]?[0-9]{4,}')) AS long",
+                 "count(*) FILTER (WHERE regexp_full_match(x, '[-+]?[0-9]+,[0-9]*')) AS commas"]  # fmt: skip
+        signs = [sign.replace("'", "''") for sign in _BETWEEN_THOUSANDS]
+        for position, sign in enumerate(signs):
+            grouped = f"[-+]?[1-9][0-9]{{0,2}}({sign}[0-9]{{3}})+"
+            asked += [
+                f"count(*) FILTER (WHERE regexp_matches(x, '{sign}')) AS with{position}",
+                f"count(*) FILTER (WHERE regexp_full_match(x, '{grouped}')) AS grouped{position}",
+                f"count(*) FILTER (WHERE regexp_full_match(x, '[-+]?[1-9][0-9]{{0,2}}{sign}000')) AS even{position}",
+            ]
+        texts = self.relation.filter(f"NOT {_absent(name)}").project(f"trim({name}) AS x")
+        ((short, long, commas, *counts),) = texts.aggregate(", ".join(asked)).fetchall()
+        for position, (sign, words) in enumerate(_BETWEEN_THOUSANDS.items()):
+            with_sign, grouped, even = counts[3 * position : 3 * position + 3]
+            if not grouped or grouped < with_sign:
+                continue
+            # 1.000 may be a one with decimals, and 1,000 too where commas separate no columns.
+            decimal = sign == "[.]" or (sign == "," and self.source.decimal_comma)
+            zeros = even == grouped
+            if decimal and (long or (zeros and not short and not self._comma_in_arrivals(sign))):
+                if zeros:
+                    self.notes += (
+                        f"Numbers in {self.chosen[name]!r} have {words} and then three zeros: they were read as "
+                        "decimals, not as thousands.",
+                    )
+                continue
+            self.notes += (f"Thousands in {self.chosen[name]!r} are separated by {words}.",)
+            return f"regexp_replace({name}, '{signs[position]}', '', 'g')"
+        return f"replace({name}, ',', '.')" if self.source.decimal_comma and commas else name
+
+    def _comma_in_arrivals(self, sign: str) -> bool:
+        """Return whether arrivals have a decimal comma, so that a point stands between thousands."""
+        if sign != "[.]" or self.kinds["arrival_s"] != "varchar" or not self.source.decimal_comma:
+            return False
+        commas = self.relation.filter("regexp_full_match(trim(arrival_s), '[0-9]+,[0-9]+')").limit(1).fetchall()
+        return bool(commas)
 
     def _arrival(self) -> str:
         kind = self.kinds["arrival_s"]
         if kind in _OTHER_NUMBERS:
             return "CAST(arrival_s AS DOUBLE) AS arrival_s"
-        if kind != "varchar":
+        if kind not in ("varchar", *_INTEGERS):
             return "arrival_s"
+        text = "trim(CAST(arrival_s AS VARCHAR))"
         number = "TRY_CAST(arrival_s AS DOUBLE)"
         if self.source.decimal_comma:
             number = f"coalesce({number}, TRY_CAST(replace(arrival_s, ',', '.') AS DOUBLE))"
         ((numbers, absent, whole, rows),) = self.relation.aggregate(
             f"count({number}) AS numbers, "
-            f"count(*) FILTER (WHERE {_absent('arrival_s')} AND {number} IS NULL) AS absent, "
-            "count(*) FILTER (WHERE regexp_full_match(trim(arrival_s), '-?[0-9]{1,18}')) AS whole, count(*) AS every"
+            f"count(*) FILTER (WHERE {_absent(text)} AND {number} IS NULL) AS absent, "
+            f"count(*) FILTER (WHERE regexp_full_match({text}, '-?[0-9]{{1,18}}')) AS whole, count(*) AS every"
         ).fetchall()
-        if not numbers or numbers + absent < rows:
+        if numbers and numbers == whole and self.time_unit is None and self._compact(text, numbers):
+            return (
+                f"try_strptime(substr({text}, 1, 14), '%Y%m%d%H%M%S') + "
+                f"to_milliseconds(CAST('0' || substr({text}, 15) AS BIGINT)) AS arrival_s"
+            )
+        if kind != "varchar":
+            return "arrival_s"
+        if numbers + absent < rows:
+            return f"{self._arrivals_of_thousands(text, rows - absent) or 'arrival_s'} AS arrival_s"
+        if not numbers:
             return "arrival_s"
         if self.source.exact_integers and whole == numbers:
             return "TRY_CAST(arrival_s AS BIGINT) AS arrival_s"
         return f"{number} AS arrival_s"
+
+    def _compact(self, text: str, numbers: int) -> bool:
+        """Return whether all numbers are a date and a time in digits alone."""
+        found = self.relation.aggregate(
+            f"count(*) FILTER (WHERE regexp_full_match({text}, '{_COMPACT}')) AS compact"
+        ).fetchall()
+        return bool(found[0][0] == numbers)
+
+    def _arrivals_of_thousands(self, text: str, present: int) -> str:
+        """Return what fetches numbers such as 1,234.5 or 1.234,5; empty where not all are of one of these forms.
+
+        One such sign alone could be a decimal one, so that a number with both must be there.
+        """
+        forms = {
+            ("(0|[1-9][0-9]{0,2}(,[0-9]{3})*)([.][0-9]+)?", ",[0-9]{3}[.]"): f"replace({text}, ',', '')",
+            ("(0|[1-9][0-9]{0,2}([.][0-9]{3})*)(,[0-9]+)?", "[.][0-9]{3},"): (
+                f"replace(replace({text}, '.', ''), ',', '.')"
+            ),
+        }
+        for (form, both), plain in forms.items():
+            ((fitting, with_both),) = self.relation.aggregate(
+                f"count(*) FILTER (WHERE regexp_full_match({text}, '{form}')) AS fitting, "
+                f"count(*) FILTER (WHERE regexp_matches({text}, '{both}')) AS with_both"
+            ).fetchall()
+            if with_both and fitting == present:
+                return f"TRY_CAST({plain} AS DOUBLE)"
+        return ""
+
+    def example(self, reason: npt.NDArray[np.int16], reasons: Sequence[str]) -> tuple[int, str, str, str]:
+        """Return row, reason, field and text of the first row that is left out for the most frequent reason."""
+        number = int(np.argmax(np.bincount(reason[reason > 0])))
+        row = int(np.argmax(reason == number))
+        word, _, name = reasons[number].partition(":")
+        return row, word, name, self.raw(name, row)
+
+    def raw(self, name: str, row: int) -> str:
+        """Return what stands in a row, as text."""
+        ((raw,),) = self.relation.project(f"CAST({name} AS VARCHAR) AS raw").limit(1, row).fetchall()
+        return raw or ""
+
+    def doubts(
+        self, values: Mapping[str, Any], reason: npt.NDArray[np.int16], reasons: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return what a reader should doubt: many rows left out, several models, prompts that were cached."""
+        said = []
+        left_out = int((reason > 0).sum())
+        if left_out >= _MANY * reason.size:
+            row, word, name, raw = self.example(reason, reasons)
+            shown = f" is {raw!r}" if raw and word != "missing" else ""
+            said.append(
+                f"{left_out / reason.size:.0%} of the rows were left out, most often with {word} {words_for(name)}, "
+                f"first in row {row + 1}, where {self.chosen[name]!r}{shown or ' is empty'}."
+            )
+        models = [name for name in values.get("model_names", ()) if name]
+        if self.asked_in == "study" and len(models) > 1:
+            names = ", ".join(map(repr, models[:3])) + (", ..." if len(models) > 3 else "")
+            said.append(f"The rows name {len(models)} models ({names}); all of them are read as one traffic.")
+        if "block_ids" not in self.chosen:
+            said += self._cached(int(values["prompt_tokens"].sum()))
+        return tuple(said)
+
+    def _cached(self, prompts: int) -> list[str]:
+        """Return a sentence on a column of cached tokens, which no trace has; none where it holds nothing."""
+        for column, expression in self.source.columns.items():
+            name = _folded(column.rpartition(".")[2])
+            if "cached" in name and "token" in name and column not in self.chosen.values():
+                relation = self.source.relation.select(expression.cast("VARCHAR").alias("x"))
+                ((found,),) = relation.aggregate("sum(TRY_CAST(x AS DOUBLE)) AS found").fetchall()
+                if found and found > 0:
+                    return [
+                        f"Of the prompts' tokens, {found / prompts:.0%} are in {column!r}, which is not read: without "
+                        "a column of prefix blocks (hash_ids), every prompt is computed whole."
+                    ]
+        return []
 
     def arrivals(self, fetched: Mapping[str, Any], bad: Any) -> tuple[npt.NDArray[Any], str, tuple[str, ...]]:
         """Return arrivals as numbers, date-times or spans, how they were understood, and what must be said."""
@@ -455,7 +660,7 @@ class _Reading:
             return data, "date-times" if data.dtype.kind == "M" else "spans of time", ()
         if data.dtype.kind == "O" and self.kinds["arrival_s"] == "varchar":
             read = read_dates(
-                np.ma.filled(column, None).tolist(), column=name, where=self.source.where, time_unit=self.time_unit,
+                column.tolist(), column=name, where=self.source.where, time_unit=self.time_unit,
                 asked_in=self.asked_in,
             )  # fmt: skip
             bad("arrival_s", "missing", read.missing)
@@ -479,7 +684,7 @@ class _Reading:
         values: dict[str, Any] = {}
         for name in ("model", "tier", "adapter"):
             if name in self.chosen:
-                # A request may ask for no adapter; rows without another name are left out.
+                # A request that names none has the empty name.
                 column = np.ma.filled(fetched[name], "")[rows]
                 names, codes = np.unique(column.astype(str), return_inverse=True)
                 values |= {name: codes, f"{name}_names": tuple(names.tolist())}
@@ -530,7 +735,7 @@ class _Reading:
         """Stop at the first row that cannot be used, with the count of all."""
         row = int(np.argmax(reason > 0))
         word, _, name = reasons[reason[row]].partition(":")
-        ((raw,),) = self.relation.project(f"CAST({name} AS VARCHAR) AS raw").limit(1, row).fetchall()
+        raw = self.raw(name, row)
         bad, problem = int((reason > 0).sum()), _SENTENCES[word]
         if bad > 1:
             counts = rows_in_words(_counts(reason, reasons))

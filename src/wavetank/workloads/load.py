@@ -24,7 +24,7 @@ from wavetank.workloads import datasets
 from wavetank.workloads.arrival_times import DAY_ORDERS
 from wavetank.workloads.intake import Intake, check_fields, take_in
 from wavetank.workloads.requests import RequestTrace
-from wavetank.workloads.trace_facts import TraceFacts, check_asked_in, hint_to_say
+from wavetank.workloads.trace_facts import TraceFacts, check_asked_in, doubts, hint_to_say
 from wavetank.workloads.trace_sources import (
     Source,
     existing_file,
@@ -58,6 +58,8 @@ TRACES: Mapping[str, NamedTrace] = MappingProxyType(
 """The real traces that :func:`read_trace` knows by name."""
 
 BAD_ROWS = ("stop", "drop")
+# How arrivals are described that were numbers and no dates.
+_UNITS_OF_NUMBERS = ("s", "ms", "us", "ns")
 
 
 def read_trace(
@@ -75,13 +77,13 @@ def read_trace(
     ----------
     source : str, Path, DataFrame, Arrow table, list of dict or RequestTrace
         The name of a real trace (a key of :data:`TRACES`), a file or a table.  Files: columns separated by commas,
-        semicolons, tabs or bars (``.csv``, ``.tsv``, ``.tab``, ``.txt``), JSON objects, one a line
+        semicolons, tabs, bars or spaces (``.csv``, ``.tsv``, ``.tab``, ``.txt``), JSON objects, one a line
         (``.jsonl``, ``.ndjson``, ``.json``), each also with ``.gz``, or ``.parquet``; in UTF-8, UTF-16 or Latin-1.
         Tables: of pandas, polars or Arrow.
     columns : mapping of str to str, optional
         Which column gives which field, e.g. ``{"arrival_s": "t", "prompt_tokens": "in"}``.  Fields: ``arrival_s``,
         ``prompt_tokens``, ``output_tokens`` and, where the source has them, ``block_ids`` (a list a row),
-        ``block_tokens`` (one number for all rows), ``model``, ``tier``, ``adapter`` (empty for none).  Fields not
+        ``block_tokens`` (one number for all rows), ``model``, ``tier``, ``adapter`` (each may be empty).  Fields not
         mentioned are found by the spellings of public traces and logs.  A nested column is named with dots, as in
         ``usage.prompt_tokens``.
     time_unit : str, optional
@@ -115,7 +117,7 @@ def read_trace(
     Warns
     -----
     UserWarning
-        Where rows were dropped or put in order, and where the unit of the arrival times is not plain.
+        Where rows were dropped or put in order, and where what was read may not be what is meant.
     """
     trace, facts = read_trace_and_facts(
         source, columns=columns, time_unit=time_unit, sort=sort, block_tokens=block_tokens, bad_rows=bad_rows
@@ -177,7 +179,7 @@ def _from_file(source: str | Path, given: _Given) -> tuple[RequestTrace, TraceFa
     named = TRACES.get(str(source))
     if named is not None:
         path = datasets.find(named.dataset, named.file)
-        name, given.time_unit = str(source), named.time_unit
+        name, given.time_unit, given.known = str(source), named.time_unit, True
     else:
         path = Path(source).expanduser()
         if isinstance(source, str) and not path.exists() and not path.suffix and len(path.parts) == 1:
@@ -188,7 +190,7 @@ def _from_file(source: str | Path, given: _Given) -> tuple[RequestTrace, TraceFa
         name = path.name
     recorded = recording_head(path)
     if recorded is not None:
-        given.recording = True
+        given.recording = given.known = True
         given.block_tokens = given.block_tokens or recorded.get("block_tokens")
     skip = hint_to_say(given.asked_in, "bad_rows", "drop")
     with (
@@ -210,6 +212,8 @@ class _Given:
     drop: bool
     asked_in: str
     recording: bool = False
+    # A real trace or a recording, of which the clock is known.
+    known: bool = False
 
     def take_in(self, source: Source) -> Intake:
         return take_in(
@@ -233,11 +237,15 @@ class _Given:
                 where=", ".join(part for part in (source.where, _place(error.where, taken)) if part),
                 hint=error.hint,
             ) from None
+        notes, column = taken.notes, taken.columns["arrival_s"]
+        if not self.known:
+            plain = taken.times in _UNITS_OF_NUMBERS
+            notes += doubts(trace, arrival_s, column=column, plain=plain, asked_in=self.asked_in)
         return trace, TraceFacts(
             name=name, trace=trace, rows_read=taken.rows_read, dropped=taken.dropped,
             # Requests are recorded as they end: their order is no defect.
             out_of_place=0 if self.recording else out_of_place,
-            columns=taken.columns, times=taken.times, read_as=source.read_as, notes=taken.notes,
+            columns=taken.columns, times=taken.times, read_as=source.read_as, notes=notes,
         )  # fmt: skip
 
 

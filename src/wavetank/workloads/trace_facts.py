@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from wavetank.errors import BadValueError
 from wavetank.units import show
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 ASKED_IN = ("python", "study", "options")
 """Where a trace is asked for: a call in Python, settings of a study, options of a command."""
+
+# Fewer requests show nothing of their clock.
+_ENOUGH = 20
+# Ranks of arrivals and rows that are correlated less than this.
+_IN_NO_ORDER = 0.3
+_MOST_AT_ONCE = 2
 
 _WORDS = {"arrival_s": "arrival", "prompt_tokens": "prompt length", "output_tokens": "output length"}
 _SHORT = {"arrival_s": "arrival", "prompt_tokens": "prompt", "output_tokens": "output"}
@@ -154,7 +161,7 @@ class TraceFacts:
     def lines(self) -> tuple[str, str, str]:
         """Return three lines: rows, span and rate; lengths; repairs and what was assumed of the source's form."""
         trace, n = self.trace, len(self.trace)
-        kept = f"{n:,} requests" if n == self.rows_read else f"{n:,} of {self.rows_read:,} rows kept,"
+        kept = f"{n:,} request{'s' * (n != 1)}" if n == self.rows_read else f"{n:,} of {self.rows_read:,} rows kept,"
         when = (
             f"over {span_in_words(trace.span_s)}, {show(trace.rate_per_s, 'requests/s')}"
             if trace.span_s > 0
@@ -180,6 +187,52 @@ class TraceFacts:
 
     def __str__(self) -> str:
         return "\n".join((*self.lines(), *self.notes))
+
+
+def doubts(
+    trace: RequestTrace, given_s: npt.NDArray[Any], *, column: str, plain: bool, asked_in: str
+) -> tuple[str, ...]:
+    """Return sentences on arrivals that may be other than they seem: durations, rounded times, copies of rows.
+
+    Parameters
+    ----------
+    trace : RequestTrace
+    given_s : ndarray, shape (n,)
+        Its arrivals in the source's order.
+    column : str
+        Which gave them.
+    plain : bool
+        Whether they were numbers other than dates.
+    asked_in : str
+        One of :data:`ASKED_IN`.
+    """
+    n = len(trace)
+    if n < _ENOUGH:
+        return ()
+    said = []
+    gaps = np.diff(trace.arrival_s)
+    distinct = 1 + int((gaps > 0).sum())
+    if plain and distinct > 1:
+        order = np.argsort(given_s, kind="stable")
+        if abs(float(np.corrcoef(order, np.arange(n))[0, 1])) < _IN_NO_ORDER:
+            said.append(
+                f"The numbers in {column!r} are in no order, as durations would be; if arrivals are in another column: "
+                f"{hint_to_say(asked_in, 'columns', {'arrival_s': 'COLUMN'})}."
+            )
+    if distinct == 1:
+        said.append(f"All {n:,} requests have one arrival; if times were rounded, write them with more digits.")
+    elif n > _MOST_AT_ONCE * distinct:
+        step = span_in_words(float(gaps[gaps > 0].min()))
+        said.append(
+            f"Arrivals are in steps of {step}, {n / distinct:,.1f} requests in each on average: such bursts may be of "
+            "the clock and not of the traffic."
+        )
+    else:
+        copies = int(((gaps == 0) & (np.diff(trace.prompt_tokens) == 0) & (np.diff(trace.output_tokens) == 0)).sum())
+        if copies:
+            rows = "1 row has" if copies == 1 else f"{copies:,} rows have"
+            said.append(f"{rows} arrival and lengths of another row and may be copies; they were kept.")
+    return tuple(said)
 
 
 def check_asked_in(asked_in: str) -> None:

@@ -39,6 +39,8 @@ RECORDING_KEY = "wavetank_recording"
 RECORDING_VERSION = 1
 
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_EXCEL_SEPARATOR = re.compile(r'"?sep=(?P<sep>.)"?[,;\t]*', re.IGNORECASE)
 # Enough to hold a header and some rows; a text file without line ends is not read whole.
 _HEAD_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 22
@@ -268,19 +270,21 @@ def open_file(path: Path, *, skip_damaged: bool, shown: Path | None = None, to_s
     """
     import duckdb
 
-    shown = shown or path
+    shown, head = shown or path, None
     try:
         with connection() as connected, contextlib.ExitStack() as stack:
             if is_kind(path, (".parquet",)):
                 yield _of_relation(connected.read_parquet(glob.escape(str(path))), str(shown))
                 return
             text, encoding = stack.enter_context(_as_utf8(path, shown))
-            packed = is_packed(text)
-            read_as = (*encoding, *(("gzipped",) if packed and not path.name.lower().endswith(".gz") else ()))
-            opened = _json_lines if is_kind(path, JSON_FORMATS) else _separated
-            yield opened(connected, text, shown, "gzip" if packed else "none", read_as, skip_damaged)
+            read_as = (*encoding, *(("gzipped",) if is_packed(text) and not path.name.lower().endswith(".gz") else ()))
+            if is_kind(path, JSON_FORMATS):
+                yield _json_lines(connected, text, shown, read_as, skip_damaged)
+            else:
+                plain, head = stack.enter_context(_plain(text, shown))
+                yield _separated(connected, plain, head, shown, read_as, skip_damaged)
     except (duckdb.Error, OSError, EOFError, UnicodeError, csv.Error, zlib.error, RecursionError) as error:
-        raise _unreadable(path, shown, error, to_skip) from error
+        raise _unreadable(path, shown, error, to_skip, head.first - 1 if head is not None else 0) from error
 
 
 @contextlib.contextmanager
@@ -409,24 +413,49 @@ def _encoding(path: Path, shown: Path) -> tuple[str, str]:
     return "utf-8", "UTF-8"
 
 
+@dataclass(frozen=True)
+class _Head:
+    """The beginning of a file of separated columns.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the columns.
+    delimiter : str
+        A space for runs of spaces.
+    line : int
+        0-based line that names the columns.
+    first : int
+        0-based line of the first row.
+    """
+
+    names: list[str]
+    delimiter: str
+    line: int
+    first: int
+
+
 def _separated(
-    connected: Any, path: Path, shown: Path, compression: str, read_as: tuple[str, ...], skip_damaged: bool
+    connected: Any, path: Path, head: _Head, shown: Path, read_as: tuple[str, ...], skip_damaged: bool
 ) -> Source:
     """Open a file of separated columns; every column is text: DuckDB's detection skips rows that do not fit."""
     from duckdb import ColumnExpression
 
-    names, delimiter = _header(path, shown)
+    delimiter = "\t" if head.delimiter == " " else head.delimiter
+    numbered = _numbered(head.names)
     relation = connected.read_csv(
         glob.escape(str(path)), auto_detect=False, header=True, sep=delimiter, quotechar='"', escapechar='"',
-        columns=dict.fromkeys(_numbered(names), "VARCHAR"), compression=compression, allow_quoted_nulls=False,
-        **({"ignore_errors": True, "store_rejects": True} if skip_damaged else {}),
+        columns=dict.fromkeys(numbered, "VARCHAR"), compression="gzip" if is_packed(path) else "none",
+        allow_quoted_nulls=False, **({"ignore_errors": True, "store_rejects": True} if skip_damaged else {}),
     )  # fmt: skip
     expected = "," if is_kind(shown, (".csv",)) else "\t"
-    if delimiter != expected:
-        read_as = (f"delimited by {_DELIMITERS[delimiter]}", *read_as)
+    if head.delimiter != expected:
+        read_as = (f"delimited by {_DELIMITERS.get(head.delimiter, 'spaces')}", *read_as)
+    if head.line:
+        read_as = (*read_as, f"columns named in line {head.line + 1}")
     return Source(
         relation,
-        {name: ColumnExpression(number) for name, number in zip(names, _numbered(names), strict=True)},
+        {name: ColumnExpression(number) for name, number in zip(head.names, numbered, strict=True)},
         str(shown),
         decimal_comma=delimiter != ",",
         read_as=read_as,
@@ -445,40 +474,118 @@ def _numbered(names: list[str]) -> list[str]:
     return [f"c{position}" for position in range(len(names))]
 
 
-def _header(path: Path, shown: Path) -> tuple[list[str], str]:
-    """Return the column names and the delimiter."""
+@contextlib.contextmanager
+def _plain(path: Path, shown: Path) -> Iterator[tuple[Path, _Head]]:
+    """Give a file of text with one line above its rows, a copy where it has to be, and what is known of its head.
+
+    A copy has line ends of one kind, and tabs in place of spaces between columns.
+    """
     with open_text(path) as stream:
-        text = stream.read(_HEAD_BYTES)
-    if len(text) == _HEAD_BYTES:
-        text = text[: text.rfind(b"\n") + 1]
-    lines = text.decode("utf-8-sig")
-    header = lines.partition("\n")[0]
-    delimiter = max(_DELIMITERS, key=header.count)
-    rows = csv.reader(io.StringIO(lines), delimiter=delimiter)
-    names = [name.strip() for name in next(rows, [])]
-    hint = "the first line names the columns, as in arrival_s,prompt_tokens,output_tokens"
+        begun = stream.read(_HEAD_BYTES)
+    whole = len(begun) < _HEAD_BYTES
+    head = _head_of(_head_lines(begun, whole), shown)
+    # Where the last byte is half of a line end, its other half is not there.
+    ends = set(_LINE_END.findall(begun if whole else begun[:-1]))
+    if head.first == 1 and head.delimiter != " " and len(ends) < 2 and ends != {b"\r"}:
+        yield path, head
+        return
+    with tempfile.TemporaryDirectory(prefix="wavetank-") as folder:
+        copy = Path(folder) / path.name.removesuffix(".gz").removesuffix(".GZ")
+        with (
+            io.TextIOWrapper(open_text(path), encoding="utf-8-sig") as read,
+            copy.open("w", encoding="utf-8", newline="") as written,
+        ):
+            for _ in range(head.first):
+                next(read, "")
+            written.write("\n")
+            if head.delimiter == " ":
+                csv.writer(written, delimiter="\t", lineterminator="\n").writerows(_words(line) for line in read)
+            else:
+                written.writelines(read)
+        yield copy, head
+
+
+def _head_lines(begun: bytes, whole: bool) -> list[str]:
+    """Return the whole lines with which a file begins."""
+    if not whole:
+        begun = begun[: max(begun.rfind(b"\n"), begun.rfind(b"\r")) + 1]
+    # Other line ends of Unicode are part of a value.
+    return re.split(r"\r\n|\n|\r", begun.decode("utf-8-sig"))
+
+
+def _head_of(lines: list[str], shown: Path) -> _Head:
+    """Return the column names, the delimiter and where the rows begin.
+
+    Passed over are empty lines, comments, and the line that names the delimiter for Excel, ``sep=;``.  Where numbers
+    follow a comment at once, the comment names the columns.
+    """
+    excel = _EXCEL_SEPARATOR.fullmatch(lines[0].strip())
+    comment = None
+    line = 1 if excel is not None else 0
+    while line + 1 < len(lines) and (lines[line].startswith("#") or not lines[line].strip(" \t,;|")):
+        comment = line if lines[line].startswith("#") else comment
+        line += 1
+    header = lines[line]
+    row = next((text for text in lines[line + 1 :] if text.strip() and not text.startswith("#")), "")
+    if excel is not None and excel["sep"] in _DELIMITERS:
+        delimiter = excel["sep"]
+    # A first line without a delimiter above rows that have one is a title.
+    elif not any(sign in header + row for sign in _DELIMITERS) and min(len(header.split()), len(row.split())) > 1:
+        delimiter = " "
+    else:
+        delimiter = max(_DELIMITERS, key=header.count)
+    first = line + 1
+    names = _names(lines[line:], delimiter)
+    if comment is not None and _no_names(names):
+        line, first = comment, line
+        names = _names([lines[comment].lstrip("#"), *lines[first:]], delimiter)
+    example = "(echo arrival_s,prompt_tokens,output_tokens; cat FILE) > NAMED.csv"
+    hint = f"the first line names the columns, as in {example}"
+    where = f"{shown}, line {line + 1}"
     if not any(names):
-        raise BadFileError("This file has no header line.", where=f"{shown}, line 1", hint=hint)
-    if all(re.fullmatch(r"[-+]?[\d.:/ T+-]*\d[\d.:/ TZ+-]*", name) for name in names):
-        raise BadFileError("This file has no header line.", given=header.strip(), where=f"{shown}, line 1", hint=hint)
+        raise BadFileError("This file has no header line.", where=where, hint=hint)
+    if _no_names(names):
+        raise BadFileError("This file has no header line.", given=header.strip(), where=where, hint=hint)
+    if delimiter == " " and len(_words(row)) != len(names):
+        raise BadFileError(
+            f"Spaces separate the columns, and the first row has {len(_words(row))} values for {len(names)} names.",
+            given=row.strip(), allowed=f"one value for each of: {', '.join(names)}", where=str(shown),
+            hint="separate the columns by tabs, or put values that hold spaces in quotation marks",
+        )  # fmt: skip
+    # Spreadsheets end their lines with the delimiters of empty columns.
+    names = [name or f"column {position}" for position, name in enumerate(names, start=1)]
     folded = [name.casefold() for name in names]
     for position, name in enumerate(folded):
         if name in folded[:position]:
             raise BadFileError(
-                "Two columns have one name.", given=names[position], where=f"{shown}, line 1",
-                hint="rename one of them in the file's first line",
-            )  # fmt: skip
-    return names, delimiter
+                "Two columns have one name.", given=names[position], where=where, hint="rename one of them in that line"
+            )
+    return _Head(names, delimiter, line, first)
 
 
-def _json_lines(
-    connected: Any, path: Path, shown: Path, compression: str, read_as: tuple[str, ...], skip_damaged: bool
-) -> Source:
+def _names(lines: list[str], delimiter: str) -> list[str]:
+    if delimiter == " ":
+        return _words(lines[0])
+    return [name.strip() for name in next(csv.reader(lines, delimiter=delimiter), [])]
+
+
+def _words(line: str) -> list[str]:
+    """Return what stands between the spaces of a line; quoted parts may hold spaces."""
+    return next(csv.reader([line.strip()], delimiter=" ", skipinitialspace=True), [])
+
+
+def _no_names(names: list[str]) -> bool:
+    """Return whether what should be names are numbers and dates."""
+    return any(names) and all(re.fullmatch(r"[-+]?[\d.:/ T+-]*\d[\d.:/ TZ+-]*", name) for name in names if name)
+
+
+def _json_lines(connected: Any, path: Path, shown: Path, read_as: tuple[str, ...], skip_damaged: bool) -> Source:
     """Open a file of JSON objects; every value is text, so that no type is guessed from the first rows."""
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
     relation = connected.read_json(
-        glob.escape(str(path)), records="false", columns={"json": "JSON"}, compression=compression,
+        glob.escape(str(path)), records="false", columns={"json": "JSON"},
+        compression="gzip" if is_packed(path) else "none",
         # A file named .json may hold one array of objects.
         format="auto" if is_kind(shown, (".json",)) else "newline_delimited",
         maximum_object_size=_LONGEST_OBJECT_BYTES, ignore_errors=skip_damaged,
@@ -559,8 +666,8 @@ def _first_lines(error: Exception) -> str:
     return re.sub(r"^(\w+ )+Error: ", "", "; ".join(kept)).strip()
 
 
-def _unreadable(path: Path, shown: Path, error: Exception, to_skip: str) -> BadFileError:
-    """Say what is wrong with a file."""
+def _unreadable(path: Path, shown: Path, error: Exception, to_skip: str, passed_over: int) -> BadFileError:
+    """Say what is wrong with a file; ``passed_over`` of its lines are not in the copy that was read."""
     detail = _first_lines(error).replace(str(path), str(shown))
     if is_kind(path, JSON_FORMATS):
         # DuckDB counts lines within the part of the file that a thread reads.
@@ -568,7 +675,12 @@ def _unreadable(path: Path, shown: Path, error: Exception, to_skip: str) -> BadF
         line = _bad_json_line(path)
     else:
         match = re.search(r"Line: (\d+)", detail)
-        line = int(match[1]) if match else None
+        line = int(match[1]) + passed_over if match else None
+    if "state machine" in detail:
+        return BadFileError(
+            "This file cannot be read: its lines end in several ways.", where=str(shown),
+            hint=f"{'gzip -dc' if is_packed(path) else 'cat'} {shown.name} | tr -d '\\r' > clean.csv makes them equal",
+        )  # fmt: skip
     return BadFileError(
         f"This file cannot be read: {detail}",
         where=str(shown) if line is None else f"{shown}, line {line}",

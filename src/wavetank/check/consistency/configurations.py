@@ -16,12 +16,11 @@ Differs from the source:
 3. Ordering says for whom there is one order (each read, each process, each key, all) and whether what is seen is a
    beginning of it; the paper's trivial, per key, total and fork-allowed orders are among these.
 4. Isolation levels are rows like all others: an event is a transaction.
-5. Readability and the ratchet are computed on this table; the paper states them for its own coordinates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -254,25 +253,6 @@ def weaker(one: Configuration, other: Configuration) -> bool:
     if other.value != "last" and one.value != other.value:
         values = False
     return orders and timely and values and one.closure <= other.supplied and one.respected <= other.respected
-
-
-def readable(store: Configuration, reader: Configuration) -> bool:
-    """Return whether data written under ``store`` can be read honestly under ``reader``.
-
-    The reader must not promise a closure that the store did not keep, nor an order that the store did not fix.
-    Timeliness and value are promises of the moment and do not count.  An order that respects causes supplies closure
-    nobody asked for, which makes the relation lopsided: such a store can be read causally, not the other way round.
-    """
-    same_order = reader.ordering == store.ordering or reader.ordering in _ORDERS_LESS[store.ordering]
-    return same_order and reader.closure <= store.supplied and reader.respected <= store.respected
-
-
-def ratchet(stores: Sequence[Configuration]) -> tuple[str, ...]:
-    """Return the models under which data can still be read that went through several stores, one after another.
-
-    A level lost on the way is not regained: the list only ever shrinks.
-    """
-    return tuple(name for name, each in MODELS.items() if all(readable(store, each) for store in stores))
 
 
 def implied(names: Iterable[str] = MODELS) -> dict[str, tuple[str, ...]]:

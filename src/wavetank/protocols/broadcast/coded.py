@@ -134,11 +134,6 @@ class CodedNode(VotingNode[_Instance]):
 class Coded(BroadcastProtocol):
     """Reliable broadcast in which echoes carry fragments of an erasure code.
 
-    Parameters
-    ----------
-    payload_bytes : int
-        What a payload is counted as; 0 for its own size.
-
     References
     ----------
     Cachin and Tessaro, SRDS 2005.

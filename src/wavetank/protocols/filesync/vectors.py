@@ -104,11 +104,6 @@ class VectorDevice(FileDevice):
 @dataclass(frozen=True, kw_only=True)
 class VersionVectorSync(ItemSync):
     """Single files, each with a version vector; siblings are kept.
-
-    Parameters
-    ----------
-    scan_rounds, settle_rounds, poll_rounds, retry_rounds : float
-    batch : int
     """
 
     cloud: ClassVar[type[Wire]] = VectorCloud

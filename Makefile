@@ -24,6 +24,7 @@ $(VENV)/test.stamp: $(VENV)/core.stamp
 
 compare: $(VENV)/core.stamp  ## run the main job on generated traffic: one table, one report
 	$(BIN)/wavetank compare llm-routing
+	@printf '\nTo go on: %s/wavetank list; after ". %s/activate" it is plain wavetank.\n' '$(BIN)' '$(BIN)'
 
 test: $(VENV)/test.stamp lint  ## everything that must be true before a change lands
 	$(PYTEST)

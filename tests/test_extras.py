@@ -163,6 +163,18 @@ def test_every_extra_of_the_catalog_exists() -> None:
     assert named <= OPTIONAL.keys()
 
 
+def test_make_compare_ends_with_how_to_call_the_command() -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is missing")
+    words = ["make", "--dry-run", "--no-print-directory", "-C", str(ROOT), "compare", "VENV=/some/env"]
+    *_, ran, last = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert ran == "/some/env/bin/wavetank compare llm-routing"
+    said = subprocess.run(["sh", "-c", last], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == (
+        'To go on: /some/env/bin/wavetank list; after ". /some/env/bin/activate" it is plain wavetank.'
+    )
+
+
 def test_nothing_that_is_shown_asks_an_index_for_this_package() -> None:
     asking = re.compile(r"pip install[^\n`]*?[\s'\"]wavetank\b")
     shown = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from wavetank.cli import new
+from wavetank.extras import pip_command
 from wavetank.ledger import catalog
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +114,9 @@ def test_elsewhere_a_plugin_is_written_that_can_be_installed(tmp_path: Path) -> 
     home = tmp_path / "mine"
     home.mkdir()
     run = runner(home, home)
-    assert run("wavetank", *ROUTER).returncode == 0
+    done = run("wavetank", *ROUTER)
+    assert done.returncode == 0
+    assert f"\n{pip_command('-e', '.')}\n" in done.stdout
     project = (home / "pyproject.toml").read_text()
     assert tomllib.loads(project)["project"]["name"] == "wavetank-routing"
     assert run("wavetank", "new", "study", "find-centre", "--problem", "serving/guessing").returncode == 0
@@ -288,6 +291,7 @@ def test_another_checkout_than_the_one_that_runs_is_not_written_to(call: Callabl
     told = call(*ROUTER)
     assert told.code == 3
     assert told.err.startswith("The wavetank that runs is not the one of this checkout.\n")
+    assert told.err.endswith(f"  next: {pip_command('-c', str(here / 'constraints.txt'), '-e', str(here))}\n")
     assert list(files(here)) == ["src/wavetank/ledger/catalog.py"]
 
 

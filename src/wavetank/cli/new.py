@@ -23,6 +23,7 @@ import click
 import wavetank
 from wavetank.cli.list import AREAS
 from wavetank.errors import BadFileError, BadValueError, WavetankError, nearest_of, unknown_name
+from wavetank.extras import pip_command
 from wavetank.files import read_text, write_atomic
 from wavetank.ledger import catalog
 from wavetank.ledger.catalog import COMMANDS, ENTRY_POINTS, ROLES, SHAPES
@@ -168,7 +169,7 @@ class _Plan:
                 raise WavetankError(
                     "The wavetank that runs is not the one of this checkout.",
                     given=str(Path(wavetank.__file__).parent), allowed=str(source),
-                    where=str(root), hint="pip install -e .",
+                    where=str(root), hint=pip_command("-c", str(root / "constraints.txt"), "-e", str(root)),
                 )  # fmt: skip
             folder = source / area / problem
             tests = root / "tests" / area / problem
@@ -214,7 +215,7 @@ class _Plan:
             plan.add(project, "pyproject.toml", facts)
         if not (folder / "__init__.py").exists():
             plan.add(folder / "__init__.py", "problem.py", facts)
-        plan.notes.append("pip install -e .")
+        plan.notes.append(pip_command("-e", "."))
         return plan
 
     def add(self, path: Path, template: str, facts: Mapping[str, Any]) -> None:

@@ -45,7 +45,7 @@ try:
     import prometheus_client
     from aiohttp import web
 except ImportError as error:
-    raise missing_extra(str(error.name), "serving", needed_for="wavetank launch engine") from None
+    raise missing_extra(str(error.name), "serving", needed_for="wavetank launch engine or replay") from None
 
 # What a request gets that does not say how many tokens it wants.
 DEFAULT_OUTPUT_TOKENS = 256

@@ -14,37 +14,36 @@ from wavetank.machine.thread_pool import cuts, parts_of, thread_pool
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_results_come_in_the_order_of_the_calls(threads):
-    with thread_pool(threads) as pool:
-        assert pool(pow, [(base, 2) for base in range(50)]) == [base**2 for base in range(50)]
-        assert pool(pow, []) == []
+    pool = thread_pool(threads)
+    assert pool(pow, [(base, 2) for base in range(50)]) == [base**2 for base in range(50)]
+    assert pool(pow, []) == []
 
 
 def test_a_crew_of_one_works_in_the_caller():
-    with thread_pool(1) as pool:
-        assert pool(threading.get_ident, [()]) == [threading.get_ident()]
+    pool = thread_pool(1)
+    assert pool(threading.get_ident, [()]) == [threading.get_ident()]
 
 
 def test_a_crew_of_three_works_at_once():
     meeting = threading.Barrier(3)
-    with thread_pool(3) as pool:
-        places = pool(meeting.wait, [(30,)] * 3)
+    pool = thread_pool(3)
+    places = pool(meeting.wait, [(30,)] * 3)
     assert sorted(places) == [0, 1, 2]
 
 
 def test_crews_share_their_threads():
-    with thread_pool(4) as pool:
-        pool(len, [("ab",)] * 8)
-        before = threading.active_count()
-        for _ in range(20):
-            with thread_pool(4) as another:
-                another(len, [("ab",)] * 8)
+    pool = thread_pool(4)
+    pool(len, [("ab",)] * 8)
+    before = threading.active_count()
+    for _ in range(20):
+        thread_pool(4)(len, [("ab",)] * 8)
     assert threading.active_count() < before + 20
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_error_in_a_call_reaches_the_caller(threads):
-    with pytest.raises(ZeroDivisionError), thread_pool(threads) as pool:
-        pool(divmod, [(1, 1), (1, 0), (2, 1)])
+    with pytest.raises(ZeroDivisionError):
+        thread_pool(threads)(divmod, [(1, 1), (1, 0), (2, 1)])
 
 
 @given(st.integers(0, 1 << 40), st.integers(1, 64))

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.machine import profiles
-from wavetank.machine.thread_pool import cuts, thread_pool
-from wavetank.machine.threads import usable_cores
+from wavetank.machine.thread_pool import cuts
+from wavetank.machine.threads import together, usable_cores
 from wavetank.units import show
 
 # Above this ratio of the middle to the least time of a figure's repetitions something else was using the machine, and
@@ -235,8 +235,7 @@ def _bandwidths(
     if threads == 1:
         return one, one
     parts = [tuple(array[start:stop] for array in arrays) for start, stop in cuts(arrays[0].size, threads)]
-    with thread_pool(threads) as pool:
-        best, spread = _least_s(lambda: pool(kernel, parts), repeats)
+    best, spread = _least_s(lambda: together(kernel, parts, threads), repeats)
     return one, (total / best, spread)
 
 

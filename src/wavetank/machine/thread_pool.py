@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,18 +13,9 @@ from wavetank.machine.threads import together
 ThreadPool = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], list[Any]]
 
 
-@contextmanager
-def thread_pool(threads: int) -> Iterator[ThreadPool]:
-    """Yield ``pool(function, calls)``: the results of ``function(*call)`` in the order of ``calls``.
-
-    The workers are those of :func:`wavetank.machine.threads.together`, which the whole process shares.
-
-    Parameters
-    ----------
-    threads : int
-        Threads that work at once; with 1 everything runs in the caller.
-    """
-    yield lambda function, calls: together(function, calls, threads)
+def thread_pool(threads: int) -> ThreadPool:
+    """Return :func:`wavetank.machine.threads.together` for a number of threads; with 1 all runs in the caller."""
+    return partial(together, threads=threads)
 
 
 # Below these many items a thread costs more than it saves; above these, 32-bit counters of a part could wrap.

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tracemalloc
-from contextlib import contextmanager
 
 import hypothesis.extra.numpy as arrays
 import numpy as np
@@ -552,14 +551,14 @@ def test_one_or_two_keys_are_counted_word_by_word(bits, first, second, skip):
     pair = np.array([first, second], dtype) * dtype.type(1 if bits == 8 else 257 if bits == 16 else 65537)
     keys = pair[np.random.default_rng(bits).integers(0, 2, 40_009)][skip:]
     distinct = np.unique(pair)
-    with thread_pool(1) as pool:
-        found = fractal_sort._count_two(keys, distinct, pool, 2)
-        assert np.array_equal(found, [np.count_nonzero(keys == key) for key in distinct])
-        for place in (0, 17, 20_000, keys.size - 1):
-            other = keys.copy()
-            other[place] ^= dtype.type(1 << (bits - 2))
-            if other[place] not in distinct:
-                assert fractal_sort._count_two(other, distinct, pool, 2) is None
+    pool = thread_pool(1)
+    found = fractal_sort._count_two(keys, distinct, pool, 2)
+    assert np.array_equal(found, [np.count_nonzero(keys == key) for key in distinct])
+    for place in (0, 17, 20_000, keys.size - 1):
+        other = keys.copy()
+        other[place] ^= dtype.type(1 << (bits - 2))
+        if other[place] not in distinct:
+            assert fractal_sort._count_two(other, distinct, pool, 2) is None
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "zipf", "sorted", "reversed", "constant", "two-valued", "one hot"])
@@ -572,24 +571,23 @@ def test_no_call_handles_more_keys_than_an_interrupt_may_wait_for(
     monkeypatch.setattr(paged_sort, "_KEYS_OF_A_CALL", limit)
     monkeypatch.setattr(fractal_sort, "_KEYS_WORTH_A_TABLE", {1: 1, 2: 1})
 
-    @contextmanager
     def recording(threads):
-        with thread_pool(threads) as pool:
+        pool = thread_pool(threads)
 
-            def run(function, calls):
-                listed = list(calls)
-                for call in listed:
-                    if function is paged_sort.expand:
-                        seen.append(call[4] - call[3])
-                    elif function is hot_keys._weave:
-                        seen.append(call[6] - call[5])
-                    elif function is paged_sort._sort_pages:
-                        seen.append(0)
-                    else:
-                        seen.append(next(each for each in call if isinstance(each, np.ndarray)).size - 1)
-                return pool(function, listed)
+        def run(function, calls):
+            listed = list(calls)
+            for call in listed:
+                if function is paged_sort.expand:
+                    seen.append(call[4] - call[3])
+                elif function is hot_keys._weave:
+                    seen.append(call[6] - call[5])
+                elif function is paged_sort._sort_pages:
+                    seen.append(0)
+                else:
+                    seen.append(next(each for each in call if isinstance(each, np.ndarray)).size - 1)
+            return pool(function, listed)
 
-            yield run
+        return run
 
     monkeypatch.setattr(fractal_sort, "thread_pool", recording)
     keys = make_keys(distribution, 150_000, dtype)

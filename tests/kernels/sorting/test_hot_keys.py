@@ -24,8 +24,8 @@ def test_columns_with_hot_keys_are_sorted_bit_for_bit(dtype, distribution, threa
     codec, out = codec_for(dtype), np.empty_like(raw(keys))
     hot = hot_keys(raw(keys), codec)
     assert hot is not None
-    with thread_pool(threads) as pool:
-        sort_with_hot_keys(raw(keys), out, hot, codec, pool, threads)
+    pool = thread_pool(threads)
+    sort_with_hot_keys(raw(keys), out, hot, codec, pool, threads)
     assert np.array_equal(out, raw(decoded(np.sort(encoded(keys)), dtype)))
 
 
@@ -43,8 +43,8 @@ def test_a_column_of_hot_keys_alone_has_nothing_to_partition():
     hot = hot_keys(keys, codec)
     # Forty keys recur a hundred times each in a sample, so all are hot unless two meet in a slot.
     assert hot.taken.size >= 30
-    with thread_pool(2) as pool:
-        sort_with_hot_keys(keys, out, hot, codec, pool, 2)
+    pool = thread_pool(2)
+    sort_with_hot_keys(keys, out, hot, codec, pool, 2)
     assert np.array_equal(out, np.sort(keys))
 
 

@@ -27,8 +27,8 @@ def sorted_by_pages(keys, threads, ids=None):
     raw = keys.view(f"u{keys.itemsize}")
     out = np.empty_like(raw)
     out_ids = None if ids is None else np.empty_like(ids)
-    with thread_pool(threads) as pool:
-        sort_wide(raw, out, codec_for(keys.dtype), pool, threads, ids, out_ids)
+    pool = thread_pool(threads)
+    sort_wide(raw, out, codec_for(keys.dtype), pool, threads, ids, out_ids)
     return out.view(keys.dtype), out_ids
 
 
@@ -102,24 +102,24 @@ def test_parts_of_an_expansion_fit_together_and_touch_nothing_else(dtype):
 def test_keys_in_order_are_copied_and_others_told(keys, rises, falls):
     keys = np.array(keys, np.uint32)
     out = np.zeros_like(keys)
-    with thread_pool(1) as pool:
-        assert copy_if_rising(keys, out, PLAIN, pool, 1) == rises
-        assert not rises or np.array_equal(out, keys)
-        assert copy_if_falling(keys, out, PLAIN, pool, 1) == falls
-        assert not falls or np.array_equal(out, keys[::-1])
+    pool = thread_pool(1)
+    assert copy_if_rising(keys, out, PLAIN, pool, 1) == rises
+    assert not rises or np.array_equal(out, keys)
+    assert copy_if_falling(keys, out, PLAIN, pool, 1) == falls
+    assert not falls or np.array_equal(out, keys[::-1])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("n", [1, 2047, 2048, 2049, 10_007])
 def test_copies_by_parts_and_blocks_are_whole(threads, n, small_parts):
     keys = np.sort(np.random.default_rng(n).integers(0, n, n, dtype=np.uint64))
-    with thread_pool(threads) as pool:
-        out = np.zeros_like(keys)
-        assert copy_if_rising(keys, out, codec_for(np.uint64), pool, threads)
-        assert np.array_equal(out, keys)
-        out[:] = 0
-        assert copy_if_falling(keys[::-1].copy(), out, codec_for(np.uint64), pool, threads)
-        assert np.array_equal(out, keys)
+    pool = thread_pool(threads)
+    out = np.zeros_like(keys)
+    assert copy_if_rising(keys, out, codec_for(np.uint64), pool, threads)
+    assert np.array_equal(out, keys)
+    out[:] = 0
+    assert copy_if_falling(keys[::-1].copy(), out, codec_for(np.uint64), pool, threads)
+    assert np.array_equal(out, keys)
 
 
 @pytest.mark.parametrize("at", [1, 2047, 2048, 2049, 4999, 5000, 5001, 9999])
@@ -127,23 +127,23 @@ def test_one_step_the_other_way_is_seen_in_a_block_and_between_parts_and_blocks(
     keys = np.arange(10_000, dtype=np.uint32) + 1
     keys[at] = 0
     for threads in (1, 2):
-        with thread_pool(threads) as pool:
-            assert not copy_if_rising(keys, np.empty_like(keys), PLAIN, pool, threads)
-            assert not copy_if_falling((20_000 - keys), np.empty_like(keys), PLAIN, pool, threads)
+        pool = thread_pool(threads)
+        assert not copy_if_rising(keys, np.empty_like(keys), PLAIN, pool, threads)
+        assert not copy_if_falling((20_000 - keys), np.empty_like(keys), PLAIN, pool, threads)
 
 
 def test_a_step_between_the_parts_of_two_threads_is_seen(small_parts):
     keys = np.concatenate((np.arange(500, 1000), np.arange(500))).astype(np.uint32)
-    with thread_pool(2) as pool:
-        assert not copy_if_rising(keys, np.empty_like(keys), PLAIN, pool, 2)
-        assert not copy_if_falling(keys[::-1].copy(), np.empty_like(keys), PLAIN, pool, 2)
+    pool = thread_pool(2)
+    assert not copy_if_rising(keys, np.empty_like(keys), PLAIN, pool, 2)
+    assert not copy_if_falling(keys[::-1].copy(), np.empty_like(keys), PLAIN, pool, 2)
 
 
 def test_signed_keys_rise_by_their_values():
     keys = np.array([-5, -1, 0, 7], np.int32)
     out = np.empty(4, np.uint32)
-    with thread_pool(1) as pool:
-        assert copy_if_rising(keys.view(np.uint32), out, codec_for(np.int32), pool, 1)
+    pool = thread_pool(1)
+    assert copy_if_rising(keys.view(np.uint32), out, codec_for(np.int32), pool, 1)
     assert out.view(np.int32).tolist() == [-5, -1, 0, 7]
 
 

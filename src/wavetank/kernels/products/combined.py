@@ -71,21 +71,21 @@ def combined_product(
         groups = rows // tile.lanes
         return [(start * tile.lanes, stop * tile.lanes) for start, stop in cuts(groups, min(threads, groups))]
 
-    with thread_pool(threads) as pool:
-        for r in range(scheme.rank):
-            for terms, target in ((left, sum_a), (right, sum_b)):
-                row = target.strides[0]
-                pool(pack_rows, [
-                    (one, terms, r, start, stop - start, 0, target.shape[1], target.ctypes.data + start * row, row,
-                     tile.columns, tile.lanes, size)
-                    for start, stop in parts(target.shape[0])
-                ])  # fmt: skip
-            multiply(sum_a, sum_b, product)
-            row = product.strides[0]
-            pool(spread_rows, [
-                (result, r, start, stop - start, 0, wide, product.ctypes.data + start * row, row, tile.lanes, size)
-                for start, stop in parts(high)
+    pool = thread_pool(threads)
+    for r in range(scheme.rank):
+        for terms, target in ((left, sum_a), (right, sum_b)):
+            row = target.strides[0]
+            pool(pack_rows, [
+                (one, terms, r, start, stop - start, 0, target.shape[1], target.ctypes.data + start * row, row,
+                 tile.columns, tile.lanes, size)
+                for start, stop in parts(target.shape[0])
             ])  # fmt: skip
+        multiply(sum_a, sum_b, product)
+        row = product.strides[0]
+        pool(spread_rows, [
+            (result, r, start, stop - start, 0, wide, product.ctypes.data + start * row, row, tile.lanes, size)
+            for start, stop in parts(high)
+        ])  # fmt: skip
 
 
 def separate_product(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], scheme: Scheme, multiply: Multiply) -> None:

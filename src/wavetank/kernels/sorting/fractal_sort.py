@@ -392,8 +392,7 @@ class FractalSort:
             out = np.empty(array.shape, array.dtype)
         if array.size:
             raw = (array.copy() if overwritten else _in_line(array)).view(UNSIGNED[array.itemsize])
-            with thread_pool(self._threads()) as pool:
-                self._sort(raw, out.view(raw.dtype), array.dtype, pool)
+            self._sort(raw, out.view(raw.dtype), array.dtype, thread_pool(self._threads()))
         return out
 
     def sort_pairs(self, keys: Any, row_ids: Any = None) -> tuple[Any, Any]:
@@ -475,8 +474,8 @@ class FractalSort:
         raw = array.view(UNSIGNED[array.itemsize])
         sample = sample_of(raw, _SAMPLE)
         distinct = np.unique(sample).size
-        with thread_pool(self._threads()) as pool:
-            counts = _count_all(raw, sample.size, distinct, self.counter_bits, pool, self._threads())
+        threads = self._threads()
+        counts = _count_all(raw, sample.size, distinct, self.counter_bits, thread_pool(threads), threads)
         return counts[_values(array.dtype)]
 
     def prepare(self, keys: NDArray[Any]) -> Callable[[], NDArray[Any]]:
@@ -544,16 +543,15 @@ class FractalSort:
         """Sort keys of at least two bytes, equal ones of which have equal bits; ``ids`` are returned if ``ours``."""
         raw, threads = array.view(UNSIGNED[array.itemsize]), self._threads()
         out, out_ids = np.empty_like(raw), np.empty_like(ids)
-        codec = codec_for(array.dtype)
-        with thread_pool(threads) as pool:
-            if self.fast_paths and copy_if_rising(raw, out, codec, pool, threads):
-                if ours:
-                    return out.view(array.dtype), ids
-                pool(np.copyto, [(out_ids[a:b], ids[a:b]) for a, b in pieces_of(ids.size, threads)])
-            elif self.fast_paths and copy_if_falling(raw, out, codec, pool, threads):
-                turn(raw, ids, out, out_ids, pool, threads)
-            else:
-                sort_wide(raw, out, codec, pool, threads, ids, out_ids)
+        codec, pool = codec_for(array.dtype), thread_pool(threads)
+        if self.fast_paths and copy_if_rising(raw, out, codec, pool, threads):
+            if ours:
+                return out.view(array.dtype), ids
+            pool(np.copyto, [(out_ids[a:b], ids[a:b]) for a, b in pieces_of(ids.size, threads)])
+        elif self.fast_paths and copy_if_falling(raw, out, codec, pool, threads):
+            turn(raw, ids, out, out_ids, pool, threads)
+        else:
+            sort_wide(raw, out, codec, pool, threads, ids, out_ids)
         return out.view(array.dtype), out_ids
 
     def _expand(self, out: NDArray[Any], values: NDArray[Any], counts: NDArray[Any], pool: ThreadPool) -> None:

@@ -25,8 +25,8 @@ from wavetank.kernels.sparse import lanes as kernel
 from wavetank.kernels.sparse.compressed import CompressedRows, compressed_rows
 from wavetank.kernels.sparse.ordering import choose_order
 from wavetank.machine.limits import require_memory
-from wavetank.machine.thread_pool import cuts, thread_pool
-from wavetank.machine.threads import allowed_threads
+from wavetank.machine.thread_pool import cuts
+from wavetank.machine.threads import allowed_threads, together
 from wavetank.settings import setting
 
 ROW_CHOICES = ("auto", "keep", "leave-out")
@@ -276,8 +276,7 @@ class SpMVPlan:
     def _each_part(self, work: Callable[[int, int], Any]) -> list[Any]:
         """Return what ``work`` gives for each part of the segments, one per thread."""
         threads = min(self._threads, 1 + self.nonzeros // _NONZEROS_WORTH_WAKING)
-        with thread_pool(threads) as pool:
-            return pool(work, cuts(self.segments, threads))
+        return together(work, cuts(self.segments, threads), threads)
 
     @property
     def threads(self) -> int:

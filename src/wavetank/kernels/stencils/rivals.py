@@ -25,8 +25,8 @@ from wavetank.kernels.stencils.row_blocks import column_and_row
 from wavetank.kernels.stencils.sweep import aligned_grid
 from wavetank.kernels.stencils.temporal import stream_row
 from wavetank.machine.cuda import require_torch
-from wavetank.machine.thread_pool import cuts, let_idle_threads_sleep, thread_pool
-from wavetank.machine.threads import allowed_threads
+from wavetank.machine.thread_pool import cuts, let_idle_threads_sleep
+from wavetank.machine.threads import allowed_threads, together
 from wavetank.sim.compiled import compiled
 
 # Cells of a row layout at a time: 2 MiB of float32.
@@ -50,8 +50,7 @@ class GridCopy:
         bands = cuts(grid.shape[0], allowed_threads())
 
         def call() -> NDArray[Any]:
-            with thread_pool(len(bands)) as pool:
-                pool(self.band, [(out[top:bottom], grid[top:bottom]) for top, bottom in bands])
+            together(self.band, [(out[top:bottom], grid[top:bottom]) for top, bottom in bands], len(bands))
             return out
 
         return call
@@ -90,8 +89,7 @@ class GridTriad:
         flat = [array.reshape(-1) for array in (out, grid, other)]
 
         def call() -> NDArray[Any]:
-            with thread_pool(len(bands)) as pool:
-                pool(_triad, [tuple(array[start:end] for array in flat) for start, end in bands])
+            together(_triad, [tuple(array[start:end] for array in flat) for start, end in bands], len(bands))
             return out
 
         return call
@@ -248,8 +246,8 @@ class NumbaRows(NumpySlices):
         bands = [(top + radius, end + radius) for top, end in cuts(grid.shape[0] - 2 * radius, allowed_threads())]
 
         def sweep(old: NDArray[Any], new: NDArray[Any]) -> None:
-            with thread_pool(len(bands)) as pool:
-                pool(_rows_by_terms, [(old, new, offsets, weights, top, bottom) for top, bottom in bands])
+            calls = [(old, new, offsets, weights, top, bottom) for top, bottom in bands]
+            together(_rows_by_terms, calls, len(bands))
 
         return sweep
 

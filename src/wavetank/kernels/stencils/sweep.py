@@ -22,8 +22,7 @@ from wavetank.kernels.stencils.row_blocks import Form, blocks, form_of
 from wavetank.kernels.stencils.temporal import PAGE_BYTES, Tile, buffer_bytes, pitch_bytes, run_pass, tiles_of
 from wavetank.machine.limits import require_memory
 from wavetank.machine.stream_stores import LINE_BYTES
-from wavetank.machine.thread_pool import thread_pool
-from wavetank.machine.threads import allowed_threads
+from wavetank.machine.threads import allowed_threads, together
 from wavetank.settings import setting
 
 # Buffered rows of a thread, with the rows that pass by, stay within a second-level cache of 1 MiB.
@@ -213,17 +212,16 @@ class StencilSweep:
             finally:
                 buffers.append(buffer)
 
-        with thread_pool(blocking.threads) as pool:
-            source, left = old, steps
-            for number in range(passes):
-                depth = -(-left // (passes - number))
-                # The last pass ends in the result, the one before in the spare grid, and so on.
-                target = result if (passes - number) % 2 else spare
-                # What is read is always a read-only view, so that one compiled version serves all grids.
-                view = source.view()
-                view.flags.writeable = False
-                pool(finish, [(tile, view, target, depth) for tile in tiles])
-                source, left = target, left - depth
+        source, left = old, steps
+        for number in range(passes):
+            depth = -(-left // (passes - number))
+            # The last pass ends in the result, the one before in the spare grid, and so on.
+            target = result if (passes - number) % 2 else spare
+            # What is read is always a read-only view, so that one compiled version serves all grids.
+            view = source.view()
+            view.flags.writeable = False
+            together(finish, [(tile, view, target, depth) for tile in tiles], blocking.threads)
+            source, left = target, left - depth
 
 
 def aligned_grid(shape: tuple[int, ...], dtype: Any, like: NDArray[Any] | None = None) -> NDArray[Any]:

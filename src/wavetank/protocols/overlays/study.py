@@ -71,10 +71,14 @@ class AgentDiscovery(Study):
         Chart("bars", "Tail latency", y="latency_p99_rounds", by="regime", says="Timeouts cause the tail."),
     )  # fmt: skip
 
-    regimes: tuple[str, ...] = setting(REGIMES, choices=REGIMES, says="Regimes that are tried")
-    nodes: int = setting(4096, unit="nodes", low=8, high=65_536, says="Nodes in the stationary regime")
+    regimes: tuple[str, ...] = setting(
+        tuple(name for name in REGIMES if name not in ("frontier", "loopback")),
+        choices=REGIMES,
+        says="Regimes that are tried",
+    )
+    nodes: int = setting(512, unit="nodes", low=8, high=65_536, says="Nodes in the stationary regime")
     small_nodes: int = setting(
-        512,
+        128,
         unit="nodes",
         low=8,
         high=65_536,
@@ -83,7 +87,7 @@ class AgentDiscovery(Study):
     frontier_nodes: int = setting(256, unit="nodes", low=8, high=65_536, says="Nodes in the frontier regime")
     live_nodes: int = setting(64, unit="nodes", low=4, high=256, says="Nodes on loopback")
     keys: int = setting(256, low=1, high=100_000, says="Records, each under a key of its own")
-    lookups: int = setting(4096, low=1, high=1_000_000, says="Most lookups in the stationary regime")
+    lookups: int = setting(1024, low=1, high=1_000_000, says="Most lookups in the stationary regime")
     rounds: float = setting(100.0, unit="rounds", low=70, high=100_000, says="Rounds per run")
     sessions: tuple[float, ...] = setting((10.0, 30.0, 100.0), unit="rounds", low=2, says="Mean up times under churn")
     absence: float = setting(10.0, unit="rounds", low=1, says="Mean down time under churn")

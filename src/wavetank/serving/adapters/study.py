@@ -89,7 +89,7 @@ class AdapterFidelity(Study):
               by="measured_s", log="xy", says="On the diagonal the prediction is right."),
     )  # fmt: skip
 
-    runs: int = setting(0, unit="runs", says="Judged runs, evenly spread over the set; 0 for all", low=0, high=10_000)
+    runs: int = setting(90, unit="runs", says="Judged runs, evenly spread over the set; 0 for all", low=0, high=10_000)
     points: int = setting(80, unit="runs", says="Runs in the scatter plot", low=2, high=2000)
 
     def check(self) -> None:

@@ -22,6 +22,7 @@ from wavetank import files
 from wavetank.errors import BadFileError, BadValueError, RunFolderError, UnknownNameError, WavetankError
 from wavetank.extras import install_command
 from wavetank.ledger import catalog, claims
+from wavetank.report.tables import main_table
 from wavetank.run import comparison, runfolder
 from wavetank.run.comparison import (
     Comparison,
@@ -86,7 +87,11 @@ def test_a_comparison_is_records_rows_findings_and_a_folder(result: Comparison) 
     }
     assert str(result) == result.summary()
     assert "toy-shifted" in result.summary()
-    assert "toy-shifted" in result._repr_html_()
+    assert result.answer is not None
+    shown = result._repr_html_()
+    assert shown.startswith(f"<p><strong>{result.answer.sentence}</strong></p>")
+    assert all(f"<p>{caveat}</p>" in shown for caveat in result.answer.caveats)
+    assert shown.endswith(main_table(result).as_html())
 
 
 def test_the_repr_of_a_comparison_is_one_short_line(result: Comparison) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -323,7 +324,11 @@ class Comparison:
     def _repr_html_(self) -> str:
         from wavetank.report.tables import main_table
 
-        return main_table(self).as_html()
+        shown = [main_table(self).as_html()]
+        if self.answer is not None:
+            words = [f"<strong>{escape(self.answer.sentence)}</strong>", *map(escape, self.answer.caveats)]
+            shown = [*(f"<p>{each}</p>" for each in words), *shown]
+        return "\n".join(shown)
 
 
 def _beginning(titles: Sequence[str], chart: str) -> int:

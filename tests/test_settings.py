@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.settings import check_parameters, check_ranges, options, range_in_words, setting
+from wavetank.settings import assigned, check_parameters, check_ranges, options, range_in_words, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,3 +282,11 @@ def test_some_options_with_words_of_their_own() -> None:
     text, values = helped(names=("most",), wait_s="Longest wait")
     assert values == {"most": 0, "wait_s": 2.0}
     assert "Longest wait.  [default: 2.0]" in text
+
+
+def test_pairs_are_split_at_their_first_equals_sign() -> None:
+    assert assigned(["a=1", " b =x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    for pair in ("a", "=1", " = 1"):
+        with pytest.raises(BadValueError, match="This is not a setting") as caught:
+            assigned(["a=1", pair], "b=2")
+        assert (caught.value.given, caught.value.allowed) == (pair, "KEY=VALUE, as in b=2")

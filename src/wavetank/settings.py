@@ -11,7 +11,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from wavetank import units
@@ -78,6 +78,25 @@ def check_parameters(kind: type, given: Mapping[str, Any], *, where: str, what: 
             )
         converted[name] = _convert(value, hints[name], fields[name].metadata, f"{where}, {name}")
     return converted
+
+
+def assigned(pairs: Iterable[str], example: str = "") -> dict[str, str]:
+    """Return what was given as ``--set KEY=VALUE``, text by key.
+
+    Parameters
+    ----------
+    pairs : iterable of str
+    example : str
+        A pair that would be right, for the message of the error that another one raises.
+    """
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            allowed = f"KEY=VALUE, as in {example}" if example else "KEY=VALUE"
+            raise BadValueError("This is not a setting.", given=pair, allowed=allowed, where="--set")
+        found[key.strip()] = value
+    return found
 
 
 def check_ranges(given: Any) -> None:

@@ -66,7 +66,7 @@ def command(
     budget = Budget(
         seconds=_quantity(seconds, "s", "--seconds"), memory_bytes=int(_quantity(memory, "bytes", "--memory"))
     )
-    given = _pairs(pairs)
+    given = {key.replace("-", "_"): value.strip() for key, value in settings.assigned(pairs).items()}
     reports: list[CheckReport] = []
     failed: WavetankError | None = None
     for name in files:
@@ -145,16 +145,6 @@ def _say_settings(kind: str) -> None:
             text = f"{field.name} ({', '.join(filter(None, (unit, f'by default {default}')))}): "
             text += field.metadata.get("says", "") + (f"; one of {', '.join(map(str, allowed))}" if allowed else "")
             say_wrapped(text, first="  ", rest="      ")
-
-
-def _pairs(pairs: Sequence[str]) -> dict[str, str]:
-    given = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise BadValueError("A setting is given as KEY=VALUE.", given=pair, where="--set")
-        given[key.strip().replace("-", "_")] = value.strip()
-    return given
 
 
 def _quantity(text: str, unit: str, where: str) -> float:

@@ -25,6 +25,7 @@ from wavetank.exits import DOES_NOT_HOLD, INTERRUPTED
 from wavetank.ledger import catalog
 from wavetank.ledger.catalog import SystemEntry
 from wavetank.live.processes import python_module
+from wavetank.settings import assigned
 from wavetank.sim.rng import Draws, stream_key
 from wavetank.terminal import is_terminal, say, say_heading, say_json, say_wrapped, style
 from wavetank.units import parse_quantity, show
@@ -130,15 +131,8 @@ def _algorithm(name: str, pairs: tuple[str, ...]) -> Algorithm:
                 f"The system {name!r} has no nodes that could be launched.", allowed=_protocols(), where="--protocol"
             )
         raise unknown_name("protocol", name, _protocols(), where="--protocol", hint="wavetank list protocols")
-    algorithm: Algorithm = catalog.system(name).build(**dict(map(_pair, pairs)))
+    algorithm: Algorithm = catalog.system(name).build(**assigned(pairs))
     return algorithm
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise BadValueError("This is not a setting.", given=text, allowed="KEY=VALUE", where="--set")
-    return key.strip(), value
 
 
 def _seconds(text: str, where: str) -> float:

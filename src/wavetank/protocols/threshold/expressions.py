@@ -231,26 +231,23 @@ def conjuncts(formula: Formula) -> tuple[Formula, ...]:
 
 def conjunction(parts: Iterable[Formula]) -> Formula:
     """Return the flat conjunction, without truths; false when one part is false."""
-    flat: dict[Formula, None] = {}
-    for part in parts:
-        for item in conjuncts(part):
-            if item == FALSE:
-                return FALSE
-            if item != TRUE:
-                flat[item] = None
-    return next(iter(flat)) if len(flat) == 1 else And(tuple(flat)) if flat else TRUE
+    return _flat(parts, And, TRUE, FALSE)
 
 
 def disjunction(parts: Iterable[Formula]) -> Formula:
     """Return the flat disjunction, without falsehoods; true when one part is true."""
+    return _flat(parts, Or, FALSE, TRUE)
+
+
+def _flat(parts: Iterable[Formula], kind: type[And | Or], neutral: Formula, decisive: Formula) -> Formula:
     flat: dict[Formula, None] = {}
     for part in parts:
-        for item in part.parts if isinstance(part, Or) else (part,):
-            if item == TRUE:
-                return TRUE
-            if item != FALSE:
+        for item in part.parts if isinstance(part, kind) else (part,):
+            if item == decisive:
+                return decisive
+            if item != neutral:
                 flat[item] = None
-    return next(iter(flat)) if len(flat) == 1 else Or(tuple(flat)) if flat else FALSE
+    return next(iter(flat)) if len(flat) == 1 else kind(tuple(flat)) if flat else neutral
 
 
 def negation_normal(formula: Formula, negate: bool = False) -> Formula:

@@ -7,10 +7,9 @@ import sys
 
 import click
 
-from wavetank.errors import BadValueError
 from wavetank.exits import INTERRUPTED
 from wavetank.serving.proxy.configuration import RouterSettings, make_configuration
-from wavetank.settings import options
+from wavetank.settings import assigned, options
 from wavetank.terminal import say
 
 
@@ -32,7 +31,7 @@ def command(
         file=file,
         policy=policy,
         backends=backends,
-        parameters=dict(map(_pair, pairs)),
+        parameters=assigned(pairs, "horizon_steps=8"),
         settings={name: value for name, value in settings.items() if value is not None},
     )
     from wavetank.serving.proxy.router import run
@@ -49,15 +48,3 @@ def command(
         sys.stdout.flush()
 
     return 0 if run(configuration, ready) else INTERRUPTED
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise BadValueError(
-            "This is not a setting.",
-            given=text,
-            allowed="KEY=VALUE, as in horizon_steps=8",
-            where="--set",
-        )
-    return key.strip(), value

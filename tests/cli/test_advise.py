@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from wavetank import exits
 from wavetank.cli import advise
 from wavetank.ledger import catalog
 from wavetank.run.comparison import Silence
+from wavetank.workloads import RequestTrace
 
 Call = Callable[..., Any]
 
@@ -94,6 +96,8 @@ def test_files_that_are_no_trace_come_with_the_next_step(call: Call, here: Path)
     (here / "notes.md").write_text("hello")
     (here / "other.csv").write_text("a,b\n1,2\n")
     (here / "empty.csv").write_text("")
+    (here / "text.txt").write_text("one two\n1 2\n")
+    (here / "words.csv").write_text("ts,prompt,output\n1,why,because\n")
     (here / "history.edn").write_text("{}")
     (here / "folder").mkdir()
     for name, part in [
@@ -103,6 +107,9 @@ def test_files_that_are_no_trace_come_with_the_next_step(call: Call, here: Path)
         ("history.edn", "wavetank check history.edn"),
         ("folder", "a problem in words"),
         ("nope.csv", "a problem in words"),
+        ("nope.tsv", "a problem in words"),
+        ("text.txt", "--set columns=arrival_s=COLUMN"),
+        ("words.csv", "row 1, column 'prompt'"),
         ("no/such/file", "a problem in words"),
     ]:
         found = call("advise", name)
@@ -179,18 +186,70 @@ def test_a_trace_gets_a_decision_its_caveats_and_the_launch(call: Call, here: Pa
     assert found.code == 0
     assert "No answer yet on capacity_tokens_per_s: 2 of the 3 pairs needed" in " ".join(found.out.split())
     for part in (
-        "Within a TTFT of 2 s and a TPOT of 100 ms: vllm-default ",
-        "The trace's own rate is 20 requests/s",
-        "\nAssumed\n  Llama-3.1-8B is dense: --layout replicas.\n  H100 is read as H100-SXM.\n",
+        "The trace's own rate is 20 requests/s: ",
+        "\nAssumed\n  Llama-3.1-8B is dense, so that workers are independent: --layout replicas.\n  H100 is read as ",
         "\nLaunch vllm-default (nothing is shown to be better)\n  wavetank launch router --policy vllm-default ",
-        "one --backend for each of the 2 workers",
+        " --max-running 4\n  one --backend for each of the 2 workers",
         "\npage    runs/llm-routing/",
         "\nagain   wavetank compare llm-routing --set trace=mine.csv ",
     ):
         assert part in found.out, found.out
+    text = " ".join(found.out.split())
+    assert re.search(r"a TTFT of 2 s and a TPOT of 100 ms: vllm-default \d+% of [\d.]+ requests/s offered\. ", text)
+    assert re.search(r"p99 of the TTFT: vllm-default [\d.]+ m?s\.", text)
+    assert "Only 320 requests of the trace stand behind these figures" in text
+    # Before any figure: what was read and what is assumed.
+    said = " ".join(found.err.split())
+    read = said.index("Read mine.csv: 400 requests over 19.9 s, 20 requests/s")
+    assert read < said.index("--layout replicas.") < said.index("Assumed: 320 requests") < said.index("trials;")
     assert [line for line in found.out.splitlines() if len(line) > 80 and "wavetank " not in line] == []
     (page,) = here.glob("runs/llm-routing/*/report.html")
     assert "llm-routing" in page.read_text()
+
+
+def test_what_was_read_is_said_before_a_trace_is_refused(call: Call, here: Path) -> None:
+    (here / "one.csv").write_text(rows(1))
+    found = call("advise", "one.csv", "--gpus", "2xH100", "--model", "Llama-3.1-8B")
+    assert (found.code, found.out) == (exits.USAGE, "")
+    assert found.err.startswith("Read one.csv: 1 request all at one instant\n")
+    assert "\nToo few requests are left to serve.\n" in found.err
+
+
+def _served(requests: Any, **settings: Any) -> Any:
+    """Return a finished run, as far as advice looks at it, of a cluster that is saturated at 10 requests/s."""
+    facts = SimpleNamespace(dropped=settings.pop("dropped", {}))
+    study = SimpleNamespace(read=lambda: requests, facts=lambda: facts, baseline="vllm-default")
+    record = SimpleNamespace(system="vllm-default", metric="saturation_per_s", at={}, value=10.0)
+    given = {"trace": "my trace.csv", "load": 0.9, "workers": 4, "max_running": 64, "columns": (), "time_unit": ""}
+    return SimpleNamespace(study=study, records=[record], plan=SimpleNamespace(settings=given | settings))
+
+
+def test_the_busiest_minute_of_a_trace_stands_beside_its_mean_rate() -> None:
+    calm, busy = [float(second) for second in range(600)], [300.0 + number / 20 for number in range(1200)]
+    lengths = [1] * 1800
+    trace = RequestTrace(arrival_s=sorted(calm + busy), prompt_tokens=lengths, output_tokens=lengths)
+    said = advise._own_rate(_served(trace))
+    assert said.startswith("The trace's own rate is 3.00 requests/s, and 21 in its busiest minute: 30% and 210% of ")
+    assert "busiest" not in advise._own_rate(_served(trace.slice(0, 120)))
+    assert advise._own_rate(_served(trace, load=0)) == advise._own_rate(_served(trace, trace="generated")) == ""
+    assert advise._own_rate(_served(trace.head(1))) == ""
+
+
+def test_what_is_launched_is_what_was_simulated() -> None:
+    line, (needs,) = advise._launch(_served(None), "vllm-default")
+    assert line == "wavetank launch router --policy vllm-default --backend http://127.0.0.1:8001 --max-running 64"
+    assert needs == (
+        "one --backend for each of the 4 workers, which run up to 64 requests at once as in the simulation "
+        "(vLLM: --max-num-seqs 64)"
+    )
+    # Its predictor of lengths learned from the trace.
+    assert advise._launch(_served(None), "balance-route")[0].endswith(" --max-running 64 --learn-from 'my trace.csv'")
+    assert "--learn-from" not in advise._launch(_served(None, trace="generated"), "balance-route")[0]
+    for defects in ({"dropped": {"zero output length": 3}}, {"columns": ("arrival_s=x",)}, {"time_unit": "ms"}):
+        line, needs = advise._launch(_served(None, **defects), "balance-route")
+        assert "--learn-from" not in line
+        assert needs[1].startswith("--learn-from FILE, a trace without defects")
+    assert advise._launch(_served(None), "one-step-optimum") == ("", [])
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(call: Call, here: Path, monkeypatch: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
 OF_TRACES = "llm-routing"
 SEEDS = 6
 _MOST_STUDIES = 5
-_ENDINGS = (".csv", ".jsonl", ".ndjson", ".parquet")
+_ENDINGS = (".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parquet")
 # Settings of studies that take a user's own file, in this order.
 _OWN = ("trace", "file")
 # Of a generated request: prompt and output.
 _MEAN_TOKENS = 1500
+# Fewer requests of a trace, however often they are served, are few examples of its traffic.
+_FEW = 1000
+# From this span on, the busiest minute of a trace is looked at.
+_SEVERAL_MINUTES_S = 300.0
 
 
 @click.command()
@@ -287,14 +292,23 @@ def _decide(asks: _Asked, budget_s: float, out: Path, *, as_json: bool) -> int:
         raise BadValueError("The budget must be more than no time.", given=f"{budget_s:g} s", where="--budget")
     settings, assumed = _settings(asks)
     with CompileWatch(saying_once()):
+        # What was read stands there before anything is simulated with it, also where the study then refuses it.
+        _, study = comparison.make_plan(OF_TRACES, settings=settings, check=False)
+        if asks.trace != "generated":
+            facts = study.facts()  # type: ignore[attr-defined]
+            for line in (*facts.lines(), *facts.notes):
+                say_wrapped(line, rest="  ", err=True)
+        for line in assumed:
+            say_wrapped(line, rest="  ", err=True)
         plan, study = comparison.make_plan(OF_TRACES, seeds=SEEDS, settings=settings)
+        say_wrapped(study.assumed(), rest="  ", err=True)  # type: ignore[attr-defined]
     result = _run(plan, study, runfolder.create(out, plan), budget_s, plain=as_json)
     if result is None:
         return INTERRUPTED
     if as_json:
         say_json(_as_json(result, assumed))
     else:
-        _say_decision(result, assumed, own_rate_per_s=study.read().rate_per_s if asks.trace != "generated" else None)  # type: ignore[attr-defined]
+        _say_decision(result, assumed)
     return DEFECT if result.failures else 0
 
 
@@ -327,7 +341,11 @@ def _settings(asks: _Asked) -> tuple[dict[str, Any], list[str]]:
         settings["layout"] = asks.layout
     elif "layout" not in given:
         settings["layout"] = "group" if as_model(model).experts else "replicas"
-        why = "shares its experts between workers" if as_model(model).experts else "is dense"
+        why = (
+            "is a mixture of experts, whose workers step together"
+            if as_model(model).experts
+            else "is dense, so that workers are independent"
+        )
         assumed.append(f"{model} {why}: --layout {settings['layout']}.")
     if asks.gpus is not None:
         settings |= _cluster(asks.gpus, model, tokens, settings, assumed)
@@ -345,13 +363,18 @@ def _tokens_at_once(study: Any, trace: str, slots: int) -> int:
     try:
         requests = study.read()
     except BadFileError as error:
+        from wavetank.workloads.trace_sources import FORMATS
+
         lower = trace.lower().removesuffix(".gz")
-        others = [each for each in catalog.commands("check").values() if each.endings and lower.endswith(each.endings)]
+        # What may be a trace is read as one: its own error says more than that other files have this ending too.
+        others = not lower.endswith(FORMATS) and any(
+            each.endings and lower.endswith(each.endings) for each in catalog.commands("check").values()
+        )
         if not Path(trace).expanduser().is_file():
             error.hint = 'the path of a file of requests, or a problem in words, as in wavetank advise "tail latency"'
         elif others:
             error.hint = f"wavetank check {trace}, if that is what the file is"
-        elif error.hint is None or "columns=" in error.hint:
+        elif error.hint is None:
             error.hint = (
                 "a trace has one request per row: arrival, prompt tokens, output tokens; "
                 "--set columns=arrival_s=TS,prompt_tokens=IN,output_tokens=OUT names the columns"
@@ -523,7 +546,7 @@ def _as_json(result: Comparison, assumed: list[str]) -> dict[str, Any]:
         "study": result.plan.study,
         "answer": whole["answer"],
         "use": _choice(result),
-        "launch": launch_of(_choice(result)),
+        "launch": _launch(result, _choice(result))[0],
         "assumed": [*assumed, *result.notes],
         "settings": whole["settings"],
         "summary": whole["summary"],
@@ -534,26 +557,76 @@ def _as_json(result: Comparison, assumed: list[str]) -> dict[str, Any]:
     }
 
 
-def _say_decision(result: Comparison, assumed: list[str], *, own_rate_per_s: float | None) -> None:
+def _launch(result: Comparison, name: str) -> tuple[str, list[str]]:
+    """Return the command that launches a system as it was simulated, and what else it needs, in sentences."""
+    line, settings = launch_of(name), result.plan.settings
+    if not line:
+        return "", []
+    slots = settings["max_running"]
+    line += f" --max-running {slots}"
+    needs = [
+        f"one --backend for each of the {settings['workers']} workers, which run up to {slots} requests at once as in "
+        f"the simulation (vLLM: --max-num-seqs {slots})"
+    ]
+    trace = str(settings["trace"])
+    if trace != "generated" and getattr(catalog.system(name).load(), "learns_lengths", False):
+        facts = result.study.facts()  # type: ignore[attr-defined]
+        if facts.dropped or settings["columns"] or settings["time_unit"]:
+            needs.append("--learn-from FILE, a trace without defects: it learned lengths from the first requests")
+        else:
+            line += f" --learn-from {shlex.quote(trace)}"
+    return line, needs
+
+
+def _own_rate(result: Comparison) -> str:
+    """Return a sentence on the trace's own rate beside what the cluster can serve; empty where it has none."""
+    import numpy as np
+
+    settings, study = result.plan.settings, result.study
+    if settings["trace"] == "generated" or settings["load"] == 0:
+        return ""
+    trace = study.read()  # type: ignore[attr-defined]
+    if not trace.span_s > 0:
+        return ""
+    full_per_s = _median(result, study.baseline, "saturation_per_s")
+    rate = f"The trace's own rate is {units.show(trace.rate_per_s, 'requests/s')}"
+    share = f"{trace.rate_per_s / full_per_s:.0%}"
+    if trace.span_s >= _SEVERAL_MINUTES_S:
+        ends = np.searchsorted(trace.arrival_s, trace.arrival_s + 60.0)
+        busiest_per_s = float((ends - np.arange(len(trace))).max()) / 60.0
+        rate += f", and {units.show(busiest_per_s)} in its busiest minute"
+        share += f" and {busiest_per_s / full_per_s:.0%}"
+    return (
+        f"{rate}: {share} of the {units.show(full_per_s, 'requests/s')} at which this cluster is saturated (median of "
+        f"the seeds). The figures are at {settings['load']:.0%}; --set load=0 keeps the trace's own times."
+    )
+
+
+def _say_decision(result: Comparison, assumed: list[str]) -> None:
     settings, answer, choice = result.plan.settings, result.answer, _choice(result)
     if answer is not None:
         say(style(wrapped(answer.sentence), bold=True))
         for caveat in answer.caveats:
             say_wrapped(caveat)
     base = result.study.baseline
-    parts = [f"{name} {units.show(_median(result, name, 'goodput_per_s'))}" for name in dict.fromkeys((choice, base))]
-    offered = units.show(_median(result, base, "offered_per_s"), "requests/s")
+    offered_per_s = _median(result, base, "offered_per_s")
+    names = list(dict.fromkeys((choice, base)))
+    # What finishes within the span that is looked at may have come before it, so that a share may be a little over one.
+    shares = {name: min(_median(result, name, "goodput_per_s") / offered_per_s, 1.0) for name in names}
+    tails = {name: units.show(_median(result, name, "ttft_p99_s"), "s") for name in names}
     say_wrapped(
         f"Within a TTFT of {units.show(settings['slo_ttft_s'], 's')} and a TPOT of "
-        f"{units.show(settings['slo_tpot_s'], 's')}: {', '.join(parts)} of {offered} offered."
+        f"{units.show(settings['slo_tpot_s'], 's')}: {', '.join(f'{name} {shares[name]:.0%}' for name in names)} of "
+        f"{units.show(offered_per_s, 'requests/s')} offered. p99 of the TTFT: "
+        f"{', '.join(f'{name} {tails[name]}' for name in names)}."
     )
-    saturation_per_s = _median(result, base, "saturation_per_s")
-    if own_rate_per_s is not None and 0 < own_rate_per_s < float("inf") and settings["load"] > 0:
-        share, full = own_rate_per_s / saturation_per_s, units.show(saturation_per_s, "requests/s")
+    if own := _own_rate(result):
+        say_wrapped(own)
+    served = len(result.study.split(0)[1])  # type: ignore[attr-defined]
+    if settings["trace"] != "generated" and served < _FEW:
         say_wrapped(
-            f"The trace's own rate is {units.show(own_rate_per_s, 'requests/s')}, {share:.0%} of the {full} at which "
-            f"this cluster is saturated; the figures are at {settings['load']:.0%} (--set load=0 keeps the trace's own "
-            "times)."
+            f"Only {served:,} requests of the trace stand behind these figures, served several times over: a longer "
+            "trace may give another answer."
         )
     say_heading("Assumed")
     for text in (*assumed, *result.notes):
@@ -562,8 +635,10 @@ def _say_decision(result: Comparison, assumed: list[str], *, own_rate_per_s: flo
         say()
         say_wrapped(f"{len(result.failures)} trials failed: {', '.join(each.trial for each in result.failures[:5])}")
     say_heading(f"Launch {choice}" + ("" if answer is not None and answer.best else " (nothing is shown to be better)"))
-    say(f"  {launch_of(choice) or 'It has no launch; the page names those that have one.'}")
-    say(f"  one --backend for each of the {settings['workers']} workers")
+    line, needs = _launch(result, choice)
+    say(f"  {line or 'It has no launch; the page names those that have one.'}")
+    for text in needs:
+        say_wrapped(text, first="  ", rest="    ")
     say()
     say(f"page    {result.folder / 'report.html'}")
     say(f"again   {result.about['command']}")

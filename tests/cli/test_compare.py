@@ -454,3 +454,50 @@ def test_ctrl_c_on_a_terminal_leaves_a_clean_screen(terminal: Call, tmp_path: Pa
     folder = folder_of(tmp_path).relative_to(tmp_path)
     assert tail.splitlines()[1] == f"  next: wavetank compare toy-noise --resume {folder} --on local:2"
     assert "Traceback" not in shown.text
+
+
+OWN = """
+class MyToy:
+    def __init__(self, share=0.25):
+        self.share = share
+
+    def change(self, draw, seed):
+        if seed == 2:
+            raise RuntimeError("not this one")
+        return draw * self.share
+"""
+
+
+def test_a_class_of_a_file_takes_part_and_its_failures_are_told_with_what_to_do(call: Call, here: Path) -> None:
+    (here / "mine.py").write_text(OWN)
+    words = ["compare", "toy-noise", "--policy", "mine.py:MyToy", "--set", "my-toy.share=0.125"]
+    told = call(*words, "--on", "here")
+    folder = Path("runs") / "toy-noise" / folder_of(here).name
+    assert told.code == 4
+    assert "toy-noise: 3 systems, 4 seeds" in told.out
+    assert re.search(r"^my-toy +\S.* x0\.125", told.out, re.MULTILINE)
+    assert told.out.endswith("again   wavetank compare toy-noise --set my-toy.share=0.125 --policy mine.py:MyToy\n")
+    assert told.err.endswith(
+        f"1 of 12 trials failed: my-toy#2\n  cause: RuntimeError: not this one\n  where: {folder}/failures.log\n"
+        f"  next: wavetank compare toy-noise --policy mine.py:MyToy --resume {folder} --on here\n"
+    )
+    assert load_plan(here / folder / "study.toml").systems == ("toy-plain", "toy-shifted", "my-toy")
+    again = call("compare", "toy-noise", "--policy", "mine.py:MyToy", "--resume", str(folder), "--on", "here")
+    assert again.code == 4
+    assert "11 of them finished before" in again.err
+
+
+def test_a_class_that_was_not_given_has_no_parameters(call: Call, here: Path) -> None:
+    told = call("compare", "toy-noise", "--set", "my-toy.share=0.125")
+    assert told.code == 3
+    assert "There is no system named 'my-toy'." in told.err
+
+
+def test_a_file_without_the_class_leaves_no_run_behind(call: Call, here: Path) -> None:
+    (here / "mine.py").write_text(OWN)
+    told = call("compare", "toy-noise", "--policy", "mine.py:MyTo")
+    assert (told.code, told.out) == (3, "")
+    assert told.err == (
+        "There is no class 'MyTo' in mine.py.\n  allowed: MyToy\n  nearest: MyToy\n  where: --policy mine.py:MyTo\n"
+    )
+    assert not (here / "runs").exists()

@@ -79,6 +79,9 @@ def test_a_word_that_is_no_study_may_be_a_file(call, monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "wavetank advise mine.c")
     monkeypatch.setenv("COMP_CWORD", "2")
     assert call().out == "file,mine.c\n"
+    monkeypatch.setenv("COMP_WORDS", "wavetank compare toy-noise --policy mine.p")
+    monkeypatch.setenv("COMP_CWORD", "4")
+    assert call().out == "file,mine.p\n"
 
 
 @pytest.mark.parametrize("name", catalog.built_in().studies)

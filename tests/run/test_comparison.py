@@ -718,12 +718,6 @@ def test_more_seeds_than_anybody_can_run_are_refused_before_a_list_of_them_is_ma
         make_plan("toy-noise", seeds=seeds)
 
 
-@pytest.mark.parametrize("systems", [[object()], [None], [3]])
-def test_a_system_that_is_no_name_is_refused_with_what_to_do(systems: Any) -> None:
-    with pytest.raises(BadValueError, match="A system must be named"):
-        make_plan("toy-noise", systems=systems)
-
-
 def test_a_study_file_with_too_many_seeds_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text('format = 1\nstudy = "toy-noise"\nseeds = 9999999999\n')

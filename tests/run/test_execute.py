@@ -173,7 +173,7 @@ def test_a_worker_that_is_killed_is_told() -> None:
 
 
 def test_a_trial_that_names_no_system_fails_with_the_nearest() -> None:
-    outcome = run_trial(STUDY, Trial(systems=("toy-plai",), seed=0), {})
+    outcome = run_trial(STUDY, Trial(systems=("toy-plai",), seed=0), {}, {})
     assert isinstance(outcome, FailedTrial)
     assert outcome.error is not None
     assert outcome.error.nearest == "toy-plain"

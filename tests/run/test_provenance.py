@@ -15,7 +15,7 @@ def test_a_run_says_where_its_figures_come_from() -> None:
     about = provenance.of_run(plan, study, "local")
     assert list(about) == [
         "format", "study", "settings", "systems", "parameters", "seeds", "rounds_per_replicate", "command", "started",
-        "on", "commit", "code", "versions", "programs", "environment", "machine", "data",
+        "on", "commit", "code", "own", "versions", "programs", "environment", "machine", "data",
     ]  # fmt: skip
     assert about["rounds_per_replicate"] == 1
     assert about["seeds"] == [0, 1]

@@ -14,6 +14,7 @@ from wavetank.errors import BadFileError, BadValueError, RunFolderError
 from wavetank.files import write_atomic
 from wavetank.run import runfolder
 from wavetank.run.comparison import make_plan
+from wavetank.run.own import OwnSystem
 from wavetank.run.runfolder import Plan, command_of, create, dump_plan, latest, load_plan
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -27,6 +28,9 @@ PLANS = st.builds(
     systems=st.lists(TEXTS, max_size=3).map(tuple),
     parameters=st.dictionaries(TEXTS, st.dictionaries(NAMES, VALUES, min_size=1, max_size=2), max_size=2),
     seeds=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4, unique=True).map(tuple),
+    own=st.dictionaries(st.from_regex(r"[a-z]+(-[a-z]+)?", fullmatch=True), st.tuples(TEXTS, TEXTS), max_size=2).map(
+        lambda found: {name: OwnSystem(name, *values) for name, values in found.items()}
+    ),
 )
 
 
@@ -111,7 +115,7 @@ def test_no_run_to_go_on_with_is_told(tmp_path: Path) -> None:
         (
             "seeds = 3",
             "The study file needs a study and may hold only the known keys.\n  given: seeds\n"
-            "  allowed: format, parameters, seeds, settings, study, systems\n  where: ",
+            "  allowed: format, own, parameters, seeds, settings, study, systems\n  where: ",
         ),
         (
             "study = 'x'\nseed = 3",

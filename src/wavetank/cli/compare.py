@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from wavetank.exits import DEFECT, INTERRUPTED
 from wavetank.extras import install_command
 from wavetank.files import write_atomic
 from wavetank.ledger import catalog
-from wavetank.run import comparison, runfolder
+from wavetank.run import comparison, own, runfolder
 from wavetank.run.comparison import Comparison
 from wavetank.run.compiling import CompileWatch, saying_once
 from wavetank.run.execute import FailedTrial, check_place
+from wavetank.run.own import OwnSystem
 from wavetank.run.runfolder import Plan
 from wavetank.run.until import Goal, run_until
 from wavetank.study.records import read_log
@@ -36,6 +37,13 @@ _LATEST = "(the latest run)"
 @click.argument("study", required=False)
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting, or SYSTEM.PARAMETER; repeatable.")
 @click.option("--systems", metavar="A,B,...", help="The systems; the study's own list by default.")
+@click.option(
+    "--policy",
+    "policies",
+    metavar="FILE.py:CLASS",
+    multiple=True,
+    help="A system of your own that takes part: a class of a file, or package.module:CLASS; repeatable.",
+)
 @click.option("--seeds", metavar="N", help="Number of seeds (5), or a list of seeds (0,3,7).")
 @click.option(
     "--on",
@@ -63,6 +71,7 @@ def command(
     study: str | None,
     pairs: tuple[str, ...],
     systems: str | None,
+    policies: tuple[str, ...],
     seeds: str | None,
     place: str,
     out: str,
@@ -83,18 +92,23 @@ def command(
         comparison.check_label(evidence)
     goal = _goal(width, budget)
     check_place(place)
-    settings, parameters = _assignments(pairs)
-    planned = partial(
-        comparison.make_plan,
-        systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()],
-        seeds=None if seeds is None else _seeds(seeds),
-        parameters=parameters,
-        settings=settings,
-    )
-    # A study may run its own code when it checks its settings, and compile it.
+    # A study may run its own code when it checks its settings, and compile it; so may a system of the user's own.
     with CompileWatch(saying_once()):
+        added = [own.from_reference(text) for text in policies]
+        owned = [each.name for each in added]
+        if evidence is not None:
+            comparison.check_evidence(owned)
+        settings, parameters = _assignments(pairs, owned)
+        planned = partial(
+            comparison.make_plan,
+            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()],
+            seeds=None if seeds is None else _seeds(seeds),
+            parameters=parameters,
+            settings=settings,
+            added=added,
+        )
         if resume is not None:
-            plan, built, folder = _resumed(study, resume, Path(out), planned)
+            plan, built, folder = _resumed(study, resume, Path(out), planned, added)
         elif study is not None:
             plan, built = planned(study)
             folder = runfolder.create(Path(out), plan)
@@ -154,11 +168,11 @@ def _kept(folder: Path) -> int:
 
 
 def _go_on(plan: Plan, folder: Path, place: str) -> str:
-    words = ["wavetank", "compare", plan.study, "--resume", str(folder)]
+    words = ["wavetank", "compare", plan.study, *own.options(plan.own.values()), "--resume", str(folder)]
     return shlex.join(words if place == "local" else [*words, "--on", place])
 
 
-def _assignments(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _assignments(pairs: Sequence[str], owned: Collection[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Split ``--set`` pairs into settings and parameters of systems."""
     settings: dict[str, Any] = {}
     parameters: dict[str, dict[str, Any]] = {}
@@ -174,8 +188,9 @@ def _assignments(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[s
             )
         system, dot, name = key.partition(".")
         if dot:
-            if system not in catalog.everything().systems:
-                raise unknown_name("system", system, catalog.everything().systems, where=f"--set {key}")
+            known = {*catalog.everything().systems, *owned}
+            if system not in known:
+                raise unknown_name("system", system, known, where=f"--set {key}")
             parameters.setdefault(system, {})[name] = value
         else:
             settings[key] = value
@@ -200,7 +215,11 @@ def _no_study() -> WavetankError:
 
 
 def _resumed(
-    study: str | None, resume: str, out: Path, planned: Callable[[str], tuple[Plan, Study]]
+    study: str | None,
+    resume: str,
+    out: Path,
+    planned: Callable[[str], tuple[Plan, Study]],
+    added: Sequence[OwnSystem],
 ) -> tuple[Plan, Study, Path]:
     """Return the plan of the run to go on with; options that ask for another one are refused."""
     if study is None and not (Path(resume) / "study.toml").exists() and resume in catalog.everything().studies:
@@ -215,7 +234,8 @@ def _resumed(
     else:
         raise _no_study()
     file = str(folder / "study.toml")
-    plan, built = comparison.make_plan(file)
+    plan, built = comparison.make_plan(file, added=added)
+    own.check_same(runfolder.load_plan(Path(file)).own, plan.own, folder)
     if name is not None and name != plan.study:
         raise BadValueError(
             f"The run is one of the study {plan.study!r}, not of {name!r}.",

@@ -140,6 +140,11 @@ def _of_words(ctx: click.Context, _param: click.Parameter, typed: str) -> list[C
     return found or [CompletionItem(typed, type="file")]
 
 
+def _of_files(_ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Let the shell complete a file."""
+    return [CompletionItem(typed, type="file")]
+
+
 def _of_lists(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the last of A,B,...: the systems of the study."""
     before, comma, last = typed.rpartition(",")
@@ -165,6 +170,7 @@ def _of_settings(ctx: click.Context, _param: click.Parameter, typed: str) -> lis
 _BY_NAME: dict[tuple[str, str], _Complete] = {
     ("compare", "study"): _of_studies,
     ("compare", "systems"): _of_lists,
+    ("compare", "policies"): _of_files,
     ("compare", "pairs"): _of_settings,
     ("show", "name"): _of_all,
     ("claims", "names"): _of_all,

@@ -73,7 +73,7 @@ COMMANDS = {
 ENTRY_POINTS = "wavetank.systems"
 
 # A name stands on command lines, in lists with commas and before the dot of a parameter.
-_NAME = re.compile(r"\w+(-\w+)*")
+NAME = re.compile(r"\w+(-\w+)*")
 # The type of a key as the classes below write it: what to ask for, and whether a value is of it.
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a text", lambda value: isinstance(value, str)),
@@ -673,7 +673,7 @@ def _entry(kind: Any, given: Mapping[str, Any], facts: Mapping[str, Any], where:
             f"The catalog entry has unknown keys: {', '.join(sorted(unknown))}.",
             allowed=[*known, "claims"] if kind is SystemEntry else known, where=where,
         )  # fmt: skip
-    if "name" in facts and not _NAME.fullmatch(facts["name"]):
+    if "name" in facts and not NAME.fullmatch(facts["name"]):
         raise BadFileError(
             "This is no name of an entry.",
             given=facts["name"], allowed="letters and digits, with hyphens between words", where=where,
@@ -752,7 +752,7 @@ def load_object(path: str, name: str, where: str = "", kind: type = object) -> A
     except (Exception, SystemExit) as error:  # what a module does when it is imported is beyond this one's control
         is_missing = isinstance(error, ImportError | AttributeError)
         raise BadFileError(
-            f"The object of {name!r} could not be loaded: {error if is_missing else _said(error)}",
+            f"The object of {name!r} could not be loaded: {error if is_missing else said(error)}",
             given=path, where=where or path, hint="repair the entry, or reinstall the package",
         ) from error  # fmt: skip
     if kind is not object and not (isinstance(found, type) and (kind is type or issubclass(found, kind))):
@@ -761,10 +761,12 @@ def load_object(path: str, name: str, where: str = "", kind: type = object) -> A
     return found
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """Return an exception in words, with the file and the line that raised it."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
+    place, last = "", error.__traceback__
+    while last is not None:
+        # Python's own import machinery stands in no file.
+        if not last.tb_frame.f_code.co_filename.startswith("<frozen"):
+            place = f" ({last.tb_frame.f_code.co_filename}, line {last.tb_lineno})"
         last = last.tb_next
-    place = f" ({last.tb_frame.f_code.co_filename}, line {last.tb_lineno})" if last is not None else ""
     return f"{type(error).__name__}: {error}{place}"

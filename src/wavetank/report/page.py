@@ -24,6 +24,7 @@ from wavetank.study.records import canonical_at, json_number
 if TYPE_CHECKING:
     import jinja2
 
+    from wavetank.ledger.catalog import SystemEntry
     from wavetank.ledger.claims import Finding
     from wavetank.report.charts import Drawing
     from wavetank.run.comparison import Comparison
@@ -80,7 +81,7 @@ def render(comparison: Comparison) -> str:
         other_claims=[
             _claim(finding, comparison) for finding in comparison.findings if finding.verdict == verdicts.NOT_RUN
         ],
-        tuned=[name for name in systems if comparison.plan.parameters.get(name)],
+        tuned=[name for name in comparison.plan.of_catalog if comparison.plan.parameters.get(name)],
         answer=comparison.answer,
         spread=spread([cell.row for line in table.lines for cell in line.cells if cell.row is not None]),
         kinds={kind: _KINDS.get(kind, "") for kind in dict.fromkeys(row.kind for row in comparison.rows)},
@@ -135,7 +136,7 @@ def _slugs(titles: Sequence[str]) -> list[str]:
 def _launch(comparison: Comparison) -> str:
     """Return the command that puts the best system to real work; empty without one."""
     best = comparison.answer.best if comparison.answer is not None else ""
-    return catalog.system(best).launch if best else ""
+    return comparison.entry(best).launch if best else ""
 
 
 def _claim(finding: Finding, comparison: Comparison) -> dict[str, Any]:
@@ -194,8 +195,7 @@ def _parameter(item: Parameter, value: Any) -> dict[str, Any]:
 
 
 def _system(name: str, comparison: Comparison) -> dict[str, Any]:
-    entry = catalog.system(name)
-    built = entry.build(**comparison.plan.parameters.get(name, {}))
+    entry = comparison.entry(name)
     text, address = cited(entry.source)
     return {
         "name": name,
@@ -205,10 +205,17 @@ def _system(name: str, comparison: Comparison) -> dict[str, Any]:
         "source": {"text": text, "address": address},
         "runs": entry.runs,
         "differs": entry.differs,
-        "parameters": [
-            _parameter(item, getattr(built, item.name)) for item in parameters_of(type(built), entry.parameters)
-        ],
+        "parameters": _parameters(entry, comparison),
     }
+
+
+def _parameters(entry: SystemEntry, comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the parameters of a system with their values; of its user's own, as the run has kept them."""
+    if entry.name in comparison.plan.own:
+        kept = comparison.about.get("own", {}).get(entry.name, {}).get("parameters", [])
+        return [{**row, "changed": row["value"] != row["default"]} for row in kept]
+    built = entry.build(**comparison.plan.parameters.get(entry.name, {}))
+    return [_parameter(item, getattr(built, item.name)) for item in parameters_of(type(built), entry.parameters)]
 
 
 def _metrics(comparison: Comparison) -> list[dict[str, str]]:

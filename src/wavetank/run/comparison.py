@@ -12,7 +12,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wavetank.errors import BadValueError, RunFolderError, WavetankError, missing_extra
 from wavetank.files import write_atomic
 from wavetank.ledger import catalog, claims
+from wavetank.ledger.catalog import SystemEntry
 from wavetank.ledger.verdicts import NOT_RUN
-from wavetank.run import provenance, runfolder
+from wavetank.run import own, provenance, runfolder
 from wavetank.run.execute import FailedTrial, check_place, run_trials
+from wavetank.run.own import OwnSystem
 from wavetank.run.progress import listening
 from wavetank.run.runfolder import Plan, check_seeds
 from wavetank.settings import check_parameters
@@ -127,8 +129,21 @@ class Comparison:
 
     @property
     def who(self) -> dict[str, Who]:
-        """What the catalog says of each system: its role, and the idea that it is a variant of."""
-        return {name: _who(name) for name in self.plan.systems}
+        """What is known of each system: its role, and the idea that it is a variant of."""
+        return {name: self._who(name) for name in self.plan.systems}
+
+    def _who(self, name: str) -> Who:
+        if name in self.plan.own:
+            # Objects of one class are variants of one idea.
+            return Who("system", self.plan.own[name].reference)
+        entry = catalog.system(name)
+        return Who(entry.role, entry.paper or name)
+
+    def entry(self, name: str) -> SystemEntry:
+        """Return what is known of a system of the run: its entry of the catalog, or one made for its user's own."""
+        if name in self.plan.own:
+            return own.entry_of(self.plan.own[name], self.about)
+        return catalog.system(name)
 
     @cached_property
     def answer(self) -> Answer | None:
@@ -142,8 +157,8 @@ class Comparison:
             claims.RunFigures(
                 study=self.plan.study,
                 settings=self.plan.settings,
-                systems=self.plan.systems,
-                tuned=frozenset(name for name, values in self.plan.parameters.items() if values),
+                systems=self.plan.of_catalog,
+                tuned=frozenset(name for name in self.plan.of_catalog if self.plan.parameters.get(name)),
                 rounds=self.study.rounds_per_replicate,
                 machine=claims.machine_of(self.about),
                 given=self.records,
@@ -362,11 +377,6 @@ def search(question: str) -> list[Match]:
     return index().search(question)
 
 
-def _who(name: str) -> Who:
-    entry = catalog.system(name)
-    return Who(entry.role, entry.paper or name)
-
-
 def _json_setting(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_json_setting(item) for item in value]
@@ -376,7 +386,7 @@ def _json_setting(value: Any) -> Any:
 def compare(
     study: str,
     *,
-    systems: Iterable[str] | None = None,
+    systems: Any = None,
     seeds: int | Sequence[int] | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     on: str = "local",
@@ -390,8 +400,10 @@ def compare(
     ----------
     study : str
         Name of a study (``wavetank list --studies``) or path of a ``study.toml``.
-    systems : str or iterable of str, optional
-        The systems; those that the catalog has in a plain run by default.
+    systems : str, class, object, or iterable of these, optional
+        The systems; those that the catalog has in a plain run by default, which ``...`` stands for in a list. A class
+        of your own is built with its defaults, or with ``parameters``, for every trial; of an object every trial has a
+        copy. It is named after its class: ``MyRouter`` is ``my-router``.
     seeds : int or sequence of int, optional
         How many seeds (0, 1, ...), or which.
     parameters : mapping, optional
@@ -431,10 +443,11 @@ def compare(
 def make_plan(
     study: str,
     *,
-    systems: Iterable[str] | None = None,
+    systems: Any = None,
     seeds: int | Sequence[int] | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
+    added: Iterable[OwnSystem] = (),
     check: bool = True,
 ) -> tuple[Plan, Study]:
     """Check everything a user gave and return the plan with the study it is about.
@@ -447,6 +460,8 @@ def make_plan(
         A study's name, or the path of a ``study.toml``.
     systems, seeds, parameters, settings
         As :func:`compare` takes them.
+    added : iterable of OwnSystem
+        Systems of the user's own that take part besides.
     check : bool
     """
     base = Plan(study=study, settings={}, systems=(), seeds=())
@@ -454,28 +469,16 @@ def make_plan(
         base = runfolder.load_plan(Path(study))
     kind = catalog.study(base.study).load()
     built: Study = build_study(kind, {**base.settings, **(settings or {})})
-    if isinstance(systems, str):
-        # A lone name is an iterable of letters, too.
-        systems = (systems,)
-    systems = None if systems is None else tuple(systems)
-    for given_system in systems or ():
-        if not isinstance(given_system, str):
-            raise BadValueError(
-                "A system must be named as in the catalog.",
-                given=given_system,
-                allowed="names (wavetank list)",
-                where="systems",
-                hint="a router of your own is tried with wavetank.serving.simulate, or registered under the entry "
-                "points wavetank.systems",
-            )
-    chosen = tuple(dict.fromkeys(systems)) if systems is not None else base.systems or _runnable(built)
+    plain_run = base.systems or _runnable(built)
+    chosen, owned = own.collect(plain_run if systems is None else _each(systems, plain_run), added)
+    owned = {**base.own, **owned}
     if not chosen:
         raise BadValueError(
             "No system was chosen.", allowed=catalog.everything().systems_of(base.study), where=f"study {base.study}"
         )
     given = {name: dict(values) for name, values in (parameters or {}).items()}
     for name in given:
-        if catalog.system(name).name not in chosen:
+        if name not in chosen and (name in owned or catalog.system(name)):
             raise BadValueError(
                 f"A parameter was set for {name!r}, which is not among the chosen systems.",
                 allowed=chosen,
@@ -483,34 +486,58 @@ def make_plan(
             )
     tuned = {}
     for name in chosen:
-        entry = catalog.system(name)
-        if base.study not in entry.studies:
-            raise BadValueError(
-                f"The system {name!r} is no system of {base.study!r}.",
-                allowed=catalog.everything().systems_of(base.study),
-                where="--systems",
-                hint=f"it takes part in: {', '.join(entry.studies) or 'no study'}",
-            )
         values = {**base.parameters.get(name, {}), **given.get(name, {})}
-        entry.build(**values)
+        if name not in owned:
+            values = _checked(name, base.study, values)
+        elif owned[name].made is not None:
+            # An object has its own, whatever a study file says.
+            values = own.fitted(owned[name], base.study, given.get(name, {}))
+        elif owned[name].kind is not None or check:
+            values = own.fitted(owned[name], base.study, values)
         if values:
-            tuned[name] = check_parameters(entry.load(), values, where=f"system {name}")
+            tuned[name] = values
     plan = Plan(
         study=base.study,
         settings=settings_of(built),
-        systems=chosen,
+        systems=tuple(chosen),
         parameters=tuned,
         seeds=_seeds(seeds) or base.seeds or tuple(range(built.default_seeds)),
+        own={name: owned[name] for name in chosen if name in owned},
     )
     if check:
         empty = next((name for name, value in plan.settings.items() if value in ((), [])), "")
-        if empty and not built.trials(chosen, plan.seeds):
+        if empty and not built.trials(plan.systems, plan.seeds):
             raise BadValueError(
                 "Without a value of this setting there is nothing to run.",
                 given="", where=f"study {base.study}, {empty}",
             )  # fmt: skip
         built.check()
     return plan, built
+
+
+def _each(systems: Any, plain_run: Sequence[str]) -> list[Any]:
+    """Return the systems of a list, those of the plain run in place of ``...``; a lone system is a list of one."""
+    if isinstance(systems, str | type) or not isinstance(systems, Iterable):
+        # A lone name is an iterable of letters, too.
+        systems = (systems,)
+    found: list[Any] = []
+    for each in systems:
+        found += plain_run if each is ... else [each]
+    return found
+
+
+def _checked(name: str, study: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a system of the catalog, once it has been built with them."""
+    entry = catalog.system(name)
+    if study not in entry.studies:
+        raise BadValueError(
+            f"The system {name!r} is no system of {study!r}.",
+            allowed=catalog.everything().systems_of(study),
+            where="--systems",
+            hint=f"it takes part in: {', '.join(entry.studies) or 'no study'}",
+        )
+    entry.build(**values)
+    return check_parameters(entry.load(), values, where=f"system {name}") if values else {}
 
 
 def _lacking(study: Study) -> dict[str, str]:
@@ -606,14 +633,15 @@ def run_plan(
     try:
         about = {
             **provenance.of_run(plan, study, on),
-            "notes": [*study.notes(), *_left_out(study, plan.systems)],
+            "notes": [*study.notes(), *_left_out(study, plan.of_catalog), *own.notes(plan.own.values())],
         }
         start = time.perf_counter()
         left: list[Trial] = [trial for trial in trials if trial.key not in log.finished]
         progress.begin(study, plan, len(trials), len(left), [r for done in log.finished.values() for r in done.records])
         waiting = len(left)
         # Closed at once, whatever happens: workers must not outlive an error or Ctrl-C.
-        with contextlib.closing(run_trials(study, left, plan.parameters, on)) as outcomes:
+        parcels = {name: each.parcel for name, each in plan.own.items() if each.parcel is not None}
+        with contextlib.closing(run_trials(study, left, plan.parameters, on, parcels)) as outcomes:
             for outcome in outcomes:
                 waiting -= 1
                 if isinstance(outcome, FailedTrial):
@@ -658,12 +686,23 @@ def _where(trial: str) -> str:
     return f"trial {', '.join([*words, f'seed {seed}'])}"
 
 
-def resume(folder: Path, *, on: str = "local", progress: Progress | None = None) -> Comparison:
-    """Go on with a run that was interrupted; finished trials are not run again."""
-    plan = runfolder.load_plan(folder / "study.toml")
-    plan, study = make_plan(
-        plan.study, systems=plan.systems, seeds=plan.seeds, parameters=plan.parameters, settings=plan.settings
-    )
+def resume(
+    folder: Path, *, systems: Iterable[Any] = (), on: str = "local", progress: Progress | None = None
+) -> Comparison:
+    """Go on with a run that was interrupted; finished trials are not run again.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder.
+    systems : iterable of classes and objects
+        The systems of the run that are its user's own, whose code is in no folder of a run.
+    on, progress
+        As :func:`compare` takes them.
+    """
+    before = runfolder.load_plan(folder / "study.toml")
+    plan, study = make_plan(str(folder / "study.toml"), added=own.collect(systems)[1].values())
+    own.check_same(before.own, plan.own, folder)
     return run_plan(plan, study, folder, on=on, progress=progress)
 
 
@@ -677,6 +716,7 @@ def load(folder: str | Path) -> Comparison:
         seeds=plan.seeds,
         parameters=plan.parameters,
         settings=plan.settings,
+        added=plan.own.values(),
         check=False,
     )
     if (folder / "records.parquet").exists():
@@ -694,6 +734,15 @@ def check_label(label: str) -> None:
         raise BadValueError("A label is made of letters, digits, dots and hyphens.", given=label, where="--evidence")
 
 
+def check_evidence(owned: Collection[str]) -> None:
+    """Raise BadValueError when systems take part that others do not have, who must be able to repeat what is kept."""
+    if owned:
+        raise BadValueError(
+            "Evidence is kept of systems of the catalog only.", given=", ".join(owned), where="--evidence",
+            hint="wavetank new system NAME writes what a system of the catalog needs",
+        )  # fmt: skip
+
+
 def keep_as_evidence(result: Comparison, label: str) -> Path:
     """Copy what the ledger needs of a run (not the report) to ``evidence/STUDY/LABEL`` and return that folder.
 
@@ -709,6 +758,7 @@ def keep_as_evidence(result: Comparison, label: str) -> Path:
     import shutil
 
     check_label(label)
+    check_evidence(result.plan.own)
     above = claims.evidence_folder() / result.plan.study
     target, number = above / label, 1
     try:

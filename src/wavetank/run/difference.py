@@ -147,6 +147,13 @@ def _settings(before: Comparison, after: Comparison) -> list[tuple[str, str, str
             for name in {**old, **new}
             if old.get(name) != new.get(name)
         ]
+    for name in before.plan.own.keys() & after.plan.own.keys():
+        old, new = before.plan.own[name], after.plan.own[name]
+        found += [
+            (f"{name}, {what}", one, other)
+            for what, one, other in (("from", old.reference, new.reference), ("code", old.code, new.code))
+            if one != other
+        ]
     old, new = str(before.about.get("commit", "")), str(after.about.get("commit", ""))
     return [*found, ("commit", old, new)] if old != new else found
 

@@ -20,11 +20,14 @@ from typing import Any
 from wavetank.errors import BadValueError, WavetankError, missing_extra, nearest_of
 from wavetank.ledger import catalog
 from wavetank.machine.threads import usable_cores
+from wavetank.run.parcels import Parcel
 from wavetank.study.records import FinishedTrial
 from wavetank.study.study import Study, Trial
 from wavetank.study.timing import TimingStudy
 
 PLACES = ("here", "local", "local:N", "ray://HOST:PORT", "ray://local", "dask://HOST:PORT", "dask://local")
+
+Parcels = Mapping[str, Parcel]
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,20 @@ class FailedTrial:
     traceback: str
 
 
-def run_trial(study: Study, trial: Trial, parameters: Mapping[str, Mapping[str, Any]]) -> FinishedTrial | FailedTrial:
+def run_trial(
+    study: Study, trial: Trial, parameters: Mapping[str, Mapping[str, Any]], own: Parcels
+) -> FinishedTrial | FailedTrial:
     """Build the trial's systems, run it, and return its records or its failure; never raises."""
     start = time.perf_counter()
     try:
-        built = {name: catalog.system(name).build(**parameters.get(name, {})) for name in trial.systems}
+        built = {}
+        for name in trial.systems:
+            given = parameters.get(name, {})
+            built[name] = own[name].build(given) if name in own else catalog.system(name).build(**given)
         records = study.run(trial, built)
     except WavetankError as error:
         return FailedTrial(trial.key, error, "")
-    except Exception:
+    except (Exception, SystemExit):  # what a system of a user's own does is beyond this one's control
         return FailedTrial(trial.key, None, traceback.format_exc())
     return FinishedTrial(trial=trial.key, wall_s=time.perf_counter() - start, records=records)
 
@@ -74,6 +82,7 @@ def run_trials(
     trials: Sequence[Trial],
     parameters: Mapping[str, Mapping[str, Any]],
     on: str = "local",
+    own: Parcels | None = None,
 ) -> Generator[FinishedTrial | FailedTrial, None, None]:
     """Run trials and yield each as it ends.
 
@@ -86,6 +95,8 @@ def run_trials(
     on : str
         ``here`` (this process), ``local`` (as many processes as cores), ``local:N``, ``ray://ADDRESS`` or
         ``dask://ADDRESS``; the address ``local`` starts a cluster on this machine for the length of the call.
+    own : mapping of str to Parcel, optional
+        The systems that are no entries of the catalog.
 
     Raises
     ------
@@ -97,39 +108,41 @@ def run_trials(
     scheme, address = check_place(on)
     if not trials:
         return
+    own = own or {}
     if isinstance(study, TimingStudy) and scheme != "here" and len({trial.seed for trial in trials}) > 1:
-        yield from _in_turn(study, trials, parameters)
+        yield from _in_turn(study, trials, parameters, own)
         return
     if scheme == "here" or study.in_process:
         for trial in trials:
-            yield run_trial(study, trial, parameters)
+            yield run_trial(study, trial, parameters, own)
         return
     if scheme == "local":
         workers = _count(address, on) if address else usable_cores()
         workers = min(workers, len(trials))
         if workers == 1:
-            yield from run_trials(study, trials, parameters, "here")
+            yield from run_trials(study, trials, parameters, "here", own)
             return
-        yield from _parallel(study, trials, parameters, n_jobs=workers)
+        yield from _parallel(study, trials, parameters, own, n_jobs=workers)
         return
     with _cluster(scheme, address):
         if scheme == "dask":
-            yield from _parallel(study, trials, parameters, n_jobs=-1)
+            yield from _parallel(study, trials, parameters, own, n_jobs=-1)
         else:
-            yield from _in_slices(study, trials, parameters)
+            yield from _in_slices(study, trials, parameters, own)
 
 
 def _parallel(
     study: Study,
     trials: Sequence[Trial],
     parameters: Mapping[str, Mapping[str, Any]],
+    own: Parcels,
     *,
     n_jobs: int,
 ) -> Generator[FinishedTrial | FailedTrial, None, None]:
     import joblib
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    calls = (joblib.delayed(run_trial)(study, trial, parameters) for trial in trials)
+    calls = (joblib.delayed(run_trial)(study, trial, parameters, own) for trial in trials)
     with _deaf_children():
         results = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")(calls)
     try:
@@ -149,7 +162,7 @@ def _parallel(
 
 
 def _in_turn(
-    study: Study, trials: Sequence[Trial], parameters: Mapping[str, Mapping[str, Any]]
+    study: Study, trials: Sequence[Trial], parameters: Mapping[str, Mapping[str, Any]], own: Parcels
 ) -> Generator[FinishedTrial | FailedTrial, None, None]:
     """Run trials of a timing study one after the other, those of each seed in a process of their own.
 
@@ -164,7 +177,7 @@ def _in_turn(
         try:
             for trial in (each for each in trials if each.seed == seed):
                 with _deaf_children():
-                    waiting = executor.submit(run_trial, study, trial, parameters)
+                    waiting = executor.submit(run_trial, study, trial, parameters, own)
                 yield waiting.result()
         except TerminatedWorkerError as error:
             raise WavetankError(
@@ -176,14 +189,14 @@ def _in_turn(
 
 
 def _in_slices(
-    study: Study, trials: Sequence[Trial], parameters: Mapping[str, Mapping[str, Any]]
+    study: Study, trials: Sequence[Trial], parameters: Mapping[str, Mapping[str, Any]], own: Parcels
 ) -> Generator[FinishedTrial | FailedTrial, None, None]:
     """Run trials on Ray, whose joblib back end returns results only together: in slices, so that few can be lost."""
     import joblib
 
     size = 2 * joblib.effective_n_jobs(-1)
     for start in range(0, len(trials), size):
-        calls = (joblib.delayed(run_trial)(study, trial, parameters) for trial in trials[start : start + size])
+        calls = (joblib.delayed(run_trial)(study, trial, parameters, own) for trial in trials[start : start + size])
         yield from joblib.Parallel(n_jobs=-1, batch_size=1)(calls)
 
 

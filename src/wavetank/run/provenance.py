@@ -16,6 +16,7 @@ from typing import Any
 
 import wavetank
 from wavetank.ledger import catalog, code
+from wavetank.run import own
 from wavetank.run.runfolder import FORMAT, Plan, command_of
 from wavetank.study.study import Study
 
@@ -58,7 +59,8 @@ def of_run(plan: Plan, study: Study, on: str) -> dict[str, Any]:
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "on": on,
         "commit": commit(),
-        "code": code_of(plan.study, plan.systems),
+        "code": code_of(plan.study, plan.of_catalog),
+        "own": {name: own.facts(each, plan.parameters.get(name, {})) for name, each in plan.own.items()},
         "versions": versions(),
         "programs": programs(),
         "environment": environment(),

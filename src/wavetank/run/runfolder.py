@@ -26,8 +26,12 @@ import msgspec
 from wavetank import units
 from wavetank.errors import BadFileError, BadValueError, RunFolderError
 from wavetank.files import write_atomic
+from wavetank.ledger import catalog
+from wavetank.run import own
+from wavetank.run.own import OwnSystem
 
 FORMAT = 1
+_AGAIN = ", with --policy for each system under [own]"
 # Of one run, and the largest of them; more than anybody can run, and than the streams of a seed take.
 MOST_SEEDS, LARGEST_SEED = 1_000_000, 2**31 - 1
 
@@ -45,6 +49,8 @@ class Plan:
     parameters : dict
         System name to constructor arguments that differ from the catalog's.
     seeds : tuple of int
+    own : dict
+        Name to system, of the systems that are code of the user's own.
     """
 
     study: str
@@ -52,6 +58,12 @@ class Plan:
     systems: tuple[str, ...]
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
+    own: dict[str, OwnSystem] = field(default_factory=dict)
+
+    @property
+    def of_catalog(self) -> tuple[str, ...]:
+        """Return the systems that the catalog has."""
+        return tuple(name for name in self.systems if name not in self.own)
 
 
 def create(root: Path, plan: Plan) -> Path:
@@ -108,7 +120,7 @@ def latest(root: Path, study: str) -> Path:
 def dump_plan(plan: Plan) -> str:
     """Return the plan as TOML that :func:`load_plan` reads back unchanged, but for None, which becomes ``"none"``."""
     lines = [
-        "# Repeat this run exactly: wavetank compare PATH/OF/THIS/study.toml",
+        f"# Repeat this run exactly: wavetank compare PATH/OF/THIS/study.toml{_AGAIN if plan.own else ''}",
         f"format = {FORMAT}",
         f"study = {_toml(plan.study)}",
         f"systems = {_toml(list(plan.systems))}",
@@ -119,6 +131,8 @@ def dump_plan(plan: Plan) -> str:
     ]
     for system, values in plan.parameters.items():
         lines += ["", f"[parameters.{_toml(system)}]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
+    for system, each in plan.own.items():
+        lines += ["", f"[own.{_toml(system)}]", f"from = {_toml(each.reference)}", f"code = {_toml(each.code)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -166,7 +180,7 @@ def load_plan(path: Path) -> Plan:
             where=str(path),
             hint="upgrade wavetank",
         )
-    allowed = {"format", "study", "systems", "seeds", "settings", "parameters"}
+    allowed = {"format", "study", "systems", "seeds", "settings", "parameters", "own"}
     if not isinstance(table.get("study"), str) or set(table) - allowed:
         raise BadFileError(
             "The study file needs a study and may hold only the known keys.",
@@ -183,6 +197,7 @@ def load_plan(path: Path) -> Plan:
             systems=msgspec.convert(table.get("systems", []), tuple[str, ...]),
             parameters=msgspec.convert(table.get("parameters", {}), dict[str, dict[str, Any]]),
             seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds)),
+            own=_own_systems(msgspec.convert(table.get("own", {}), dict[str, dict[str, str]]), str(path)),
         )
     except msgspec.ValidationError as error:
         raise BadFileError(f"The study file holds a value of another kind: {error}", where=str(path)) from error
@@ -191,6 +206,19 @@ def load_plan(path: Path) -> Plan:
             "The study file's seeds must be one or more numbers from 0.", given=table["seeds"], where=str(path)
         )
     return plan
+
+
+def _own_systems(table: dict[str, dict[str, str]], where: str) -> dict[str, OwnSystem]:
+    """Return the systems of a user's own as the file names them; nothing is loaded for it."""
+    for name, values in table.items():
+        if set(values) != {"from", "code"}:
+            raise BadFileError(
+                f"The system {name!r} of the user's own has other keys than it must have.",
+                given=", ".join(values), allowed=("from", "code"), where=f"{where}, own",
+            )  # fmt: skip
+        if not catalog.NAME.fullmatch(name):
+            raise BadFileError("This is no name of a system.", given=name, where=f"{where}, own")
+    return {name: OwnSystem(name, values["from"], values["code"]) for name, values in table.items()}
 
 
 def check_seeds(seeds: int | Sequence[int], where: str) -> None:
@@ -218,7 +246,6 @@ def command_of(plan: Plan) -> str:
     """Return the command line that repeats the run."""
     import shlex
 
-    from wavetank.ledger import catalog
     from wavetank.study.study import settings_of
 
     kind = catalog.study(plan.study).load()
@@ -230,8 +257,13 @@ def command_of(plan: Plan) -> str:
     for system, values in plan.parameters.items():
         for name, value in values.items():
             words += ["--set", f"{system}.{name}={units.typed(value)}"]
-    if plan.systems != catalog.everything().plain_run(plan.study):
-        words += ["--systems", ",".join(plan.systems)]
+    listed = plan.of_catalog
+    if not listed or plan.systems != (*listed, *plan.own):
+        # What --policy adds comes last, unless it is listed.
+        listed = plan.systems
+    if listed != catalog.everything().plain_run(plan.study):
+        words += ["--systems", ",".join(listed)]
+    words += own.options(plan.own.values())
     if plan.seeds != tuple(range(len(plan.seeds))):
         # A list of one needs its comma, or it would read as a count.
         words += ["--seeds", ",".join(map(str, plan.seeds)) + ("," if len(plan.seeds) == 1 else "")]

@@ -128,6 +128,8 @@ class Study:
     cases_by: ClassVar[str] = ""
     # Trials of a timing study must not share the machine: they run one after the other, each seed in its own process.
     in_process: ClassVar[bool] = False
+    # Whether it starts its systems by their names, so that only those of the catalog can take part.
+    by_name: ClassVar[bool] = False
 
     def measure(self, system: Any, seed: int) -> Measurements | Mapping[str, float]:
         """Return the figures of one system under one seed; all systems see the same workload for equal seeds."""

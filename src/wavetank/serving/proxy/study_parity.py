@@ -129,6 +129,7 @@ class RouterParity(Traffic, Study):
     """
 
     name = "router-parity"
+    by_name = True
     baseline = "vllm-default"
     primary = "unexplained"
     secondary = ("added_latency_s",)

@@ -84,6 +84,7 @@ def test_the_shell_story_of_a_page_runs_from_the_first_line_to_the_last(tmp_path
     [
         ("compare_from_python.py", "tokens of imbalance"),
         ("identify_a_system.py", "cholesky: 16 steps"),
+        ("own_policy.py", "least-work-2"),
         ("own_router.py", "same decisions: True"),
         ("replay_a_csv.py", "FewestKVTokens: TTFT p99"),
     ],
@@ -99,7 +100,9 @@ def test_an_example_runs_and_says_something(script, says, tmp_path):
 
 def test_every_example_is_tested():
     scripts = {path.name for path in (ROOT / "examples").glob("*.py")}
-    assert scripts == {"compare_from_python.py", "identify_a_system.py", "own_router.py", "replay_a_csv.py"}
+    assert scripts == {
+        "compare_from_python.py", "identify_a_system.py", "own_policy.py", "own_router.py", "replay_a_csv.py",
+    }  # fmt: skip
 
 
 def test_what_is_written_about_a_system_is_about_one_that_exists():

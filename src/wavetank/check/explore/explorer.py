@@ -17,7 +17,6 @@ Differs from the source:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -211,7 +210,7 @@ def explore(
     always, eventually, sometimes = dict(always or {}), dict(eventually or {}), dict(sometimes or {})
     budget = budget or SearchBudget()
     _check(order, symmetry, exact, always, eventually, sometimes, budget)
-    began = time.monotonic()
+    began = Deadline()
 
     def searched(absolute: bool) -> tuple[Exploration, Views]:
         system = System(
@@ -242,7 +241,7 @@ def explore(
     system = found.system
     found.judgements = [on_time(each, found) for each in found.judgements]
     found.local_states, found.handler_calls, found.judged = len(system.locals), system.handler_calls, views.calls
-    found.seconds = time.monotonic() - began
+    found.seconds = began.spent_s
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,7 +107,7 @@ class SessionCheck:
     ) -> tuple[Verdict, list[str], dict[str, Machine]]:
         """Return the verdict on a protocol's rules and projection, what is odd about it, and its machines."""
         verdict = Verdict(name=f"{name}: well-formed", outcome="violated", by="rules")
-        started = time.monotonic()
+        started = Deadline()
         try:
             if isinstance(protocol, IllFormedError):
                 raise protocol
@@ -116,14 +115,14 @@ class SessionCheck:
             check_refinements(protocol, module)
             machines = system.machines(protocol)
         except IllFormedError as error:
-            took_s = time.monotonic() - started
+            took_s = started.spent_s
             by = error.rule or "rules"
             return replace(verdict, says=error.problem, by=by, seconds=took_s, evidence=str(error)), [], {}
         except MissingExtraError as error:
             undecided = replace(verdict, outcome="undecided", by="refinements", says=error.problem, evidence=str(error))
             return undecided, [], {}
         sizes = ", ".join(f"{role} {len(machine.states)}" for role, machine in machines.items())
-        took_s = time.monotonic() - started
+        took_s = started.spent_s
         held = replace(verdict, outcome="holds", says=f"states: {sizes}", by="projection", seconds=took_s)
         return held, odd, machines
 
@@ -136,9 +135,9 @@ class SessionCheck:
         budget: Budget,
         facts: list[tuple[str, str]],
     ) -> list[Verdict]:
-        started = time.monotonic()
+        started = Deadline()
         found = system.explore(machines, out_of_budget=_limit(deadline, budget))
-        took = time.monotonic() - started
+        took = started.spent_s
         speed = f", {found.configurations / took:,.0f} a second" if found.configurations >= 10_000 else ""
         facts.append((f"{name}, explored", f"{found.configurations:,} configurations, {found.steps:,} steps{speed}"))
         verdicts = []

@@ -104,10 +104,7 @@ def test_a_protocol_that_reads_the_time_is_undecided_without_a_clock(tmp_path: P
     assert "in all" not in verdict.says
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [("lww-store", "event loop of their own"), ("ss-leader", "meet in pairs"), ("unison", "programs of others")],
-)
+@pytest.mark.parametrize(("name", "why"), [("ss-leader", "meet in pairs"), ("unison", "programs of others")])
 def test_what_cannot_be_explored_is_refused_by_name_with_the_reason(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(BadFileError, match=f"{name} cannot be explored") as caught:
         InstanceCheck().check(written(tmp_path, GOOD.replace("two-phase-commit", name)), Budget())

@@ -251,7 +251,6 @@ def explorable(entry: catalog.SystemEntry) -> str:
     reasons = {
         "algorithm": "",
         "population-protocol": "its agents meet in pairs and exchange no messages",
-        "store": "its replicas run in an event loop of their own and are no nodes",
     }
     default = "it runs programs of others, and makes no nodes that exchange messages"
     if entry.shape != "node" or entry.interface == "proxy":

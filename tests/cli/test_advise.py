@@ -235,6 +235,22 @@ def test_the_busiest_minute_of_a_trace_stands_beside_its_mean_rate() -> None:
     assert advise._own_rate(_served(trace.head(1))) == ""
 
 
+def test_objectives_are_met_by_a_share_of_what_is_offered() -> None:
+    def figures(offered_per_s: float) -> Any:
+        run = _served(None, slo_ttft_s=2.0, slo_tpot_s=0.05)
+        for name, within_per_s, tail_s in (("vllm-default", 3.0, 12.0), ("balance-route", 4.1, 0.5)):
+            values = {"offered_per_s": offered_per_s, "goodput_per_s": within_per_s, "ttft_p99_s": tail_s}
+            run.records += [SimpleNamespace(system=name, metric=key, at={}, value=values[key]) for key in values]
+        return run
+
+    names = ("balance-route", "vllm-default")
+    assert advise._objectives_met(figures(4.0), names) == (
+        "Within a TTFT of 2 s and a TPOT of 50 ms: balance-route 100%, vllm-default 75% of 4 requests/s offered. "
+        "p99 of the TTFT: balance-route 500 ms, vllm-default 12 s."
+    )
+    assert advise._objectives_met(figures(float("nan")), names[1:]) == "p99 of the TTFT: vllm-default 12 s."
+
+
 def test_what_is_launched_is_what_was_simulated() -> None:
     line, (needs,) = advise._launch(_served(None), "vllm-default")
     assert line == "wavetank launch router --policy vllm-default --backend http://127.0.0.1:8001 --max-running 64"

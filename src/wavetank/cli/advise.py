@@ -7,7 +7,7 @@ import re
 import shlex
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -602,31 +602,36 @@ def _own_rate(result: Comparison) -> str:
     )
 
 
+def _objectives_met(result: Comparison, names: Collection[str]) -> str:
+    """Return sentences on the share of requests that some systems serve within the objectives, and on their tails."""
+    settings = result.plan.settings
+    offered_per_s = _median(result, result.study.baseline, "offered_per_s")
+    tails = ", ".join(f"{name} {units.show(_median(result, name, 'ttft_p99_s'), 's')}" for name in names)
+    said = f"p99 of the TTFT: {tails}."
+    # Requests that come all at once are offered at no rate.
+    if offered_per_s > 0:
+        # What finishes within the span that is looked at may have come before it, so that a share may be above one.
+        shares = {name: min(_median(result, name, "goodput_per_s") / offered_per_s, 1.0) for name in names}
+        met = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        ttft, tpot = (units.show(settings[f"slo_{name}_s"], "s") for name in ("ttft", "tpot"))
+        offered = units.show(offered_per_s, "requests/s")
+        said = f"Within a TTFT of {ttft} and a TPOT of {tpot}: {met} of {offered} offered. {said}"
+    return said
+
+
 def _say_decision(result: Comparison, assumed: list[str]) -> None:
     settings, answer, choice = result.plan.settings, result.answer, _choice(result)
     if answer is not None:
         say(style(wrapped(answer.sentence), bold=True))
         for caveat in answer.caveats:
             say_wrapped(caveat)
-    base = result.study.baseline
-    offered_per_s = _median(result, base, "offered_per_s")
-    names = list(dict.fromkeys((choice, base)))
-    # What finishes within the span that is looked at may have come before it, so that a share may be a little over one.
-    shares = {name: min(_median(result, name, "goodput_per_s") / offered_per_s, 1.0) for name in names}
-    tails = {name: units.show(_median(result, name, "ttft_p99_s"), "s") for name in names}
-    say_wrapped(
-        f"Within a TTFT of {units.show(settings['slo_ttft_s'], 's')} and a TPOT of "
-        f"{units.show(settings['slo_tpot_s'], 's')}: {', '.join(f'{name} {shares[name]:.0%}' for name in names)} of "
-        f"{units.show(offered_per_s, 'requests/s')} offered. p99 of the TTFT: "
-        f"{', '.join(f'{name} {tails[name]}' for name in names)}."
-    )
+    say_wrapped(_objectives_met(result, dict.fromkeys((choice, result.study.baseline))))
     if own := _own_rate(result):
         say_wrapped(own)
     served = len(result.study.split(0)[1])  # type: ignore[attr-defined]
     if settings["trace"] != "generated" and served < _FEW:
         say_wrapped(
-            f"Only {served:,} requests of the trace stand behind these figures, served several times over: a longer "
-            "trace may give another answer."
+            f"Only {served:,} requests of the trace stand behind these figures: a longer trace may give another answer."
         )
     say_heading("Assumed")
     for text in (*assumed, *result.notes):

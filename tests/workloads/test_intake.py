@@ -1,5 +1,7 @@
 """Which column is which, and what is done about rows that cannot be used."""
 
+import datetime
+
 import pytest
 
 from wavetank.errors import BadFileError, BadTraceError, BadValueError
@@ -88,6 +90,14 @@ class TestArrivals:
         assert (facts.dropped, facts.notes[0]) == ({"missing arrival": 1}, "Arrivals are 'date' and 'time' together.")
         path.write_text("date,time,in,out\n2024-03-15,5,1,1\n2024-03-16,7.5,2,1\n")
         assert read_trace(path).arrival_s.tolist() == [5.0, 7.5]
+
+    def test_times_of_day_that_a_table_has_as_such_are_read(self):
+        arrow = pytest.importorskip("pyarrow")
+        times = [datetime.time(23, 59, 59), datetime.time(0, 0, 1), None]
+        table = arrow.table({"time": times, "in": [1, 2, 3], "out": [1, 2, 3]})
+        trace, facts = read_trace_and_facts(table, bad_rows="drop")
+        assert (trace.arrival_s.tolist(), facts.times) == ([0.0, 2.0], "times of day")
+        assert facts.dropped == {"missing arrival": 1}
 
     def test_dates_in_digits_alone_are_dates(self, tmp_path):
         path = tmp_path / "t.csv"

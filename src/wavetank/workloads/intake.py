@@ -548,6 +548,10 @@ class _Reading:
 
     def _arrival(self) -> str:
         kind = self.kinds["arrival_s"]
+        if kind.startswith("time") and kind not in _TIMES:
+            # A time of day is read as its text.
+            self.kinds["arrival_s"] = "varchar"
+            return "CAST(arrival_s AS VARCHAR) AS arrival_s"
         if kind in _OTHER_NUMBERS:
             return "CAST(arrival_s AS DOUBLE) AS arrival_s"
         if kind not in ("varchar", *_INTEGERS):

@@ -696,7 +696,7 @@ def resume(
     folder : Path
         The run's folder.
     systems : iterable of classes and objects
-        The systems of the run that are its user's own, whose code is in no folder of a run.
+        The systems of the run that are its user's own, given as they were: their code is in no folder of a run.
     on, progress
         As :func:`compare` takes them.
     """

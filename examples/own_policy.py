@@ -1,4 +1,4 @@
-"""A router of your own in a study: ``wavetank compare llm-routing --policy own_policy.py:LeastWork``, or this script."""
+"""A router of your own in a study: run it, or ``wavetank compare llm-routing --policy own_policy.py:LeastWork``."""
 
 import tempfile
 

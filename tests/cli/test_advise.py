@@ -79,12 +79,12 @@ def test_no_question_is_an_error_with_the_next_step(call: Call, words: list[str]
 
 
 @pytest.mark.parametrize("words", ["xyzzy", "?!", "the", "\x00", "a" * 5000])
-def test_words_that_match_nothing_come_with_the_nearest_problem(call: Call, words: str) -> None:
+def test_words_that_match_nothing_find_nothing(call: Call, words: str) -> None:
     found = call("advise", words)
     assert (found.code, found.out) == (exits.USAGE, "")
     assert found.err.startswith("No study is about this.\n")
-    assert "\n  nearest: " in found.err
-    assert "\n  next: wavetank advise " in found.err
+    assert "\n  nearest: " not in found.err
+    assert "\n  next: wavetank list --studies" in found.err
 
 
 def test_a_misspelt_study_comes_with_the_nearest(call: Call) -> None:
@@ -167,6 +167,9 @@ def test_a_cluster_becomes_workers_of_the_fewest_devices_that_hold_the_model(her
     settings, assumed = of("16xH100", "meta-llama/Llama-3.1-70B-Instruct", slo="ttft=2s, tpot=50ms")
     assert (settings["workers"], settings["device"], settings["tensor_parallel"]) == (8, "H100-SXM", 2)
     assert (settings["slo_ttft_s"], settings["slo_tpot_s"]) == (2.0, 0.05)
+    # Objectives decide by what is served within them.
+    assert settings["decide_by"] == "goodput_per_s"
+    assert "decide_by" not in of("16xH100", "meta-llama/Llama-3.1-70B-Instruct")[0]
     assert settings["layout"] == "replicas"
     assert len(assumed) == 3
     # More slots need more cache: then four devices share the weights.
@@ -261,10 +264,10 @@ def test_what_is_launched_is_what_was_simulated() -> None:
     # Its predictor of lengths learned from the trace.
     assert advise._launch(_served(None), "balance-route")[0].endswith(" --max-running 64 --learn-from 'my trace.csv'")
     assert "--learn-from" not in advise._launch(_served(None, trace="generated"), "balance-route")[0]
-    for defects in ({"dropped": {"zero output length": 3}}, {"columns": ("arrival_s=x",)}, {"time_unit": "ms"}):
+    for defects in ({"columns": ("arrival_s=x",)}, {"time_unit": "ms"}):
         line, needs = advise._launch(_served(None, **defects), "balance-route")
         assert "--learn-from" not in line
-        assert needs[1].startswith("--learn-from FILE, a trace without defects")
+        assert needs[1].startswith("--learn-from FILE, a trace whose columns are recognised")
     assert advise._launch(_served(None), "one-step-optimum") == ("", [])
 
 

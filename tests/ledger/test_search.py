@@ -85,8 +85,14 @@ def test_a_part_of_a_word_stands_for_the_words_that_begin_with_it() -> None:
 
 
 def test_the_nearest_problem_is_one_of_the_catalogs() -> None:
-    assert index().nearest_problem("a stale read") in index().problems
-    assert index().nearest_problem("") in index().problems
+    assert index().nearest_problem("Stale reads from replicated databases") in index().problems
+    # What is like none of them has no nearest.
+    assert index().nearest_problem("how do I cook rice") == index().nearest_problem("") == ""
+
+
+@pytest.mark.parametrize("question", ["how do I cook rice", "what is the weather in Paris", "who won the cup final"])
+def test_questions_about_something_else_find_nothing(question: str) -> None:
+    assert index().search(question) == []
 
 
 def test_words_are_folded() -> None:

@@ -350,9 +350,11 @@ def test_a_system_that_gives_up_has_no_time_and_the_others_have_theirs() -> None
         metrics: ClassVar[tuple[Metric, ...]] = (Metric("gave_up", kind="counted"), SHARE_OF_COPY, SHARE_OF_PEAK)
 
         def verify(self, case: Case, system: str, result: object) -> None:
-            if system == "b":
+            if system in ("b", "c"):
                 raise GaveUpError("too hard")
 
+    alone = Marked(rounds=2).run(Trial(systems=("b", "c"), seed=0, case="one"), {"b": "b", "c": "c"})
+    assert {(record.metric, record.value) for record in alone} == {("gave_up", 1.0)}
     records = Marked(rounds=1).run(Trial(systems=("a", "b"), seed=0, case="one"), {"a": "a", "b": "b"})
     rows = {(record.system, record.metric): record.value for record in records}
     assert (rows["a", "gave_up"], rows["b", "gave_up"]) == (0.0, 1.0)

@@ -157,7 +157,7 @@ def _cards(asked: str) -> list[_Card]:
             "No study is about this.",
             given=asked,
             nearest=nearest_of(asked, everything.studies) or problem,
-            hint=f'wavetank advise "{problem}", or wavetank list --studies',
+            hint=f'wavetank advise "{problem}", or wavetank list --studies' if problem else "wavetank list --studies",
         )
     return [_card(everything.studies[match.name], match.passage) for match in found[:_MOST_STUDIES]]
 
@@ -329,6 +329,9 @@ def _settings(asks: _Asked) -> tuple[dict[str, Any], list[str]]:
         given[key.strip()] = value
     settings |= check_parameters(kind, given, where=f"study {OF_TRACES}", what="setting")
     settings |= _objectives(asks.slo)
+    if asks.slo:
+        # Who states objectives wants requests served within them, not tokens.
+        settings.setdefault("decide_by", "goodput_per_s")
     slots = int(settings.get("max_running", _default(kind, "max_running")))
     tokens = slots * _MEAN_TOKENS
     if asks.trace != "generated":
@@ -570,9 +573,9 @@ def _launch(result: Comparison, name: str) -> tuple[str, list[str]]:
     ]
     trace = str(settings["trace"])
     if trace != "generated" and getattr(catalog.system(name).load(), "learns_lengths", False):
-        facts = result.study.facts()  # type: ignore[attr-defined]
-        if facts.dropped or settings["columns"] or settings["time_unit"]:
-            needs.append("--learn-from FILE, a trace without defects: it learned lengths from the first requests")
+        if settings["columns"] or settings["time_unit"]:
+            needs.append("--learn-from FILE, a trace whose columns are recognised: it learned lengths from the first "
+                         "requests")  # fmt: skip
         else:
             line += f" --learn-from {shlex.quote(trace)}"
     return line, needs

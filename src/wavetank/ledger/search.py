@@ -29,9 +29,9 @@ _STOP = frozenset(
     re.findall(
         r"\w+",
         "a about all am an and any are as at be because been but by can could do does for from get gets go had has "
-        "have how i if in into is it its just like me more much my no not nothing of on one or our out so some "
-        "than that the their them then there these they this to too us was we were what when where which who why "
-        "will with would you your",
+        "have help how i if in into is it its just like me more much my need no not nothing of on one or our out "
+        "should so some than that the their them then there these they this to too us use using want was we were "
+        "what when where which who why will with would you your",
     )
 )
 _ENDINGS = ("ations", "ation", "ings", "ing", "ers", "er", "ed", "ies", "es", "s", "y", "e")
@@ -150,8 +150,9 @@ class Index:
         for entry, found in best.items():
             held = [self._weight(options) for stem, options in asked if found[stem] > 0]
             covered = sum(held)
-            # Of a long sentence two words are enough.
-            if covered >= _COVERED * whole or len(held) > 1:
+            # Of a long sentence two words are enough; of several words one at least is as the catalog has it.
+            known = len(asked) == 1 or any(found[stem] > 0 and options == (stem,) for stem, options in asked)
+            if known and (covered >= _COVERED * whole or len(held) > 1):
                 # Together in one passage counts once more.
                 score = (sum(found.values()) + single[entry][0]) * covered / whole
                 matches.append(Match(*entry, score, single[entry][1]))
@@ -159,9 +160,9 @@ class Index:
         return [match for match in matches if match.score >= _NEAR_BEST * matches[0].score]
 
     def nearest_problem(self, question: str) -> str:
-        """Return the problem of the catalog whose spelling is nearest to a question that found nothing."""
+        """Return the problem of the catalog that is spelt much as a question that found nothing; empty for none."""
         folded = {problem.casefold(): problem for problem in self.problems}
-        found = difflib.get_close_matches(question.casefold(), folded, n=1, cutoff=0.0)
+        found = difflib.get_close_matches(question.casefold(), folded, n=1, cutoff=0.6)
         return folded[found[0]] if found else ""
 
     def _known(self, stem: str) -> tuple[str, ...]:

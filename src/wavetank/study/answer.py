@@ -255,7 +255,7 @@ def answer(study: Study, records: Sequence[Record], who: Mapping[str, Who]) -> A
     equal: list[str] = []
     found = None
     # Where all systems are equal on the primary metric, the next one decides.
-    for name in (study.primary, *study.secondary):
+    for name in study.decisive():
         metric = metrics.get(name)
         places = _places(figures, study, name)
         if metric is None or not metric.better or not places:

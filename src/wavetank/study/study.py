@@ -140,6 +140,10 @@ class Study:
         """How many consecutive seeds of the records belong to one replicate: the rounds of one process, or 1."""
         return 1
 
+    def decisive(self) -> tuple[str, ...]:
+        """Return the primary metric, by which systems are ranked, and those that say at what cost."""
+        return (self.primary, *self.secondary)
+
     def check(self) -> None:
         """Raise a WavetankError when the settings cannot be run; called once before any trial."""
 

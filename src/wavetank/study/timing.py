@@ -432,6 +432,7 @@ def in_turns(names: Sequence[str], number: int) -> list[str]:
     >>> [in_turns(["a", "b", "c"], number) for number in range(3)]
     [['a', 'b', 'c'], ['c', 'b', 'a'], ['b', 'c', 'a']]
     """
-    start = number // 2 % len(names)
+    # No system is left where all gave up.
+    start = number // 2 % max(len(names), 1)
     order = [*names[start:], *names[:start]]
     return order[::-1] if number % 2 else order

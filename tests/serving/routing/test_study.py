@@ -233,7 +233,7 @@ class TestSaturation:
 
         whole = LLMRouting.serve
         monkeypatch.setattr(LLMRouting, "serve", serve)
-        llm_routing._saturation.__wrapped__(study)
+        llm_routing._saturation.__wrapped__(study, 0, study.version())
         # As many are generated as are wanted; none comes twice.
         for backlog in served:
             assert backlog.n_blocks == study.split(0, len(backlog))[1].n_blocks
@@ -366,3 +366,9 @@ class TestRefusals:
     def test_a_trace_that_is_too_short_is_refused(self, compare, write, rows):
         with pytest.raises(BadValueError, match="Too few requests are left"):
             compare(**write([(i, 10, 10) for i in range(rows)]))
+
+
+def test_the_answer_is_decided_by_the_figure_that_was_asked_for():
+    assert LLMRouting().decisive()[0] == "capacity_tokens_per_s"
+    by_goodput = LLMRouting(decide_by="goodput_per_s").decisive()
+    assert (by_goodput[0], len(set(by_goodput)), set(by_goodput)) == ("goodput_per_s", 4, set(LLMRouting().decisive()))

@@ -50,6 +50,22 @@ def test_what_was_understood_of_a_file_is_said_and_nothing_of_generated_requests
     assert (Traffic().notes_on_reading(), Traffic().data()) == ((), {})
 
 
+def test_a_file_that_has_changed_is_read_again_from_any_folder(write, tmp_path, monkeypatch):
+    trace = write([(i, 100, 10) for i in range(100)])
+    study = Traffic(**trace)
+    before = study.data()
+    assert len(study.read()) == 100
+    header = Path(trace["trace"]).read_text().splitlines()[0]
+    Path(trace["trace"]).write_text(header + "\n1,5,5\n2,5,5\n3,6,6\n")
+    assert (len(study.read()), study.data() != before) == (3, True)
+    for rows in (1, 2):
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        (folder / "same.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + "1,5,5\n" * rows)
+        monkeypatch.chdir(folder)
+        assert len(Traffic(trace="same.csv").read()) == rows
+
+
 class TestReading:
     def messy(self, tmp_path):
         rows = [[1_700_000_000_000 + 500 * i, 100 + i, 10] for i in range(100)]

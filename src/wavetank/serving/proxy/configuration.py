@@ -313,7 +313,7 @@ class RouterConfiguration:
                 raise BadValueError(f"The router {self.policy!r} learns nothing from traces.", where="learn_from")
             from wavetank.workloads.load import read_trace
 
-            router = router.fitted_to(read_trace(self.settings.learn_from))
+            router = router.fitted_to(read_trace(self.settings.learn_from, bad_rows="drop"))
         return router
 
     def api_key(self) -> str:

@@ -194,6 +194,16 @@ class LLMRouting(Traffic, Study):
         0.1, unit="s", says="Objective of goodput for the time per output token", low=0.0, high=1e6
     )
 
+    decide_by: str = setting(
+        "capacity_tokens_per_s",
+        says="Figure by which the answer ranks the routers",
+        choices=("capacity_tokens_per_s", "goodput_per_s", "ttft_p99_s"),
+    )
+
+    def decisive(self) -> tuple[str, ...]:
+        """Return the figure that decides before the others."""
+        return tuple(dict.fromkeys((self.decide_by, *super().decisive())))
+
     def check(self) -> None:
         """Read the trace and build the cluster once, so that mistakes show before any trial."""
         from wavetank.serving.simulator.simulate import check_that_all_fit
@@ -217,7 +227,7 @@ class LLMRouting(Traffic, Study):
                 given=f"load={self.load:g}, loads={','.join(f'{load:g}' for load in self.loads)}",
                 allowed="load=0 and no loads",
                 where=f"trace {self.trace!r}",
-                hint="load=0 keeps the trace's own times; leave loads empty",
+                hint="--set load=0 serves them all at once, at the trace's own times",
             )
         self._check_size("")
         for case, cell in self.cells().items():
@@ -297,7 +307,7 @@ class LLMRouting(Traffic, Study):
         return (
             f"Assumed: {what}; {self.workers} workers of {self.tensor_parallel} x {self.device} with {self.model}, "
             f"{layout}, {self.max_running} slots each, routers see them every {self.refresh_s:g} s. "
-            "Change with --set workers=, device=, model=, layout=, load=."
+            "Change with --set workers=, device=, model=, layout=, max_running=, load=."
         )
 
     def notes_on_length(self) -> tuple[str, ...]:
@@ -511,11 +521,14 @@ def saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
     """Return what the full cluster gives of a seed's requests behind fewest-kv-tokens: the unit of loads."""
     # Loads, sweeps and how many requests are generated change nothing about it.
     requests = 1000 if study.trace == "generated" else study.requests
-    return _saturation(dataclasses.replace(study, load=0.0, loads=(), refreshes_s=(), requests=requests), seed)
+    alike = dataclasses.replace(
+        study, load=0.0, loads=(), refreshes_s=(), requests=requests, decide_by="capacity_tokens_per_s"
+    )
+    return _saturation(alike, seed, study.version())
 
 
 @lru_cache(maxsize=64)
-def _saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
+def _saturation(study: LLMRouting, seed: int, version: tuple[str, int, int]) -> SteadyRate:
     from wavetank.serving.routing.baselines import FewestKVTokens
 
     slots = study.workers * study.max_running

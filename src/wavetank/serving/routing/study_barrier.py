@@ -230,12 +230,16 @@ class BarrierRouting(Traffic, Study):
         return found
 
 
-@lru_cache(maxsize=8)
 def saturation_per_s(study: BarrierRouting) -> float:
     """Return the requests per second that the study's group could decode if its load were always even.
 
     Measured once per process, with every slot of every worker as full as a slot is on average over the steps.
     """
+    return _saturation_per_s(study, study.version())
+
+
+@lru_cache(maxsize=8)
+def _saturation_per_s(study: BarrierRouting, version: tuple[str, int, int]) -> float:
     from wavetank.serving.routing.barrier import LockstepGroup
 
     requests = study.split(0)[1]

@@ -63,11 +63,23 @@ class Traffic:
 
     def read(self) -> RequestTrace:
         """Return the trace as its file has it."""
-        return _read(self.trace, self.columns, self.time_unit, self.bad_rows)[0]
+        return _read(self.trace, self.columns, self.time_unit, self.bad_rows, self.version())[0]
 
     def facts(self) -> TraceFacts:
         """Return what was read of the trace's file, what was repaired and what was assumed."""
-        return _read(self.trace, self.columns, self.time_unit, self.bad_rows)[1]
+        return _read(self.trace, self.columns, self.time_unit, self.bad_rows, self.version())[1]
+
+    def version(self) -> tuple[str, int, int]:
+        """Return what changes when the trace's file does: its path, time of change and size; empty without a file.
+
+        Everything that is kept of a trace within a process is kept under it.
+        """
+        try:
+            path = Path(self.trace).resolve()
+            about = path.stat()
+        except (OSError, ValueError, RuntimeError):
+            return ("", 0, 0)
+        return (str(path), about.st_mtime_ns, about.st_size)
 
     def assumed(self) -> str:
         """Return one sentence on the workload and what it is served by; empty where the study says nothing of it."""
@@ -140,7 +152,9 @@ class Traffic:
 
 
 @lru_cache(maxsize=8)
-def _read(trace: str, columns: tuple[str, ...], time_unit: str, bad_rows: str) -> tuple[RequestTrace, TraceFacts]:
+def _read(
+    trace: str, columns: tuple[str, ...], time_unit: str, bad_rows: str, version: tuple[str, int, int]
+) -> tuple[RequestTrace, TraceFacts]:
     """Return a trace and what was read, repaired and assumed."""
     from wavetank.workloads.load import read_column_map, read_trace_and_facts
 

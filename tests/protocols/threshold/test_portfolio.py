@@ -67,7 +67,7 @@ def test_they_agree_where_guards_compare_differences_and_counters_start_anywhere
 
 
 @pytest.mark.slow
-@settings(max_examples=600)
+@settings(max_examples=150)
 @given(st.integers(0, 10**9), st.booleans(), st.booleans())
 def test_they_agree_on_many_more(seed: int, resets: bool, differences: bool) -> None:
     cross_check(seed, resets=resets, largest=4, states=20_000, differences=differences)

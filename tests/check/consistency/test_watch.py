@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -88,3 +90,29 @@ def test_only_the_thread_that_entered_is_ended():
     while thread.is_alive():
         time.sleep(0.01)
     assert seen == ["checked"]
+
+
+TRACED = """
+import faulthandler, sys
+from wavetank.check.consistency.watch import BudgetSpentError, Watch
+faulthandler.dump_traceback_later(60, exit=True)
+for seconds in (60.0, 0.05):
+    try:
+        with Watch(seconds, 2**40):
+            while seconds < 1:
+                pass
+    except BudgetSpentError:
+        pass
+def called():
+    return 1
+sys.settrace(lambda *_: None)
+called()
+sys.settrace(None)
+print("went on")
+"""
+
+
+def test_a_debugger_or_coverage_goes_on_after_it():
+    """CPython 3.11 hangs in a traced thread from which an error was taken back."""
+    run = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "went on\n"), run.stderr

@@ -205,7 +205,7 @@ def test_what_is_no_json_is_refused_with_line_and_column(tmp_path: Path) -> None
 def test_more_faults_than_the_protocol_tolerates_are_allowed_but_said(tmp_path: Path) -> None:
     path = written(tmp_path, topology__initialPeerType="PBFTPeer", parameters__byzantine_count=3)
     (experiment,) = read_experiments(path)
-    assert experiment.notes() == ("one.txt: 3 faulty peers of 6; PBFTPeer tolerates 1.",)
+    assert experiment.notes() == ("one.txt: 3 faulty peers of 6; PBFTPeer tolerates 0.",)
     experiment.test(0)
     path = written(tmp_path, topology__initialPeerType="RaftPeer", parameters__crash_count=3)
     assert "3 of 6 peers are down" in read_experiments(path)[0].notes()[0]

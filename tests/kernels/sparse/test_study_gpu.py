@@ -22,7 +22,8 @@ import json, sys
 from wavetank.run.comparison import compare
 found = compare(
     "spmv-gpu", device="cpu", shrink=16, rounds=2, seeds=1, nonzeros_a_call=1,
-    matrices=tuple(sys.argv[2].split(",")), systems=("merbit-gpu", "torch-coo-gpu", "torch-csr-gpu"), out=sys.argv[1], on="here",
+    matrices=tuple(sys.argv[2].split(",")), systems=("merbit-gpu", "torch-coo-gpu", "torch-csr-gpu"),
+    out=sys.argv[1], on="here",
 )
 print(json.dumps({
     "failures": len(found.failures), "notes": found.notes,

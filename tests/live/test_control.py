@@ -31,11 +31,12 @@ class Listener:
     async def __aenter__(self) -> Listener:
         def made() -> ControlConnection:
             connection = ControlConnection()
-            self.connections.append(connection)
             original: Callable[..., None] = connection.connection_made
 
             def connected(transport: Any) -> None:
                 original(transport)
+                # Not before: a client may leave within the handshake of TLS, and then no connection is made.
+                self.connections.append(connection)
                 self.task = asyncio.ensure_future(self.welcome(connection))
 
             connection.connection_made = connected  # type: ignore[method-assign]

@@ -30,6 +30,7 @@ def test_the_kernels_compile_for_a_gpu_of_the_hopper_generation(monkeypatch, tmp
         source = ASTSource(kernel, types, constants)
         made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
         assert made.asm["cubin"]
-        if kernel is tile_kernels.multiply_tiles:
-            # Ones are counted by the instruction for it, one for each of a thread's eight steps.
+        if kernel is tile_kernels.multiply_tiles and tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9):
+            # Ones are counted by the instruction for it, one for each of a thread's eight steps; before Triton 3.9 the
+            # compiler did not see that it fits, and left the dozen of others.
             assert made.asm["ptx"].count("popc.b32") == 8

@@ -59,7 +59,9 @@ def test_words_that_find_nothing_come_with_the_nearest_problem(call: Callable[..
     for asked in ("xyzzy", "?!", "the"):
         found = call("list", asked)
         assert (found.code, found.out) == (3, "")
-        assert found.err.startswith(f"Nothing in the catalog matches these words.\n  given: {asked}\n  nearest: ")
+        assert found.err.startswith(f"Nothing in the catalog matches these words.\n  given: {asked}\n  ")
+        assert "nearest" not in found.err
+        assert "next: wavetank list" in found.err
     assert call("list", "").err.startswith("Nothing was asked for.\n")
     assert call("list", "  ").code == 3
 

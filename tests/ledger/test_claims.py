@@ -16,6 +16,7 @@ from wavetank.ledger.catalog import Claim
 from wavetank.ledger.claims import Finding, RunFigures, findings_of_run, judge, ledger
 from wavetank.ledger.verdicts import NOT_RUN, REACHED, SHORT, UNDECIDED
 from wavetank.study.records import Record, write_parquet
+from wavetank.study.study import Metric
 
 
 def records(ours: Sequence[float], theirs: Sequence[float] = (), kind: str = "simulated", **at: Any) -> list[Record]:
@@ -228,3 +229,78 @@ def test_the_ledger_of_an_unknown_system_is_refused() -> None:
 
 def test_the_evidence_lies_in_the_checkout_or_the_package() -> None:
     assert claims.evidence_folder().name == "evidence"
+
+
+def test_what_is_measured_is_never_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog.study("toy-noise").load(), "default_seeds", 1)
+    assert judge(claim(at_least=5), [run(records((6.0,)))]).verdict == REACHED
+    assert judge(claim(at_least=5), [run(records((6.0,), kind="measured"))]).verdict == UNDECIDED
+
+
+def test_a_run_with_a_part_of_the_claimed_cases_decides_nothing() -> None:
+    listed = claim(where={"cases": ["one", "two"]})
+    assert run((), settings={"cases": ("one", "two", "three")}).concerns(listed)
+    assert not run((), settings={"cases": ("one",)}).concerns(listed)
+
+
+def test_the_strongest_rival_is_that_of_all_runs_together_and_no_part_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    about = {"a": ("system", "p"), "part": ("mechanism", ""), "b": ("rival", ""), "c": ("peer", "")}
+    entries = {name: types.SimpleNamespace(role=role, paper=paper) for name, (role, paper) in about.items()}
+    known = types.SimpleNamespace(systems=entries, studies=catalog.everything().studies)
+    monkeypatch.setattr(catalog, "everything", lambda: known)
+
+    def of(**values: Sequence[float]) -> RunFigures:
+        found = [
+            Record("s", name, seed, "m", value, "", "measured", {})
+            for name, each in values.items()
+            for seed, value in enumerate(each)
+        ]
+        return run(found, systems=tuple(values))
+
+    first = of(a=[1.0] * 4, part=[0.5] * 4, b=[9.0] * 4, c=[6.0] * 4)
+    second = of(a=[1.0] * 2, part=[0.5] * 2, b=[1.0] * 2, c=[6.0] * 2)
+    # b's six figures have the median 9, though its newest ones are the least.
+    assert judge(claim(versus="best", better="lower"), [first, second]).versus == "c"
+
+
+def headline_of(*levels_and_verdicts: tuple[str, str]) -> claims.HeadlineFinding:
+    paper = catalog.PaperEntry(name="p", source={}, headlines=(catalog.Headline(name="h", says="it is so"),))
+    found = [
+        Finding(claim=claim(headline="h", level=level), found=claims.NOTHING, verdict=verdict)
+        for level, verdict in levels_and_verdicts
+    ]
+    return claims.headlines(paper, found)[0]
+
+
+def test_a_headline_stands_as_its_worst_claim_and_a_proxy_does_not_replicate_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalog, "system", lambda name: types.SimpleNamespace(paper="p"))
+    assert headline_of(("same", REACHED), ("same", NOT_RUN)).verdict == NOT_RUN
+    assert headline_of(("same", NOT_RUN), ("same", UNDECIDED)).verdict == UNDECIDED
+    assert headline_of(("same", UNDECIDED), ("same", SHORT)).verdict == SHORT
+    assert headline_of(("same", REACHED), ("elsewhere", REACHED)).replicated
+    assert not headline_of(("same", REACHED), ("proxy", REACHED)).replicated
+
+
+def test_more_is_no_better_of_a_metric_without_a_better_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [run(records((7.0, 7.1, 7.2)))]
+    both = claim(at_least=5, at_most=6, better="higher")
+    for better, verdict in (("higher", "exceeds"), ("", SHORT)):
+        monkeypatch.setattr(catalog.study("toy-noise").load(), "metrics", (Metric("m", "", better),))
+        assert judge(both, found).verdict == verdict
+
+
+def test_records_that_are_not_those_of_the_run_are_not_read(evidence: Path) -> None:
+    folder = keep(evidence, "x", 0.5, "2026-01-01", records_sha256="0" * 64)
+    (folder / "records.parquet").write_bytes(b"damaged")
+    (wrong,) = claims.verify()
+    assert "their checksum differs" in wrong
+
+
+def test_a_machine_is_its_processor_its_instructions_its_cores_and_its_device() -> None:
+    machine = {"processor": "P", "features": ["avx512f"], "cores": 4, "device": "D"}
+    assert claims.machine_of({"machine": machine}) == "P, avx512f, 4 cores, D"
+    assert claims.machine_of({}) == "? cores"

@@ -110,3 +110,7 @@ def test_a_goal_is_exceeded_only_between_two_ends_and_on_the_good_side() -> None
     assert of_goal(above, 0.9, 1.1, better="higher") == of_goal(below, 0.9, 1.1, better="lower") == EXCEEDS
     assert of_goal(above, 0.9, 1.1, better="") == of_goal(below, 0.9, 1.1, better="") == SHORT
     assert of_goal(above, None, 1.1, better="higher") == of_goal(below, 0.9, None, better="lower") == SHORT
+
+
+def test_another_quantity_is_no_success() -> None:
+    assert set(GOOD) == {REACHED, EXCEEDS, CONSISTENT}

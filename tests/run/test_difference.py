@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import wavetank
 from wavetank.errors import BadValueError
 from wavetank.run.comparison import Comparison
-from wavetank.run.difference import difference, in_words
+from wavetank.run.difference import _effect, difference, in_words
 
 
 @pytest.fixture
@@ -60,3 +61,23 @@ def test_the_json_has_the_documented_keys(run: Callable[..., Comparison]) -> Non
     assert list(found["figures"][0]) == [
         "system", "metric", "place", "unit", "before", "after", "ratio", "low", "high", "outcome",
     ]  # fmt: skip
+
+
+def fake(rounds: int = 1, default_seeds: int = 6, **values: dict[int, float]) -> Comparison:
+    study = types.SimpleNamespace(rounds_per_replicate=rounds, default_seeds=default_seeds)
+    figures = types.SimpleNamespace(values=lambda metric, at: values)
+    return types.SimpleNamespace(study=study, figures=figures)  # type: ignore[return-value]
+
+
+def test_seeds_are_matched_by_number_and_processes_by_order() -> None:
+    before, after = fake(a={0: 1.0, 1: 2.0, 2: 4.0}), fake(a={1: 4.0, 2: 8.0, 3: 100.0})
+    simulated = _effect(before, after, "a", "m", {}, paired=True)
+    assert (simulated.count, simulated.centre) == (2, 2.0)
+    measured = _effect(before, fake(a={7: 2.0, 8: 4.0, 9: 8.0}), "a", "m", {}, paired=False)
+    assert (measured.count, measured.centre) == (3, 2.0)
+
+
+def test_one_run_is_enough_for_what_is_exact_and_never_for_what_is_measured() -> None:
+    before, after = fake(default_seeds=1, a={0: 1.0}), fake(default_seeds=1, a={0: 2.0})
+    assert _effect(before, after, "a", "m", {}, paired=True).exact
+    assert not _effect(before, after, "a", "m", {}, paired=False).decided

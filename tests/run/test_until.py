@@ -12,6 +12,9 @@ from wavetank.run import until
 from wavetank.run.comparison import Comparison, make_plan, run_plan
 from wavetank.run.runfolder import Plan, load_plan
 from wavetank.run.until import MOST_SEEDS, Goal, run_until, width_of
+from wavetank.study.answer import Answer
+from wavetank.study.answer import Comparison as Compared
+from wavetank.study.effects import Effect
 
 
 @pytest.fixture
@@ -89,3 +92,39 @@ def test_the_width_is_that_of_the_best_system_against_the_baseline(toys) -> None
     (found,) = [each.found for each in result.answer.comparisons if each.system == "toy-shifted"]
     expected = 0.0 if found.low == found.high else math.sqrt(found.high / found.low) - 1
     assert width_of(result) == pytest.approx(expected)
+
+
+def answer_of(best: str, *found: tuple[str, str, Effect]) -> Comparison:
+    comparisons = tuple(Compared(system, versus, "m", "", effect, "") for system, versus, effect in found)
+    given = Answer("", (), "m", "base", best, comparisons, 6)
+    return types.SimpleNamespace(answer=given)  # type: ignore[return-value]
+
+
+def known(low: float, high: float, count: int = 6, exact: bool = False) -> Effect:
+    return Effect((low + high) / 2, low, high, low, high, count, exact)
+
+
+def test_the_width_is_that_of_the_widest_place_where_enough_pairs_are_known() -> None:
+    rows = [("a", "base", known(0.81, 1.21)), ("a", "base", known(0.9, 1.0)), ("b", "base", known(0.1, 10.0)),
+            ("a", "b", known(0.01, 100.0))]  # fmt: skip
+    # Of the best one against the baseline; without a best one, of all of them.
+    assert width_of(answer_of("a", *rows)) == pytest.approx(math.sqrt(1.21 / 0.81) - 1)
+    assert width_of(answer_of("", *rows)) == pytest.approx(9.0)
+    assert math.isinf(width_of(answer_of("a", ("a", "base", known(0.9, 1.0, count=5)))))
+    assert width_of(answer_of("a", ("a", "base", known(0.9, 0.9, count=3)))) == 0.0
+    assert math.isinf(width_of(answer_of("a", ("a", "base", known(-1.0, 1.0)))))
+
+
+def test_seeds_grow_with_the_square_of_the_width_and_at_most_twofold() -> None:
+    assert until._wanted(10, 0.022, 0.02) == 3
+    assert until._wanted(10, 0.0201, 0.02) == 2
+    assert until._wanted(10, 0.5, 0.02) == 10
+    assert until._wanted(10, math.inf, 0.02) == until._wanted(10, 0.5, 0.0) == 10
+
+
+def test_a_run_with_failures_is_not_gone_on_with(tmp_path: Path) -> None:
+    plan, _ = make_plan("toy-noise", systems=["toy-plain", "toy-shifted"], seeds=2)
+    failed = types.SimpleNamespace(failures=("it",), answer=None)
+    tried: list[Plan] = []
+    assert run_until(plan, tmp_path, Goal(width=0.02), lambda plan: tried.append(plan) or failed) is failed  # type: ignore[func-returns-value]
+    assert len(tried) == 1

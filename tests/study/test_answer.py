@@ -17,6 +17,7 @@ from wavetank.study.answer import (
     Answer,
     Figures,
     Who,
+    _amount,
     answer,
     outcome_of,
     standings,
@@ -218,3 +219,117 @@ def test_variants_share_a_star_and_an_oracle_has_none() -> None:
     data = records(a=noisy(1.0), a2=noisy(1.0, seed=1), b=noisy(1.5, seed=2), knows=noisy(0.1, seed=3))
     systems = who("b", a=("system", "idea"), a2=("system", "idea"), knows=("oracle", "knows"))
     assert standings(Figures(data), METRIC, {}, systems, columns=1) == {"a": SOLE, "a2": SOLE}
+
+
+# Logarithms with mean 0 and standard deviation 1: six paired ratios at a chosen distance from 1.
+SPREAD = np.array([-1.2, -0.8, -0.2, 0.2, 0.8, 1.2]) / np.std([-1.2, -0.8, -0.2, 0.2, 0.8, 1.2], ddof=1)
+
+
+def at_t(t: float, sign: float = -1.0) -> list[float]:
+    """Return six values that are ``t`` standard errors below 1 (above, for ``sign`` 1): 2.57 alone decide."""
+    return list(np.exp(0.02 * (sign * t / np.sqrt(6) + SPREAD)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced(Cases):
+    """A race with two prices."""
+
+    secondary: ClassVar[tuple[str, ...]] = ("cost", "wear")
+    must_be_zero: ClassVar[tuple[str, ...]] = ()
+    metrics: ClassVar[tuple[Metric, ...]] = (*Race.metrics, Metric("wear", "", "lower"))
+
+
+def test_what_is_measured_is_never_exact() -> None:
+    one = [Record("race", name, 0, "time", value, "s", "measured", {}) for name, value in (("base", 1.0), ("fast", 0.5))]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Measured(Fixed):
+        metrics: ClassVar[tuple[Metric, ...]] = (Metric("time", "s", "lower", "measured"), *Race.metrics[1:])
+
+    assert answered(one, who("base", "fast"), Measured()).sentence.startswith("No answer yet on time")
+
+
+def test_every_place_and_price_that_is_looked_at_widens_the_intervals() -> None:
+    courses = ("a", "b", "c")
+    data = [
+        each for course in courses
+        for each in records(at={"course": course}, base=[1.0] * 6, fast=[0.5] * 6, rival=at_t(40.0, 1.0))
+    ]  # fmt: skip
+    found = answered(data, who("base", "fast", "rival"), Cases())
+    rivals = [each for each in found.comparisons if each.versus == "rival"]
+    ratios = [0.5 / value for value in at_t(40.0, 1.0)]
+    assert {each.found.low for each in rivals} == {effect(ratios, comparisons=3).low}
+    # 3.0 standard errors are enough for one comparison, not for the six of two prices in three places.
+    for metric in ("cost", "wear"):
+        for course in courses:
+            data += records(metric, {"course": course}, base=[1.0] * 6, fast=at_t(3.0, 1.0), rival=[1.0] * 6)
+    assert not any("cost" in each for each in answered(data, who("base", "fast", "rival"), Priced()).caveats)
+    # Nor for the three points of a sweep.
+    sweep = records(base=[1.0] * 6, fast=[0.5] * 6)
+    for load in (1.0, 2.0, 3.0):
+        sweep += records(at={"load": load}, base=[1.0] * 6, fast=at_t(3.0 if load > 1 else 30.0))
+    assert "Along load it is better at 1, elsewhere undecided or equal." in answered(sweep, who("base", "fast")).caveats
+
+
+def test_a_part_of_others_is_no_strongest_rival() -> None:
+    data = records(base=noisy(1.0), fast=noisy(0.8, seed=1), part=noisy(0.7, seed=2), rival=noisy(0.9, seed=3))
+    found = answered(data, who("base", "fast", "rival", part=("mechanism", "part")))
+    assert "the strongest rival, rival" in found.sentence
+
+
+def test_only_what_would_have_been_better_is_said_to_be_left_out() -> None:
+    data = records(base=noisy(1.0), fast=noisy(0.8, seed=1), slow=noisy(1.5, seed=2))
+    data += records("wrong", base=[0.0] * 6, fast=[0.0] * 6, slow=[1.0] * 6)
+    assert not any("left out" in each for each in answered(data, who("base", "fast", "slow")).caveats)
+
+
+def test_the_best_wins_most_places_net_and_then_by_most() -> None:
+    courses = {"a": (0.5, 0.9), "b": (0.5, 1.0), "c": (2.0, 1.0)}
+    data = [
+        each for course, (wild, steady) in courses.items()
+        for each in records(at={"course": course}, base=[1.0] * 6, wild=[wild] * 6, steady=[steady] * 6)
+    ]  # fmt: skip
+    # wild: better twice, worse once; steady: better once.  By how much decides between equal counts.
+    assert answered(data, who("base", "steady", "wild"), Cases()).best == "wild"
+    data += records(at={"course": "d"}, base=[1.0] * 6, wild=[2.0] * 6, steady=[1.0] * 6)
+    assert answered(data, who("base", "wild", "steady"), Cases()).best == "steady"
+    pair = records(base=[1.0] * 6, slower=[0.9] * 6, faster=[0.5] * 6)
+    assert answered(pair, who("base", "slower", "faster")).best == "faster"
+
+
+def test_a_price_that_is_lower_in_some_cases_only_is_no_gain() -> None:
+    data: list[Record] = []
+    for course, cost in (("a", 0.5), ("b", 1.0)):
+        data += records(at={"course": course}, base=[1.0] * 6, fast=[0.5] * 6)
+        data += records("cost", {"course": course}, base=[1.0] * 6, fast=[cost] * 6)
+    assert answered(data, who("base", "fast"), Cases()).caveats == ()
+
+
+def test_what_is_unsound_is_not_among_those_that_are_better_in_some_cases() -> None:
+    data: list[Record] = []
+    for course, factor in (("a", 0.5), ("b", 2.0)):
+        data += records(at={"course": course}, base=[1.0] * 6, mixed=[factor] * 6, liar=[factor] * 6)
+        data += records("wrong", {"course": course}, base=[0.0] * 6, mixed=[0.0] * 6, liar=[1.0] * 6)
+    caveats = answered(data, who("base", "mixed", "liar"), Cases()).caveats
+    assert "Better in some cases, worse in as many: mixed." in caveats
+
+
+def test_what_is_undecided_is_not_equal() -> None:
+    data = records(base=[1.0] * 6, fast=at_t(1.0)) + records("cost", base=[1.0] * 6, fast=[0.5] * 6)
+    found = answered(data, who("base", "fast"))
+    assert (found.metric, found.best) == ("time", "")
+    assert found.sentence.startswith("Undecided:")
+
+
+def test_values_that_are_missing_are_no_values() -> None:
+    found = Figures(records(base=[1.0, float("nan"), 3.0]))
+    assert found.values("time", {}) == {"base": {0: 1.0, 2: 3.0}}
+
+
+def test_one_system_with_few_pairs_takes_the_star_from_all() -> None:
+    data = records(a=noisy(0.5), b=noisy(1.0, seed=1), c=noisy(1.0, 3, seed=2))
+    assert standings(Figures(data), METRIC, {}, who("a", "b", "c"), columns=1) == {}
+
+
+def test_infinitely_more_in_one_case_is_said() -> None:
+    assert _amount([2.0, float("inf")], "losses", "base") == "infinitely more losses than base"

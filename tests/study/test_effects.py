@@ -149,3 +149,16 @@ def test_how_far_a_figure_is_known_in_words(values: Sequence[float], exact: bool
 def test_ninety_five_percent_stands_only_where_it_is_true() -> None:
     assert "95 %" not in effect([1.0, 2.0, 3.0, 4.0, 5.0]).within(str)
     assert "at 95 %, 6 runs" in effect([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).within(str)
+
+
+def test_a_confidence_that_is_just_reached_is_reached() -> None:
+    # Least and most of six contain the median in 1 - 2 / 64 of all samples.
+    assert order_interval([1, 2, 3, 4, 5, 6], 1 - 2 / 64) == (1, 6)
+    assert order_interval([1, 2, 3, 4, 5, 6], 1 - 1 / 64) == (-math.inf, math.inf)
+
+
+def test_the_strongest_is_found_on_what_all_have() -> None:
+    values = {"late": {0: 1.0, 1: 100.0, 2: 100.0}, "steady": {0: 2.0}}
+    assert strongest(values, "lower") == "late"
+    # Without anything in common each has what it has.
+    assert strongest({"late": {1: 100.0}, "steady": {0: 2.0}}, "lower") == "steady"

@@ -375,8 +375,8 @@ def verify() -> list[str]:
     wrong = []
     root = evidence_folder()
     for run in kept_runs():
-        about = json.loads((root.parent / run.label / "run.json").read_text(encoding="utf-8"))
-        file = root.parent / run.label / "records.parquet"
+        file = root / run.label.removeprefix("evidence/") / "records.parquet"
+        about = json.loads(file.with_name("run.json").read_text(encoding="utf-8"))
         expected = about.get("records_sha256")
         if expected is None:
             wrong.append(f"{run.label}: run.json has no checksum of the records.")

@@ -464,8 +464,8 @@ class Cluster(ABC):
     async def _ask_all(self, numbered: Iterator[tuple[int, Request]]) -> None:
         run = self.run
         for known, request in numbered:
-            wait_s = request.at * self.settings.round_s - self.elapsed_s
-            if wait_s > 0:
+            # Some loops' timers end early: uvloop's count from the start of the turn.
+            while (wait_s := request.at * self.settings.round_s - self.elapsed_s) > 0:
                 await asyncio.sleep(wait_s)
             number = known
             if number < 0:

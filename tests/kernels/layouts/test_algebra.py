@@ -230,8 +230,10 @@ def test_triton_agrees(triton_layouts, one, other):
     assert (a.is_surjective(), a.is_injective()) == (one.is_surjective, one.is_injective)
     if other.is_surjective:
         assert mine(b.pseudoinvert()) == other.pseudo_invert()
-        # Which of several places holds an element is a choice; that it holds it is none.
-        assert mine(a.invert_and_compose(b)).compose(other) == one
+        # Which of several places holds an element is a choice; that it holds it is none. Triton before 3.8 sets a
+        # dimension aside that is alike in both layouts, and aborts the process where the others are not surjective.
+        if one.bases["a"] != other.bases["a"] and one.bases["b"] != other.bases["b"]:
+            assert mine(a.invert_and_compose(b)).compose(other) == one
 
 
 # -- what is refused --

@@ -90,13 +90,18 @@ def test_a_layout_remembers_its_family_until_it_is_changed():
     assert layout.reshape_outs({"dim0": 1024}).origin is None
 
 
+def without_copies(bases):
+    return bases | {name: tuple(filter(any, bases[name])) for name in bases.keys() & {"register"}}
+
+
 @pytest.mark.parametrize("warps", WARPS)
 def test_triton_gives_the_same_bases(triton_bases, warps):
     gluon = pytest.importorskip("triton.experimental.gluon.language._layouts")
     amd = pytest.importorskip("triton.experimental.gluon.language.amd")
 
     def same(theirs, ours, shape):
-        assert triton_bases(theirs, shape) == ours.layout(shape).bases, (ours, shape)
+        # Registers that hold copies have bases of zeros, but blocks have them in Triton before 3.8 only.
+        assert without_copies(triton_bases(theirs, shape)) == without_copies(ours.layout(shape).bases), (ours, shape)
 
     accumulator = gluon.NVMMADistributedLayout([2, 0], list(warps), [16, 8])
     for shape in SHAPES:

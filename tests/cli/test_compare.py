@@ -36,7 +36,7 @@ def test_off_a_terminal_lines_go_to_stderr_and_the_result_to_stdout(command: Cal
     assert re.match(r"  1 of 8 trials, about \d+ s left: toy-(plain|shifted) seed 0: value_s ", lines[0])
     assert re.search(r"8 of 8 trials: toy-", done.stderr)
     assert done.stdout.startswith(
-        "toy-shifted has 0.5 times the value_s of toy-plain.\n"
+        "toy-shifted has 0.5 times the value of toy-plain.\n"
         "\n"
         "toy-noise: 2 systems, 4 seeds, all figures simulated\n"
     )
@@ -70,7 +70,7 @@ def test_json_is_one_object_with_the_documented_keys_and_nothing_else(command: C
         "report",
     ]
     assert {record["seed"] for record in found["records"]} == {1, 3}
-    assert found["answer"]["sentence"].startswith("No answer yet on value_s: 2 of the 3 pairs needed")
+    assert found["answer"]["sentence"].startswith("No answer yet on value: 2 of the 3 pairs needed")
     assert (tmp_path / found["report"]).is_file()
     assert "of 4 trials" not in done.stdout
     assert "of 4 trials" in done.stderr

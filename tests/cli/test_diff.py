@@ -19,7 +19,7 @@ def test_two_runs_are_shown_beside_each_other(call: Callable[..., Any], tmp_path
     )
     shown = call("diff", first, second)
     assert shown.code == 0
-    assert "before toy-shifted has 0.5 times the value_s of toy-plain" in " ".join(shown.out.split())
+    assert "before toy-shifted has 0.5 times the value of toy-plain" in " ".join(shown.out.split())
     assert "offset_s: 0.1 to 0.2" in shown.out
     assert json.loads(call("diff", first, second, "--json").out)["settings"] == [["offset_s", "0.1", "0.2"]]
 

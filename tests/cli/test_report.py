@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_run_is_printed_again(call: Callable[..., Any], run: Path) -> None:
     shown = call("report", str(run))
     assert shown.code == 0
-    assert "toy-shifted has 0.5 times the value_s of toy-plain" in " ".join(shown.out.split())
+    assert "toy-shifted has 0.5 times the value of toy-plain" in " ".join(shown.out.split())
     assert "toy-noise: 2 systems, 3 seeds" in shown.out
 
 

@@ -59,7 +59,7 @@ def test_runs_are_listed_with_their_answer_and_filtered(runs: Path) -> None:
         status, page, _ = get("/")
         assert status == 200
         assert all(f'href="/run/{label}"' in page for label in labels(runs))
-        assert "toy-shifted has 0.5 times the value_s of toy-plain" in page
+        assert "toy-shifted has 0.5 times the value of toy-plain" in page
         assert "No run matches." in get("/?q=nothing-like-it")[1]
         assert labels(runs)[0] in get("/?q=TOY-noise")[1]
 

@@ -141,11 +141,11 @@ def test_the_question_comes_first_then_verdicts_then_figures(routing_page: str) 
     parts = [
         "Which worker should a request go to, so that no data-parallel replica waits for another?",
         "Answer",
-        "balance-route has 0.471 times the imbalance_tokens of vllm-default (0.463 times to 0.478 times at 95 % over 8 "
-        "pairs), and 13 % less imbalance_tokens than the strongest rival, balance-route-0",
+        "balance-route has 0.471 times the imbalance of vllm-default (0.463 times to 0.478 times at 95 % over 8 "
+        "pairs), and 13 % less imbalance than the strongest rival, balance-route-0",
         "Also better than vllm-default: power-of-two (9.4 % less)",
-        "At the same time, balance-route has 0.419 times the ttft_p99_s",
-        "66 % more decision_time",
+        "At the same time, balance-route has 0.419 times the ttft p99",
+        "66 % more decision time",
         "Verdicts",
         "short of it",
         "Figures",
@@ -349,7 +349,7 @@ def test_cases_have_headings(sorting_page: str) -> None:
     assert sorting_page.count('<tr class="case">') == 6
     assert "keys: two-valued" in text
     assert "7 processes of 3 rounds" in text
-    assert "learned has 39 to 40 % less time_s than numpy in 6 of 6 cases" in text
+    assert "learned has 39 to 40 % less time than numpy in 6 of 6 cases" in text
     assert "No claim of a paper is decided by this run" in text
 
 

@@ -211,7 +211,7 @@ def test_json_has_the_documented_keys_and_no_number_json_lacks(result: Compariso
 def test_the_answer_is_about_the_baseline_and_its_rivals(result: Comparison, tmp_path: Path) -> None:
     assert result.answer is not None
     assert result.answer.best == "toy-shifted"
-    assert result.answer.sentence == "toy-shifted has 0.5 times the value_s of toy-plain."
+    assert result.answer.sentence == "toy-shifted has 0.5 times the value of toy-plain."
     alone = compare("toy-noise", systems=["toy-plain"], seeds=1, on="here", out=tmp_path)
     assert (alone.answer, alone.as_json()["answer"]) == (None, None)
 
@@ -229,7 +229,7 @@ def test_few_pairs_are_no_answer_and_say_how_to_get_one(tmp_path: Path) -> None:
     found = compare("toy-noise", seeds=2, on="here", out=tmp_path).answer
     assert found is not None
     assert (found.best, found.replicates) == ("", 2)
-    assert found.sentence == "No answer yet on value_s: 2 of the 3 pairs needed (--seeds 6 gives intervals)."
+    assert found.sentence == "No answer yet on value: 2 of the 3 pairs needed (--seeds 6 gives intervals)."
     assert {pair["outcome"] for pair in found.as_json()["comparisons"]} == {"undecided"}
 
 

@@ -240,7 +240,8 @@ class Priced(Cases):
 
 
 def test_what_is_measured_is_never_exact() -> None:
-    one = [Record("race", name, 0, "time", value, "s", "measured", {}) for name, value in (("base", 1.0), ("fast", 0.5))]
+    times_s = {"base": 1.0, "fast": 0.5}
+    one = [Record("race", name, 0, "time", value, "s", "measured", {}) for name, value in times_s.items()]
 
     @dataclass(frozen=True, kw_only=True)
     class Measured(Fixed):

@@ -320,7 +320,9 @@ def _settings(asks: _Asked) -> tuple[dict[str, Any], list[str]]:
 
     kind = catalog.study(OF_TRACES).load()
     # Sweeps answer other questions, and would take most of the time.
-    settings: dict[str, Any] = {"trace": asks.trace, "requests": 5000, "loads": (), "refreshes_s": ()}
+    settings: dict[str, Any] = {
+        "trace": asks.trace, "requests": 5000, "window": "busiest", "loads": (), "refreshes_s": (),
+    }  # fmt: skip
     given: dict[str, Any] = {}
     for pair in asks.pairs:
         key, equals, value = pair.partition("=")

@@ -306,6 +306,7 @@ class _Judge:
     ) -> None:
         self.study, self.figures, self.who, self.primary = study, figures, who, primary
         self.places, self.rivals = places, rivals
+        self.words = {metric.name: metric.words for metric in study.metrics}
         self.exact = study.default_seeds == 1
         self.unsound = self._unsound()
         count = len(rivals) * len(places)
@@ -323,13 +324,13 @@ class _Judge:
         return Comparison(system, versus, metric.name, case, found, outcome_of(found, metric.better))
 
     def _unsound(self) -> dict[str, str]:
-        """Return the systems that do what no system of the study may do, and the metric that shows it."""
+        """Return the systems that do what no system of the study may do, and what shows it."""
         found: dict[str, str] = {}
         for metric in self.study.must_be_zero:
             for at in self.figures.places(metric):
                 for name, values in self.figures.values(metric, at).items():
                     if any(values.values()):
-                        found.setdefault(name, metric)
+                        found.setdefault(name, self.words[metric])
         return found
 
     def answer(self, equal: Sequence[str]) -> Answer:
@@ -337,7 +338,7 @@ class _Judge:
         pairs = max((each.found.count for each in self.all), default=0)
         if pairs < LEAST_FOR_VERDICT and not any(each.found.decided for each in self.all):
             few = "No pair of figures was recorded" if not pairs else f"{pairs} of the {LEAST_FOR_VERDICT} pairs needed"
-            sentence = f"No answer yet on {self.primary.name}: {few} ({self._repeat()})."
+            sentence = f"No answer yet on {self.primary.words}: {few} ({self._repeat()})."
             return Answer(sentence, (), self.primary.name, self.study.baseline, "", tuple(self.all), pairs)
         best = self._best()
         if not best:
@@ -357,7 +358,7 @@ class _Judge:
         return Answer(sentence, caveats, self.primary.name, self.study.baseline, best, (*self.all, *rivals), pairs)
 
     def _after(self, equal: Sequence[str]) -> str:
-        return f"Equal on {_listed(equal)}. " if equal else ""
+        return f"Equal on {_listed([self.words[name] for name in equal])}. " if equal else ""
 
     def _repeat(self) -> str:
         return f"--seeds {LEAST_FOR_INTERVAL} gives intervals"
@@ -382,7 +383,7 @@ class _Judge:
 
     def _nobody(self) -> str:
         outcomes = [each.outcome for each in self.all]
-        base, metric = self.study.baseline, self.primary.name
+        base, metric = self.study.baseline, self.primary.words
         if all(each == UNDECIDED for each in outcomes):
             few = max(each.found.count for each in self.all) < LEAST_FOR_INTERVAL
             how = self._repeat() if few else "more seeds narrow the intervals"
@@ -433,7 +434,7 @@ class _Judge:
 
     def _gain(self, comparisons: Sequence[Comparison], versus: str = "") -> str:
         """Return by how much, from the least to the most of several cases, or with the interval of one."""
-        metric = comparisons[0].metric
+        metric = self.words[comparisons[0].metric]
         if len(comparisons) == 1:
             found = comparisons[0].found
             spread = "" if found.exact or found.least == found.most else f" ({_range(found)})"
@@ -538,7 +539,7 @@ def _amount(ratios: Sequence[float], metric: str = "", versus: str = "") -> str:
     ratios : sequence of float
         Ascending.
     metric, versus : str
-        The metric, and the system of the comparison; both may be left out.
+        What the metric is called, and the system of the comparison; both may be left out.
 
     Examples
     --------

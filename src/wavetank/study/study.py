@@ -9,6 +9,7 @@ seed)`` answers for one system and one seed.  Its question and its systems stand
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ class Metric:
         The definition: formula, what is in and out, how ties are broken.
     table : bool
         Whether the summary table shows it; charts use the others.
+    words : str
+        What sentences call it, as in "8 % less WORDS than"; by default the name without its unit: "time" of ``time_s``.
     """
 
     name: str
@@ -45,8 +48,13 @@ class Metric:
     kind: str = "simulated"
     of: str = ""
     table: bool = True
+    words: str = ""
 
     def __post_init__(self) -> None:
+        if not self.words:
+            plain = re.sub(r"_per_s$", " per second", self.name)
+            plain = plain.removesuffix(f"_{self.unit}") if self.unit else plain
+            object.__setattr__(self, "words", plain.replace("_", " "))
         if self.kind not in KINDS or self.better not in ("lower", "higher", ""):
             raise BadValueError(f"The metric {self.name!r} is ill defined.", given=(self.kind, self.better))
 

@@ -323,6 +323,19 @@ class RequestTrace:
         rows = np.arange(min(_whole_positive(n, "n"), len(self)))
         return self._take(rows, self.arrival_s[rows])
 
+    def part(self, first: int, n: int) -> RequestTrace:
+        """Return ``n`` requests from request number ``first`` on, or all from there when there are fewer.
+
+        Parameters
+        ----------
+        first : int
+            0-based.  The first request of the trace keeps its time; another comes at time 0.
+        n : int
+            At least 1.
+        """
+        rows = np.arange(first, min(first + _whole_positive(n, "n"), len(self)))
+        return self._take(rows, self.arrival_s[rows] - (self.arrival_s[first] if first else 0.0))
+
     def chosen(self, rows: npt.ArrayLike, arrival_s: npt.ArrayLike) -> RequestTrace:
         """Return requests by number, in that order, with new arrival times.
 

@@ -43,6 +43,27 @@ def test_requests_limits_a_trace(write):
     assert len(past) + len(served) == 50
 
 
+def test_of_a_longer_trace_the_busiest_part_is_used_where_asked(write):
+    # One request per second, but the 60 from number 100 on come ten per second; what is learnt from precedes them.
+    gaps = [0.1 if 100 <= number < 160 else 1.0 for number in range(300)]
+    trace = write([(sum(gaps[:number]), 100, number + 1) for number in range(300)])
+    study = Traffic(**trace, requests=50, window="busiest")
+    past, served = study.split(0)
+    assert (len(past), len(served)) == (10, 40)
+    assert served.output_tokens.min() >= 101 and served.output_tokens.max() <= 161
+    assert past.output_tokens.max() + 1 == served.output_tokens.min()
+    assert served.span_s == pytest.approx(3.9)
+    assert "only the busiest 50 of 300 requests are used, from " in study.learnt()
+    first = Traffic(**trace, requests=50)
+    assert first.split(0)[1].output_tokens.max() == 50
+    assert "only the first 50 of 300" in first.learnt()
+    # A trace that is used whole has no part.
+    for requests in (300, 301):
+        every = Traffic(**trace, requests=requests, window="busiest")
+        assert every.split(0)[0] == Traffic(**trace, requests=requests).split(0)[0]
+        assert "only" not in every.learnt()
+
+
 def test_what_was_understood_of_a_file_is_said_and_nothing_of_generated_requests(write):
     trace = write([(i, 100, 10) for i in range(50)])
     assert Traffic(**trace).data().keys() == {trace["trace"]}

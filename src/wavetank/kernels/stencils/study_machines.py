@@ -58,7 +58,7 @@ class StencilMachines(Study):
                "side with the host's part measured here, the GPU at its roofline"),
         Metric("share_of_roofline", "", "higher", "modelled",
                "modelled updates per second / those at the machine's roofline; the card's is that of its "
-               "memory and one read and one write per cell"),
+               "memory and one read and one write per cell", words="of the roofline's speed"),
         Metric("measured_updates_per_s", "", "higher", "measured", "cell updates / seconds, on this machine's cores"),
         Metric("time_over_processor", "", "lower", "modelled",
                "modelled seconds per update / measured seconds of the plain sweep on this machine; not a "
@@ -68,7 +68,8 @@ class StencilMachines(Study):
         Metric("free_link_over_processor", "", "lower", "modelled",
                "as time_over_processor with an infinitely fast link and no start-up", table=False),
         Metric("energy_over_processor", "", "lower", "modelled",
-               "joules of card and processor in the modelled run / joules of the processor sweeping alone"),
+               "joules of card and processor in the modelled run / joules of the processor sweeping alone",
+               words="energy"),
         Metric("card_energy_over_processor", "", "lower", "modelled",
                "joules of the card alone / joules of the processor sweeping alone", table=False),
         Metric("energy_crossing_side", "", "lower", "modelled",

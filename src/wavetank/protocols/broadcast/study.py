@@ -73,13 +73,14 @@ class ReliableBroadcast(Study):
             "lower",
             "counted",
             "message delays until all nodes have delivered the second broadcast, the first with others in flight",
+            words="start-up time",
         ),
         Metric(
             "lag_rounds",
             "rounds",
             "lower",
             "counted",
-            "message delays until all nodes have delivered a broadcast, median over the stream",
+            "message delays until all nodes have delivered a broadcast, median over the stream", words="lag",
         ),
         Metric(
             "agreement_violations",

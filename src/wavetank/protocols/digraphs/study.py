@@ -45,6 +45,7 @@ class ByzantineDigraphs(Study):
         Metric(
             "solvable_share", "", "higher", "counted",
             "share of random digraphs that meet the system's condition, mean over the densities", table=True,
+            words="solvable digraphs",
         ),
         Metric(
             "solvable_share_at_density", "", "higher", "counted",

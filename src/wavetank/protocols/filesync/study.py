@@ -36,7 +36,7 @@ class FileSync(Study):
             "versions without a visible descendant that no user who saw them removed and for whose path "
             "no device reported anything, per 10^4 files written (in real runs: documents written and "
             "commits made, and all lost commits count as reported when any device reported a conflict "
-            "of branches)",
+            "of branches)", words="silent losses",
         ),
         Metric("lost_updates", "", "lower", "counted", "such versions, reported or not"),
         Metric(
@@ -54,7 +54,7 @@ class FileSync(Study):
         ),
         Metric(
             "divergence_bytes", "bytes", "lower", "counted",
-            "files that differ between devices at the end, the largest version of each",
+            "files that differ between devices at the end, the largest version of each", words="diverged bytes",
         ),
         Metric(
             "failed_restores", "", "lower", "counted",

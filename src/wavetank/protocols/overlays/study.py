@@ -33,7 +33,7 @@ class AgentDiscovery(Study):
     metrics = (
         Metric("success", "", "higher",
                of="lookups that return the published endpoint, whose publisher is up for the whole run / "
-                  "lookups that count"),
+                  "lookups that count", words="successful lookups"),
         Metric("messages", "1/(node round)", "lower", of="all messages sent / nodes / rounds"),
         Metric("control_messages", "1/(node round)", "lower",
                of="messages of join, stabilize and refresh / nodes / rounds"),
@@ -42,7 +42,7 @@ class AgentDiscovery(Study):
         Metric("latency_p95_rounds", "rounds", "lower", of="time from query to answer of successful lookups, 95th "
                                                            "percentile", table=False),
         Metric("latency_p99_rounds", "rounds", "lower", of="time from query to answer of successful lookups, 99th "
-                                                           "percentile"),
+                                                           "percentile", words="p99 latency"),
         Metric("first_success_rounds", "rounds", "lower",
                of="from the start of the run to a node's first success, median over nodes that asked", table=False),
         Metric("questions", "", "lower", of="queries per lookup, mean", table=False),

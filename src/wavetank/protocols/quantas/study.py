@@ -64,10 +64,11 @@ class QuantasStudy(Study):
         Metric("latency_rounds", "rounds", "lower",
                of="mean rounds from start to end of an output, as counted by QUANTAS: a request from its "
                   "replication or proposal on, the full protocols from the client's question on; chains and "
-                  "links: NaN"),
+                  "links: NaN", words="latency"),
         Metric("kept_under_faults", "", "higher",
                of="outputs under faults / outputs without: links that drop a quarter, f equivocators (PBFT), crashes "
-                  "(Raft), overlays that lose a tenth, honest share of the main chain against half of the power"),
+                  "(Raft), overlays that lose a tenth, honest share of the main chain against half of the power",
+                  words="output kept under faults"),
         Metric("violations", "runs", "lower", "counted",
                of="runs of the trial in which an invariant of the algorithm was broken", table=False),
         Metric("utility", "%", "higher", of="100 x messages acknowledged / messages sent, by fault of the links",

@@ -81,13 +81,14 @@ class ThresholdCheckers(Study):
     must_be_zero = ("wrong_verdicts",)
     metrics = (
         Metric("solved_share", "", "higher", "measured",
-               "share of files whose properties are all decided, or one violated, within the time per file"),
+               "share of files whose properties are all decided, or one violated, within the time per file",
+               words="solved files"),
         Metric("wrong_verdicts", "", "lower", "counted",
                "files with a verdict that differs from the published one, a counterexample that does not replay, or a "
                "property called safe that an explicit search with small parameters violates"),
         Metric("file_s", "s", "lower", "measured",
                "mean time to decide a file, reductions included, reading left out; the limit for a file "
-               "that is not decided"),
+               "that is not decided", words="time per file"),
         Metric("slowest_file_s", "s", "lower", "measured", "the largest of these times"),
         Metric("time_to_published", "", "lower", "measured",
                "sum of times / sum of the published seconds of the same method of TACO with z3, over the "

@@ -51,7 +51,7 @@ class AdapterFidelity(Study):
             Metric(
                 f"{name}_smape", "", "lower",
                 of=f"{words}: mean over runs of 2 |predicted - measured| / (predicted + measured)",
-                table=name in _IN_TABLE,
+                table=name in _IN_TABLE, words=f"error of the {words}",
             )
             for name, (_, words) in _JUDGED.items()
         ),

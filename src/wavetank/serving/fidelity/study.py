@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wavetank.serving.fidelity.recorded_runs import RecordedRun
 
 ALL = "all runs"
-_LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "arrival to last token"}
+_LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "time from arrival to last token"}
 _STATISTICS = {"mean": "mean", "p50": "median", "p99": "99th percentile"}
 _OURS = "profiles-with-overheads"
 
@@ -53,6 +53,7 @@ class ServingFidelity(Study):
             Metric(
                 f"{name}_mean_error", "", "lower",
                 of=f"{words}: |predicted / measured - 1| of the mean; its mean over runs in the case '{ALL}'",
+                words=f"error of the mean {words}",
             )
             for name, words in _LATENCIES.items()
         ),

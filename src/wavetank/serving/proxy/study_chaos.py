@@ -39,6 +39,7 @@ class ProxyChaos(ProxyPrograms, Study):
         Metric(
             "failed_cleanly", "requests", "lower", "counted",
             "an HTTP error status, or an answer that visibly broke off after a right beginning",
+            words="cleanly failed requests",
         ),
         Metric(
             "lost", "requests", "lower", "counted",

@@ -77,6 +77,7 @@ def _metrics() -> tuple[Metric, ...]:
         Metric(
             "unexplained", "", "lower", "measured",
             "how many of the ten ratios are off by more than 5 % although no phase of the refresh comes that near",
+            words="unexplained ratios",
         ),
         Metric("sent_elsewhere_share", "", "lower", "counted",
                "requests that a launched router's adapter, run in the study's process, sends to another worker than "

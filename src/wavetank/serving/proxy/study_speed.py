@@ -69,6 +69,7 @@ class ProxySpeed(ProxyPrograms, Study):
         Metric(
             "added_latency_p50_s", "s", "lower", "measured",
             "median of (last byte - request sent - time asked of the backend), minus that of direct in the same round",
+            words="added latency",
         ),
         Metric(
             "added_latency_p99_s", "s", "lower", "measured",
@@ -88,6 +89,7 @@ class ProxySpeed(ProxyPrograms, Study):
         Metric(
             "cpu_per_request_s", "s", "lower", "measured",
             "processor time of the proxy, in user and system mode, / requests answered right, including streams",
+            words="processor time per request",
         ),
         Metric("resident_bytes", "bytes", "lower", "measured", "resident memory of the proxy after the case"),
         Metric(

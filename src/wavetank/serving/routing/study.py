@@ -60,18 +60,18 @@ class LLMRouting(Traffic, Study):
             "capacity_tokens_per_s", "tokens/s", "higher",
             of="output tokens per second of a full cluster behind this router: the trace's requests "
                "replayed at 1.3 times the rate at which the cluster finishes them until ten batch means "
-               "agree within 1 %, without warm-up and drain",
+               "agree within 1 %, without warm-up and drain", words="capacity",
         ),
         Metric(
             "throughput_tokens_per_s", "tokens/s", "higher",
             of="output tokens between the warm-up (a tenth of the trace) and the last arrival, per second "
                "of that span, spread evenly between the first and the last token of a request; a trace "
-               "shorter than 30 mean service times is served several times over",
+               "shorter than 30 mean service times is served several times over", words="throughput",
         ),
         Metric(
             "imbalance_tokens", "tokens", "lower",
             of="workers * largest - sum of the context tokens a step reads; mean over the steps of a group, over "
-            "evenly spaced times for independent replicas",
+            "evenly spaced times for independent replicas", words="imbalance",
         ),
         Metric(
             "idle_share", "", "lower",
@@ -79,13 +79,14 @@ class LLMRouting(Traffic, Study):
             "without requests, or at a barrier",
         ),
         Metric("ttft_p50_s", "s", "lower", of="time to first token: first token out - arrival; median"),
-        Metric("ttft_p99_s", "s", "lower", of="time to first token, 99th percentile"),
+        Metric("ttft_p99_s", "s", "lower", of="time to first token, 99th percentile", words="p99 time to first token"),
         Metric("tpot_p50_s", "s", "lower", of="(last token - first token) / (output tokens - 1); median of requests"),
-        Metric("tpot_p99_s", "s", "lower", of="time per output token, 99th percentile of requests"),
+        Metric("tpot_p99_s", "s", "lower", of="time per output token, 99th percentile of requests",
+               words="p99 time per output token"),
         Metric("e2e_p99_s", "s", "lower", of="last token out - arrival, 99th percentile"),
         Metric(
             "goodput_per_s", "requests/s", "higher",
-            of="requests within both objectives that finished in that time, per second",
+            of="requests within both objectives that finished in that time, per second", words="goodput",
         ),
         Metric(
             "decision_s", "s", "lower", "measured",

@@ -43,15 +43,17 @@ class BarrierRouting(Traffic, Study):
         Metric(
             "throughput_tokens_per_s", "tokens/s", "higher", "measured",
             of="tokens decoded in the steps that begin between the warm-up (a tenth of the trace) and the last "
-            "arrival, per second of it; the clock runs during steps",
+            "arrival, per second of it; the clock runs during steps", words="throughput",
         ),
         Metric(
             "imbalance_tokens", "tokens", "lower", "counted",
             of="workers * largest - sum of the KV tokens that a step reads; mean over the same steps",
+            words="imbalance",
         ),
         Metric(
             "waiting_share", "", "lower", "measured",
             of="share of the workers' step time that they wait at the barrier for the last one; same steps",
+            words="waiting at the barrier",
         ),
         Metric(
             "step_s", "s", "", "measured",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wavetank.settings import setting
+from wavetank.units import show
 
 if TYPE_CHECKING:
     from wavetank.workloads.requests import RequestTrace
@@ -39,6 +40,11 @@ class Traffic:
     )
     requests: int = setting(
         20_000, unit="requests", says="Least number of generated requests; of a trace: at most", low=20, high=10_000_000
+    )
+    window: str = setting(
+        "first",
+        says="Which requests of a longer trace: the first, or as many that come fastest",
+        choices=("first", "busiest"),
     )
     arrivals: str = setting(
         "bursty", says="Arrival process of generated requests", choices=("poisson", "bursty", "diurnal")
@@ -88,8 +94,28 @@ class Traffic:
     def learnt(self) -> str:
         """Return a clause on which part of a trace is served, and which part length predictors learn from."""
         whole = len(self.read())
-        first = f"; only the first {self.requests:,} of {whole:,} requests are used" if whole > self.requests else ""
-        return f"; predictors of lengths learn from the first {self.history:.0%}, which is not served{first}"
+        if whole <= self.requests:
+            part = ""
+        elif self.window == "busiest":
+            since = self.read().arrival_s[self._first()] - self.read().arrival_s[0]
+            part = f"; only the busiest {self.requests:,} of {whole:,} requests are used, from {show(since, 's')} on"
+        else:
+            part = f"; only the first {self.requests:,} of {whole:,} requests are used (window=busiest: the fastest)"
+        return f"; predictors of lengths learn from the first {self.history:.0%}, which is not served{part}"
+
+    def _first(self) -> int:
+        """Return the number of the first request of a trace that is used."""
+        arrival_s = self.read().arrival_s
+        if self.window == "first" or len(arrival_s) <= self.requests:
+            return 0
+        # Of the requests that are used, those that are served shall come within the least time.
+        learnt = self._learnt(self.requests)
+        spans_s = arrival_s[self.requests - 1 :] - arrival_s[learnt : len(arrival_s) - self.requests + 1 + learnt]
+        return int(np.argmin(spans_s))
+
+    def _learnt(self, count: int) -> int:
+        """Return how many of ``count`` requests are learnt from, not served."""
+        return min(max(int(count * self.history), 1), count - 1)
 
     def opening(self) -> tuple[str, ...]:
         """Return what a user must know before any figure: what was read of the trace, and what is assumed."""
@@ -130,8 +156,8 @@ class Traffic:
         """
         if self.trace == "generated":
             return self.generated(seed + 1_000_000, self.requests), self.generated(seed, max(n, self.requests))
-        whole = self.read().head(self.requests)
-        cut = min(max(int(len(whole) * self.history), 1), len(whole) - 1)
+        whole = self.read().part(self._first(), self.requests)
+        cut = self._learnt(len(whole))
         start_s = float(whole.arrival_s[cut])
         # Requests of one instant stay together: none is both learned from and served.
         cut = int(np.searchsorted(whole.arrival_s, start_s))

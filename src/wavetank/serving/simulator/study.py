@@ -75,7 +75,7 @@ class SimulatorSpeed(Study):
         ),
         Metric(
             "start_s", "s", "lower", "measured",
-            "a fresh process from start to end of a run of 9 requests, code cached",
+            "a fresh process from start to end of a run of 9 requests, code cached", words="start-up time",
         ),
     )  # fmt: skip
     charts = (

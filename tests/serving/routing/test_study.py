@@ -310,6 +310,11 @@ class TestRefusals:
         study = LLMRouting(**trace, kv_capacity_tokens=5000, workers=64)
         with pytest.raises(BadValueError, match="row 78: 9,000 prompt"):
             study.check()
+        # Also where a later part of the trace is used.
+        trace = write([(i if i < 160 else 160 + (i - 160) / 10, 9000 if i == 177 else 100, 10) for i in range(200)])
+        study = LLMRouting(**trace, requests=80, window="busiest", kv_capacity_tokens=5000, workers=64)
+        with pytest.raises(BadValueError, match="row 178: 9,000 prompt"):
+            study.check()
         generated = LLMRouting(requests=100, kv_capacity_tokens=500)
         with pytest.raises(BadValueError) as error:
             generated.check()

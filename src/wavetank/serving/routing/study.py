@@ -220,8 +220,10 @@ class LLMRouting(Traffic, Study):
                 hint="a longer trace, a larger --set requests= or a smaller --set history=",
             )
         # By the row of the user's trace: what comes later is resampled, repeated and cut.
-        known = len(served) if self.trace == "generated" else min(len(self.read()), self.requests)
-        check_that_all_fit(served, cluster, first_row=1 + known - len(served))
+        generated = self.trace == "generated"
+        behind = len(served) if generated else self.first_used() + min(len(self.read()), self.requests)
+        first_row = 1 + behind - len(served)
+        check_that_all_fit(served, cluster, first_row=first_row)
         if served.span_s == 0 and (self.load > 0 or self.loads):
             raise BadValueError(
                 "All requests arrive at the same instant, so that they cannot be sent at another rate.",
@@ -234,7 +236,7 @@ class LLMRouting(Traffic, Study):
         for case, cell in self.cells().items():
             cell._check_size(case)
             # Caches differ from cell to cell: shared experts leave more room.
-            check_that_all_fit(served, cell.cluster(), first_row=1 + known - len(served))
+            check_that_all_fit(served, cell.cluster(), first_row=first_row)
         needed = self.needed(served, self.load)
         if needed > max(len(served), MOST_SERVED):
             raise BadValueError(

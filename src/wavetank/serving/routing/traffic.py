@@ -97,14 +97,14 @@ class Traffic:
         if whole <= self.requests:
             part = ""
         elif self.window == "busiest":
-            since = self.read().arrival_s[self._first()] - self.read().arrival_s[0]
+            since = self.read().arrival_s[self.first_used()] - self.read().arrival_s[0]
             part = f"; only the busiest {self.requests:,} of {whole:,} requests are used, from {show(since, 's')} on"
         else:
             part = f"; only the first {self.requests:,} of {whole:,} requests are used (window=busiest: the fastest)"
         return f"; predictors of lengths learn from the first {self.history:.0%}, which is not served{part}"
 
-    def _first(self) -> int:
-        """Return the number of the first request of a trace that is used."""
+    def first_used(self) -> int:
+        """Return the 0-based number of the first request of a trace that is used."""
         arrival_s = self.read().arrival_s
         if self.window == "first" or len(arrival_s) <= self.requests:
             return 0
@@ -156,7 +156,7 @@ class Traffic:
         """
         if self.trace == "generated":
             return self.generated(seed + 1_000_000, self.requests), self.generated(seed, max(n, self.requests))
-        whole = self.read().part(self._first(), self.requests)
+        whole = self.read().part(self.first_used(), self.requests)
         cut = self._learnt(len(whole))
         start_s = float(whole.arrival_s[cut])
         # Requests of one instant stay together: none is both learned from and served.

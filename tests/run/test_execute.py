@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sys
 import types
+import warnings
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -95,6 +96,18 @@ def test_a_process_of_a_study_of_time_ends_with_its_seed() -> None:
     # Ctrl-C and the end of a run close the outcomes.
     outcomes.close()
     assert not alive(second)
+
+
+def test_the_replacement_of_a_process_that_has_grown_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "filters", list(warnings.filters))
+    outcomes = run_trials(TIMING, TIMING.trials(TOYS, (0, 1)), {}, "local")
+    next(outcomes)
+    with warnings.catch_warnings(record=True) as heard:
+        # As joblib's processes say it, from a thread of this process.
+        warnings.warn("A worker stopped while some jobs were given to the executor. This can be ...", stacklevel=1)
+        warnings.warn("Something else.", stacklevel=1)
+    outcomes.close()
+    assert [str(each.message) for each in heard] == ["Something else."]
 
 
 def alive(process: int) -> bool:

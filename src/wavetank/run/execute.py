@@ -172,6 +172,8 @@ def _in_turn(
     from joblib.externals.loky import ProcessPoolExecutor
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+    # loky replaces a process that has grown by 300 MB, as one does that keeps a matrix: the next trial has a new one.
+    warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
     for seed in dict.fromkeys(trial.seed for trial in trials):
         executor = ProcessPoolExecutor(max_workers=1)
         try:

@@ -334,3 +334,37 @@ def test_one_system_with_few_pairs_takes_the_star_from_all() -> None:
 
 def test_infinitely_more_in_one_case_is_said() -> None:
     assert _amount([2.0, float("inf")], "losses", "base") == "infinitely more losses than base"
+
+
+def test_nobody_is_said_to_be_beaten_only_where_it_is_decided() -> None:
+    slow = [1.5, 1.51, 1.52, 1.5, 1.49, 1.5]
+    base = [1.0] * 6
+    decided = answered(records(base=base, slow=slow), who("base", "slow"))
+    assert str(decided).splitlines()[:2] == ["No system beats base on time.", "Worse than base: slow."]
+    # The interval of the one that is ahead holds 1: nobody knows yet.
+    data = records(base=base, slow=slow, ahead=at_t(2.0), less=at_t(1.0), behind=at_t(1.0, 1.0))
+    found = answered(data, who("base", "slow", "ahead", "less", "behind"))
+    assert found.best == ""
+    assert found.sentence.startswith("No system is shown to beat base on time; undecided: ahead, 1.6 % less (")
+    assert found.caveats == (
+        "Worse than base: slow.",
+        "Ahead by less than these runs vary: ahead and less (more seeds narrow the intervals).",
+    )
+    # What is behind in the middle is not named.
+    found = answered(records(base=base, slow=slow, behind=at_t(1.0, 1.0)), who("base", "slow", "behind"))
+    assert str(found).splitlines() == ["No system is shown to beat base on time.", "Worse than base: slow."]
+
+
+def test_an_undecided_case_is_named_with_its_system() -> None:
+    data = [
+        each for course, figures in {"dry": at_t(2.0), "wet": [1.5, 1.51, 1.52, 1.5, 1.49, 1.5]}.items()
+        for each in records(at={"course": course}, base=[1.0] * 6, other=figures)
+    ]  # fmt: skip
+    sentence = answered(data, who("base", "other"), Cases()).sentence
+    assert sentence.startswith("No system is shown to beat base on time; undecided: other, dry, 1.6 % less (")
+
+
+def test_an_unsound_system_is_no_open_question() -> None:
+    data = records(base=[1.0] * 6, slow=[1.5] * 6, ahead=at_t(2.0)) + records("wrong", ahead=[1.0] * 6)
+    found = answered(data, who("base", "slow", "ahead"))
+    assert str(found).splitlines() == ["No system beats base on time.", "Worse than base: slow."]

@@ -390,7 +390,35 @@ class _Judge:
             return f"Undecided: no system differs from {base} on {metric} by more than these runs vary ({how})."
         if all(each == EQUAL for each in outcomes):
             return f"All systems equal {base} on {metric}."
-        return f"No system beats {base} on {metric}."
+        unsettled = [each for each in self.all if each.outcome == UNDECIDED and each.system not in self.unsound]
+        if not unsettled:
+            return f"No system beats {base} on {metric}."
+        text = f"No system is shown to beat {base} on {metric}"
+        # The one that may yet turn out better by most.
+        ahead = max(unsettled, key=self._lead)
+        if self._lead(ahead) <= 0:
+            return f"{text}."
+        where = f", {ahead.case}" if ahead.case else ""
+        return f"{text}; undecided: {ahead.system}{where}, {_amount([ahead.found.centre])} ({_range(ahead.found)})."
+
+    def _lead(self, each: Comparison) -> float:
+        """Return by how much the system is better in the middle, as a logarithm; below zero where it is worse."""
+        if math.isnan(each.found.centre):
+            return -math.inf
+        if each.found.centre in (0, math.inf):
+            lead = -math.inf if each.found.centre == 0 else math.inf
+        else:
+            lead = math.log(each.found.centre)
+        return lead if self.primary.better == "higher" else -lead
+
+    def _undecided(self) -> list[str]:
+        """Name the systems of which it is undecided whether they are better, where they are so in the middle."""
+        ahead = [each for each in self.all if each.outcome == UNDECIDED and self._lead(each) > 0]
+        found = sorted(ahead, key=self._lead, reverse=True)
+        names = list(dict.fromkeys(each.system for each in found if each.system not in self.unsound))
+        few = max((each.found.count for each in self.all), default=0) < LEAST_FOR_INTERVAL
+        how = self._repeat() if few else "more seeds narrow the intervals"
+        return [f"Ahead by less than these runs vary: {_listed(names)} ({how})."] if names else []
 
     def _worse(self) -> tuple[str, ...]:
         worse = sorted({each.system for each in self.all if each.outcome == WORSE})
@@ -398,6 +426,8 @@ class _Judge:
         lines = [f"Worse than {self.study.baseline}: {_listed(worse)}."] if worse else []
         if mixed - set(self.unsound):
             lines.append(f"Better in some cases, worse in as many: {_listed(sorted(mixed - set(self.unsound)))}.")
+        if any(each.outcome != UNDECIDED for each in self.all):
+            lines += self._undecided()
         return (*lines, *self._left_out(""))
 
     def _left_out(self, best: str) -> list[str]:

@@ -6,8 +6,10 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from html import unescape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,6 @@ FLAGS = [
     "--hide-scrollbars",
     "--enable-logging=stderr",
     "--v=0",
-    "--virtual-time-budget=3000",
 ]
 
 Browse = Callable[..., subprocess.CompletedProcess[str]]
@@ -53,13 +54,43 @@ def browse(tmp_path: Path) -> Browse:
 
 
 @pytest.fixture
-def ask(tmp_path: Path, browse: Browse) -> Callable[[str, str], Any]:
+def held() -> Iterator[str]:
+    """Serve ``/wait``, which is answered once ``/done`` was asked for: till then, a page with such a picture loads."""
+    done = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/done"):
+                done.set()
+            else:
+                done.wait(40)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    done.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def ask(tmp_path: Path, browse: Browse, held: str) -> Callable[[str, str], Any]:
     """Run a script in a page that is through with its own and return what it gives back."""
 
     def run(html: str, script: str) -> Any:
-        # The answer is kept in the page's title, which is part of the printed document.
+        # The answer is kept in the page's title, which is part of the document that is printed when it is loaded.
         answer = f"document.title = JSON.stringify(await (async () => {{{script}}})());"
-        probe = f"<script>(async () => {{ {answer} }})();</script>"
+        probe = (
+            f'<img src="{held}/wait" alt=""><script>(async () => {{ try {{ {answer} }} finally '
+            f'{{ new Image().src = "{held}/done"; }} }})();</script>'
+        )
         page = tmp_path / "page.html"
         page.write_text(html.replace("</body>", probe + "</body>"), encoding="utf-8")
         done = browse(page, "--dump-dom", "--window-size=1280,1000")
@@ -305,7 +336,7 @@ def test_nothing_but_tables_is_wider_than_a_telephone(tmp_path: Path, routing: C
         '<iframe src="inner.html" style="width: 400px; height: 900px; border: 0"></iframe>',
         encoding="utf-8",
     )
-    done = browse(outer, "--dump-dom", "--window-size=600,1000")
+    done = browse(outer, "--dump-dom", "--virtual-time-budget=3000", "--window-size=600,1000")
     assert "<title>400 400 0</title>" in done.stdout
 
 

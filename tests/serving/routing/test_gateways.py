@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from wavetank.serving.routing.baselines import FewestKVTokens
-from wavetank.serving.routing.gateways import CacheAware, KVCost, WeightedScorers
+from wavetank.serving.routing.gateways import CacheAware, KVCost, LoadAware, WeightedScorers
 from wavetank.serving.routing.interface import Arrival
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.reference import simulate_slowly
 from wavetank.serving.simulator.simulate import simulate
 from wavetank.workloads import SharedPrefix, generate_requests
 
-ALL = (CacheAware(), KVCost(), WeightedScorers())
+ALL = (CacheAware(), KVCost(), LoadAware(), WeightedScorers())
 
 
 class TestCacheAware:
@@ -71,6 +71,34 @@ class TestKVCost:
 
     def test_equals_take_turns(self, workers, chosen):
         assert chosen(KVCost(), workers(3), times=4) == [0, 1, 2, 0]
+
+
+class TestLoadAware:
+    def test_a_whole_match_equals_a_load_above_the_mean_by_the_mean(self, workers, chosen):
+        # Mean 4: the first scores 1 - beta, the second 0, the third beta.
+        flight = {"running": [6, 3, 0], "waiting": [1, 0, 0], "sent_requests": [1, 1, 0]}
+        view = workers(3, **flight, matched_tokens=[100.0, 0.0, 0.0])
+        assert chosen(LoadAware(), view) == [2]
+        assert chosen(LoadAware(beta=0.49), view) == [0]
+        assert chosen(LoadAware(beta=0.51), view) == [2]
+
+    def test_matches_count_as_a_share_of_the_prompt(self, workers, chosen):
+        view = workers(2, running=[5, 4], matched_tokens=[30.0, 0.0])
+        # The difference of the relative loads is 1 / 4.5.
+        assert chosen(LoadAware(), view, prompt_tokens=100.0) == [0]
+        assert chosen(LoadAware(), view, prompt_tokens=200.0) == [1]
+
+    def test_without_load_a_mean_below_one_request_counts_as_one(self, workers, chosen):
+        view = workers(4, running=[1, 0, 0, 0], matched_tokens=[100.0, 0.0, 0.0, 0.0])
+        # 1 - 0.75 against 0.25: the first of equals.
+        assert chosen(LoadAware(), view) == [0]
+        assert chosen(LoadAware(beta=1.01), view) == [1]
+
+    def test_a_hot_prefix_leaves_its_worker_when_the_others_idle(self, workers, chosen):
+        # Session affinity and the longest match send all of them to the first one.
+        view = workers(2, running=[40, 0], matched_tokens=[100.0, 0.0])
+        assert chosen(LoadAware(), view) == [1]
+        assert chosen(CacheAware(), view) == [0]
 
 
 class TestWeightedScorers:

@@ -1,15 +1,17 @@
 """The rules of gateways that people put in front of LLM servers.
 
-These are SGLang's cache-aware router, NVIDIA Dynamo's KV router, and the weighted scorers of the Gateway API Inference
-Extension, which llm-d uses.
+These are SGLang's cache-aware router, NVIDIA Dynamo's KV router, the load-aware router of vLLM's production stack, and
+the weighted scorers of the Gateway API Inference Extension, which llm-d uses.
 
-All three send a request where a part of its prompt has been computed before, and differ in what holds against it:
+All of them send a request where a part of its prompt has been computed before, and differ in what holds against it:
 
 * *SGLang* looks at the load only when it is uneven, by an absolute and by a relative measure at once; then the
   shortest queue has it.  Otherwise the longest match decides where it is long enough, and else the worker that was
   sent the least distinct text.
 * *Dynamo* adds up blocks: those of prompts that the worker has yet to compute, this one's part without a match among
   them, and those that its requests hold while they decode.  The least sum has it.
+* The *production stack* takes from the matched share of the prompt the load relative to the mean of all workers: twice
+  the mean outweighs a whole prompt.
 * *llm-d* adds up scores between 0 and 1: the rank of the queue between the shortest and the longest, the free share of
   the KV cache, the matched share of the prompt.  What was sent since the last look at the metrics is no part of them.
 """
@@ -23,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.serving.routing.baselines import random_stream
-from wavetank.serving.routing.interface import Arrival, WorkersView, choose_function
+from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function
 from wavetank.settings import setting
 from wavetank.sim.streams import next_below
 
@@ -69,6 +71,23 @@ def _kv_cost(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], pa
         if cost < least:
             best, least = worker, cost
     state[0] = (best + 1) % workers
+    return best
+
+
+@choose_function
+def _load_aware(
+    view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
+) -> int:
+    beta = parameters[0]
+    workers = view.running.size
+    mean = (view.running.sum() + view.waiting.sum() + view.sent_requests.sum()) / workers
+    best = 0
+    highest = -np.inf
+    for worker in range(workers):
+        load = np.float64(view.running[worker] + view.waiting[worker] + view.sent_requests[worker])
+        score = view.matched_tokens[worker] / arrival.prompt_tokens - beta * (load - mean) / max(1.0, mean)
+        if score > highest:
+            best, highest = worker, score
     return best
 
 
@@ -145,6 +164,23 @@ class KVCost:
     def parameters(self) -> NDArray[np.float64]:
         """Return the weight of a prompt token to compute."""
         return np.array([self.overlap_weight])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadAware(NoState):
+    """The load-aware router of vLLM's production stack: the matched share of the prompt less the relative load."""
+
+    reads_prefix: ClassVar[bool] = True
+
+    beta: float = setting(
+        1.0, says="Matched share of a prompt that outweighs a load above the mean by the mean", low=0.0, high=1e6
+    )
+
+    choose = staticmethod(_load_aware)
+
+    def parameters(self) -> NDArray[np.float64]:
+        """Return the weight of the relative load."""
+        return np.array([self.beta])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,10 @@ Differs from the sources:
 2. Interpolation is linear in the counts themselves, not in their logarithms: held-out points of the profiles are nearer
    to it.  Below the smallest measured count the smallest is used; beyond the largest the last trend goes on.
 3. Experts are routed uniformly: n tokens touch 1 - (1 - k/E)^n of them.
-4. Tensor parallelism adds the all-reduce of the roofline, since one rank's shard was profiled alone; expert parallelism
-   likewise the exchanges between its workers.
+4. Tensor parallelism adds the collectives of the roofline, since one rank's shard was profiled alone; expert
+   parallelism likewise the exchanges between its workers.
+5. Where a mixture of experts was profiled on one device alone, t devices take whole experts each, as vLLM's expert
+   parallelism has them: the pairs of token and expert of one device become 1/t, and so do the experts.
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ from numba import njit
 from wavetank.errors import BadFileError, BadValueError, nearest_of
 from wavetank.platforms.catalog import Model, as_device, as_model
 from wavetank.platforms.engine_overheads import EngineOverheads, padded
+from wavetank.platforms.links import Link, all_reduce_s, device_link, exchange_experts_s, gather_logits_s
 from wavetank.platforms.memory import check_tensor_parallel
 from wavetank.platforms.step_time import (
     FIXED,
     HEAD_BYTES,
     HEAD_FLOPS,
     PER_PAIR,
+    PER_ROW,
     PER_TOKEN,
     PS_PER_S,
     SLOPE,
     STEP_SIGNATURE,
     RooflineStepTime,
     StepFunction,
-    all_reduce_s,
-    all_to_all_s,
     check_expert_parallel,
     step_ps,
     within,
@@ -178,8 +180,9 @@ def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
 
 @compiled(STEP_SIGNATURE)
 def _linear_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
-    ps = _line(table, 5, int(table[0]), R + P) + table[3] * S
-    ps += max(table[1], table[2] * (R + (1 if P > 0 else 0)))
+    rows = R + (1 if P > 0 else 0)
+    ps = _line(table, 6, int(table[0]), R + P) + table[3] * S
+    ps += max(table[1], table[2] * rows) + table[5] * rows
     return max(1, int(ps + 0.5)) + int(table[4]) * C
 
 
@@ -227,6 +230,7 @@ class TableStepTime:
         link_efficiency: float = 0.8,
         collective_latency_s: float | None = None,
         context_variation: float = 0.0,
+        link: Link | None = None,
     ) -> TableStepTime:
         """Read the profile of a model on a device from data set ``vllm-layer-profiles``, or a folder like it.
 
@@ -252,6 +256,9 @@ class TableStepTime:
             Start-up time of one collective, s; the device's ``link_latency_s`` when left out.
         context_variation : float, default 0
             Standard deviation of the contexts that are decoded together, divided by their mean; needs ``skew.csv.gz``.
+        link : Link, optional
+            A link of known figures, in place of the shipped device's with ``link_efficiency`` and
+            ``collective_latency_s``.
 
         Raises
         ------
@@ -272,19 +279,20 @@ class TableStepTime:
         profile = _choose(profile, f"tp{tensor_parallel}", "tensor parallelism profiled")
         ps_per_us = PS_PER_S / 10**6
 
-        axis, dense_us = _dense_us(profile, shape, expert_parallel)
+        axis, dense_us = _dense_us(profile, shape, expert_parallel, tensor_parallel)
         dense_ps = dense_us * ps_per_us + overhead_s * PS_PER_S
-        if tensor_parallel > 1 or expert_parallel > 1:
-            device = as_device(hardware)
-            alpha_s = device.link_latency_s if collective_latency_s is None else collective_latency_s
-            for collectives_s, workers in ((all_reduce_s, tensor_parallel), (all_to_all_s, expert_parallel)):
-                if workers > 1:
-                    fixed_s, per_token_s = collectives_s(device, shape, workers, alpha_s, link_efficiency)
-                    dense_ps += (fixed_s + per_token_s * axis) * PS_PER_S
-
         by_layer = _by_layer(profile, "per_sequence", "sequences", _PER_SEQUENCE)
         row_axis = np.array(sorted(by_layer[_PER_SEQUENCE[0]]))
-        row_us = np.sum([_on(row_axis, by_layer[layer]) for layer in _PER_SEQUENCE], axis=0)
+        row_ps = np.sum([_on(row_axis, by_layer[layer]) for layer in _PER_SEQUENCE], axis=0) * ps_per_us
+        if tensor_parallel > 1 or expert_parallel > 1:
+            between = link or device_link(as_device(hardware), link_efficiency, collective_latency_s)
+            for collectives_s, workers in ((all_reduce_s, tensor_parallel), (exchange_experts_s, expert_parallel)):
+                if workers > 1:
+                    fixed_s, per_token_s = collectives_s(between, shape, workers)
+                    dense_ps += (fixed_s + per_token_s * axis) * PS_PER_S
+            if tensor_parallel > 1:
+                fixed_s, per_row_s = gather_logits_s(between, shape, tensor_parallel)
+                row_ps += (fixed_s + per_row_s * row_axis) * PS_PER_S
 
         longer = _longer_by_spread(profile) if context_variation > 0 else None
         attention = {
@@ -301,7 +309,7 @@ class TableStepTime:
         ]
         sizes: list[float] = []
         blocks: list[_Array] = []
-        for line_axis, line in ((axis, dense_ps), (row_axis, row_us * ps_per_us)):
+        for line_axis, line in ((axis, dense_ps), (row_axis, row_ps)):
             far_axis, far_line = _with_trend(line_axis, line)
             sizes.append(far_axis.size)
             blocks += [far_axis, far_line]
@@ -358,7 +366,8 @@ class TableStepTime:
         line = np.array([statistics.median(by_tokens[tokens]) for tokens in axis.tolist()]) * (PS_PER_S / 1000)
         line += roofline.table[FIXED] + roofline.table[PER_TOKEN] * axis
         axis, line = _with_trend(axis, line)
-        head = [float(axis.size), *(float(roofline.table[i]) for i in (HEAD_BYTES, HEAD_FLOPS, PER_PAIR, SLOPE))]
+        terms = (HEAD_BYTES, HEAD_FLOPS, PER_PAIR, SLOPE, PER_ROW)
+        head = [float(axis.size), *(float(roofline.table[term]) for term in terms)]
         return cls(
             source=f"vidur-profiles {family}/{file.name}",
             layout="linear-layers",
@@ -532,7 +541,7 @@ def _on(axis: _Array, points: dict[float, float]) -> _Array:
     return np.interp(axis, known, [points[x] for x in known.tolist()])
 
 
-def _dense_us(profile: Path, model: Model, expert_parallel: int) -> tuple[_Array, _Array]:
+def _dense_us(profile: Path, model: Model, expert_parallel: int, tensor_parallel: int) -> tuple[_Array, _Array]:
     """Tokens, and the time in us of everything whose time depends on them alone, over the whole model."""
     per_layer = _PER_LAYER | ({} if model.experts else _PER_LAYER_DENSE)
     layers = _by_layer(profile, "dense", "tokens", (*per_layer, *_PER_STEP))
@@ -541,16 +550,20 @@ def _dense_us(profile: Path, model: Model, expert_parallel: int) -> tuple[_Array
     times = _PER_STEP | {layer: model.layers * each for layer, each in per_layer.items()}
     total = np.sum([count * _on(axis, layers[layer]) for layer, count in times.items()], axis=0)
     if model.experts:
-        total += model.moe_layers * _moe_us(profile, model, axis, expert_parallel)
+        total += model.moe_layers * _moe_us(profile, model, axis, expert_parallel, tensor_parallel)
     return axis, total
 
 
-def _moe_us(profile: Path, model: Model, axis: _Array, expert_parallel: int) -> _Array:
+def _moe_us(profile: Path, model: Model, axis: _Array, expert_parallel: int, tensor_parallel: int) -> _Array:
     """Time in us of one expert block for each number of tokens, at the expected number of experts touched.
 
     Of g workers that share the experts each meets the tokens of all on its part: as many pairs of token and expert as
-    its own tokens have on all experts, but on no more than 1/g of them.
+    its own tokens have on all experts, but on no more than 1/g of them.  A worker of t devices whose expert block was
+    profiled on one takes 1/t of the pairs and of the experts on each.
     """
+    devices = 1
+    if tensor_parallel > 1 and not any((profile / f"moe.csv{ending}").is_file() for ending in (".gz", "")):
+        profile, devices = profile.with_name("tp1"), tensor_parallel
     measured: dict[float, dict[float, float]] = {}
     for tokens, touched, us in _rows(profile, "moe", ("tokens", "activated_experts", "time_us")):
         measured.setdefault(touched, {})[tokens] = us
@@ -559,9 +572,9 @@ def _moe_us(profile: Path, model: Model, axis: _Array, expert_parallel: int) -> 
             "Too few measurements.", allowed="two activated_experts or more", where=str(_file(profile, "moe"))
         )
     columns = sorted(measured)
-    by_touched = np.array([_on(axis, measured[touched]) for touched in columns])
+    by_touched = np.array([_on(axis / devices, measured[touched]) for touched in columns])
     untouched = np.expm1(expert_parallel * axis * math.log1p(-model.experts_per_token / model.experts))
-    expected = -model.experts / expert_parallel * untouched
+    expected = -model.experts / (expert_parallel * devices) * untouched
     return np.array([np.interp(x, columns, by_touched[:, i]) for i, x in enumerate(expected)])
 
 

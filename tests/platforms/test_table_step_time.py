@@ -537,6 +537,28 @@ def test_experts_profiled_on_one_device_are_divided_among_those_of_an_engine(
     assert one.seconds(64, 6400) - two.seconds(64, 6400) == pytest.approx(saved_us * 1e-6, rel=1e-6)
 
 
+def test_engines_are_padded_to_each_other_up_to_the_largest_captured_graph(
+    shared: Callable[..., TableStepTime],
+) -> None:
+    padded, plain = shared(2).with_overheads(EngineOverheads(graph_sizes=(1, 8, 32))), shared(2)
+
+    def saved_s(decodes: int, prompt: int) -> float:
+        batch = (decodes, 100 * decodes, prompt, prompt * (prompt + 1) // 2)
+        return plain.seconds(*batch) - padded.seconds(*batch)
+
+    # 64 tokens fit no graph: the other engine decodes 4 sequences, so that each of them gets 34 on average.
+    assert saved_s(4, 60) == pytest.approx(2 * (64 - 34) / 10 * 1e-6, rel=1e-6)
+    assert saved_s(40, 0) == pytest.approx(0.0, abs=1e-11)
+    # 32 fit one, and then the other computes as many, whatever they are.
+    assert saved_s(4, 28) == pytest.approx(0.0, abs=1e-11)
+
+
+def test_experts_of_one_engine_alone_meet_all_of_its_tokens(shared: Callable[..., TableStepTime]) -> None:
+    padded = shared(1).with_overheads(EngineOverheads(graph_sizes=(1, 8, 32)))
+    assert padded.seconds(4, 400, 60, 1830) == pytest.approx(shared(1).seconds(4, 400, 60, 1830), rel=1e-9)
+    assert padded.seconds(5, 500) > shared(1).seconds(5, 500)
+
+
 def test_collectives_of_shared_experts_start_twice_a_layer(shared: Callable[..., TableStepTime]) -> None:
     late = shared(2, collective_latency_s=1e-3).seconds(4, 400) - shared(2).seconds(4, 400)
     assert late == pytest.approx(2 * MOE_MODEL.layers * 1e-3)

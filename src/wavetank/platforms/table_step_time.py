@@ -76,7 +76,10 @@ _VIDUR_PER_LAYER = (
 )  # fmt: skip
 _VIDUR_PER_STEP = "emb"
 
-_SIZES = 10  # numbers at the head of an all-layers table: how long its axes are
+# Numbers at the head of an all-layers table: how long its axes are, the largest batch that a group of workers is padded
+# to together, and how many workers share the experts.
+_SIZES = 13
+_EXPERTS, _PADDED_UP_TO, _SHARERS = 10, 11, 12
 _LEAST_VARIATION = 0.15  # of contexts, below which measurements of unequal ones say nothing
 _FAR = 64.0  # the trend beyond a table is drawn to this multiple of its largest count
 
@@ -134,8 +137,16 @@ def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
     at_prefill = at_rows + 2 * rows
     at_decode = at_prefill + chunks + prompts + chunks * prompts
     at_mixed = at_decode + decodes + contexts + decodes * contexts
+    at_experts = table.size - 2 * int(table[_EXPERTS])
 
     ps = _line(table, at_tokens, tokens, R + P)
+    if table[_EXPERTS] > 0.0:
+        # Padded batches are as large on every worker.  Otherwise the others are taken to decode as many sequences, and
+        # to compute no prompt in this step.
+        each = float(R + P)
+        if each > table[_PADDED_UP_TO]:
+            each = R + P / table[_SHARERS]
+        ps += _line(table, at_experts, int(table[_EXPERTS]), each)
     ps += _line(table, at_rows, rows, R + (1 if P > 0 else 0))
 
     context = C / R if R > 0 else 0.0
@@ -245,7 +256,7 @@ class TableStepTime:
             Devices that share every layer; profiled are 1 and 2.
         expert_parallel : int, default 1
             Data-parallel workers that share the experts of a mixture-of-experts model: each keeps its part of them and
-            computes it for the tokens of all, which are taken to be as many as its own.
+            computes it for the tokens of all, which are taken to be as many as its own (see :meth:`with_overheads`).
         folder : str or Path, optional
             Folder that holds ``<hardware>/<model>/tp<k>/*.csv.gz`` (or ``.csv``); the data set when left out.
         overhead_s : float, default 5e-4
@@ -279,7 +290,7 @@ class TableStepTime:
         profile = _choose(profile, f"tp{tensor_parallel}", "tensor parallelism profiled")
         ps_per_us = PS_PER_S / 10**6
 
-        axis, dense_us = _dense_us(profile, shape, expert_parallel, tensor_parallel)
+        axis, dense_us = _dense_us(profile, shape)
         dense_ps = dense_us * ps_per_us + overhead_s * PS_PER_S
         by_layer = _by_layer(profile, "per_sequence", "sequences", _PER_SEQUENCE)
         row_axis = np.array(sorted(by_layer[_PER_SEQUENCE[0]]))
@@ -309,6 +320,10 @@ class TableStepTime:
         ]
         sizes: list[float] = []
         blocks: list[_Array] = []
+        experts: list[_Array] = []
+        if shape.experts:
+            experts_us = shape.moe_layers * _moe_us(profile, shape, axis, expert_parallel, tensor_parallel)
+            experts = [*_with_trend(axis, experts_us * ps_per_us)]
         for line_axis, line in ((axis, dense_ps), (row_axis, row_ps)):
             far_axis, far_line = _with_trend(line_axis, line)
             sizes.append(far_axis.size)
@@ -318,7 +333,8 @@ class TableStepTime:
             axes, grid = _grid(points, len(columns), where=str(_file(profile, "attention")))
             sizes += [float(a.size) for a in axes]
             blocks += [*axes, grid.ravel()]
-        values = np.concatenate([np.array(sizes), *blocks])
+        sizes += [float(experts[0].size) if experts else 0.0, math.inf, float(expert_parallel)]
+        values = np.concatenate([np.array(sizes), *blocks, *experts])
         return cls(
             source=f"vllm-layer-profiles {'/'.join(profile.parts[-3:])}",
             layout="all-layers",
@@ -381,7 +397,9 @@ class TableStepTime:
         Parameters
         ----------
         overheads : EngineOverheads
-            Added to the ``overhead_s`` that the profile was read with.
+            Added to the ``overhead_s`` that the profile was read with.  Workers that share experts are padded to the
+            same size where the largest of them fits a captured size; beyond, each brings the tokens that it has, and
+            the others of a worker that computes a prompt are taken to decode alone.
 
         Returns
         -------
@@ -403,10 +421,17 @@ class TableStepTime:
         sizes = values[:_SIZES].copy()
         tokens, rows = int(sizes[0]), int(sizes[1])
         axis, line = values[_SIZES : _SIZES + tokens], values[_SIZES + tokens : _SIZES + 2 * tokens]
+        rest = values[_SIZES + 2 * tokens :].copy()
         if overheads.graph_sizes:
             axis, line = padded(overheads.graph_sizes, axis, line)
+            if sizes[_EXPERTS]:
+                of_experts = int(sizes[_EXPERTS])
+                shared = padded(overheads.graph_sizes, *rest[-2 * of_experts :].reshape(2, -1))
+                sizes[_EXPERTS] = shared[0].size
+                rest = np.concatenate([rest[: -2 * of_experts], *shared])
+                if sizes[_SHARERS] > 1:
+                    sizes[_PADDED_UP_TO] = overheads.graph_sizes[-1]
         sizes[0] = axis.size
-        rest = values[_SIZES + 2 * tokens :].copy()
         rest[rows : 2 * rows] += overheads.sequence_s * PS_PER_S * rest[:rows]
         return replace(
             self, values=tuple(np.concatenate([sizes, axis, line + overheads.step_s * PS_PER_S, rest]).tolist())
@@ -541,16 +566,14 @@ def _on(axis: _Array, points: dict[float, float]) -> _Array:
     return np.interp(axis, known, [points[x] for x in known.tolist()])
 
 
-def _dense_us(profile: Path, model: Model, expert_parallel: int, tensor_parallel: int) -> tuple[_Array, _Array]:
-    """Tokens, and the time in us of everything whose time depends on them alone, over the whole model."""
+def _dense_us(profile: Path, model: Model) -> tuple[_Array, _Array]:
+    """Tokens, and the time in us of all but experts whose time depends on them alone, over the whole model."""
     per_layer = _PER_LAYER | ({} if model.experts else _PER_LAYER_DENSE)
     layers = _by_layer(profile, "dense", "tokens", (*per_layer, *_PER_STEP))
     per_layer |= {layer: each for layer, each in _PER_LAYER_IF_PROFILED.items() if layer in layers}
     axis = np.array(sorted(set().union(*layers.values())))
     times = _PER_STEP | {layer: model.layers * each for layer, each in per_layer.items()}
     total = np.sum([count * _on(axis, layers[layer]) for layer, count in times.items()], axis=0)
-    if model.experts:
-        total += model.moe_layers * _moe_us(profile, model, axis, expert_parallel, tensor_parallel)
     return axis, total
 
 

@@ -34,7 +34,7 @@ def made_profile() -> TableStepTime:
     """A profile in closed form: 8 ms of weights, 60 us a token, attention that grows with its tokens."""
     tokens, rows = (1.0, 64.0, 4096.0), (1.0, 256.0)
     chunks, prompts, decodes, contexts = (16.0, 2048.0), (0.0, 4096.0), (1.0, 256.0), (16.0, 4096.0)
-    values: list[float] = [3, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    values: list[float] = [3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, math.inf, 1]
     values += [*tokens, *(8e9 + 6e7 * n for n in tokens)]
     values += [*rows, *(1e9 + 1e6 * n for n in rows)]
     values += [*chunks, *prompts, *(1e4 * c * (p + c / 2) for c in chunks for p in prompts)]

@@ -160,7 +160,19 @@ class TestWorkload:
     def test_a_running_request_holds_as_many_tokens_as_in_the_recorded_runs(self):
         requests = workload(configuration(rates_per_s=(10.0,)), 1)
         prompts, outputs = requests.prompt_tokens, requests.output_tokens
-        assert (outputs * (prompts + outputs / 2)).sum() / outputs.sum() == pytest.approx(375, rel=0.02)
+        assert (outputs * (prompts + outputs / 2)).sum() / outputs.sum() == pytest.approx(372, rel=0.06)
+
+    def test_some_answers_are_of_a_few_tokens_and_the_mean_stays(self):
+        def outputs(**given):
+            lengths = dataclasses.replace(LLAMA.lengths, **given)
+            model = dataclasses.replace(LLAMA, lengths=lengths)
+            return workload(configuration(model=model, rates_per_s=(10.0,)), 1).output_tokens
+
+        many, none = outputs(short_share=0.3, short_longest_tokens=16), outputs(short_share=0.0)
+        assert (many <= 16).mean() == pytest.approx(0.3, abs=0.01)
+        assert (none <= 16).mean() < 0.01
+        assert many.min() == 4
+        assert many.mean() == pytest.approx(none.mean(), rel=0.02)
 
     def test_seeds_differ_and_slots_do_not_matter(self):
         each = configuration()
@@ -196,6 +208,13 @@ class TestPrediction:
         assert found["requests_per_s"] == 0
         assert math.isnan(found["ttft_mean_s"])
         assert math.isnan(found["itl_mean_s"])
+
+    def test_requests_that_come_hold_up_those_that_run(self):
+        busy = configuration(rates_per_s=(2.0,), slots=16, kv_capacity_tokens=250_000)
+        slow, plain = (
+            predict(busy, 0, dataclasses.replace(FITTED, per_arrival_s=each), duration_s=300.0) for each in (5e-3, 0.0)
+        )
+        assert slow["tpot_p50_s"] > 1.1 * plain["tpot_p50_s"]
 
     def test_a_configuration_that_did_not_start_is_refused(self):
         with pytest.raises(BadValueError, match="did not start"):
@@ -277,18 +296,18 @@ class TestFit:
     def test_costs_are_found_again_from_what_they_predict(self):
         truth = dataclasses.replace(FITTED, overhead_s=1.8e-2, per_adapter_s=3e-4)
         made = []
-        for slots, rate in ((8, 0.05), (8, 0.2), (16, 0.5), (16, 0.1), (4, 0.1), (16, 1.0), (16, 0.3)):
+        for slots, rate in ((8, 0.05), (8, 0.2), (16, 0.5), (16, 0.1), (4, 0.1), (16, 1.0), (16, 0.3), (32, 0.2)):
             each = configuration(slots=slots, rates_per_s=(rate,), kv_capacity_tokens=100_000)
             made.append(dataclasses.replace(each, measured=tuple(predict(each, 0, truth).items())))
-        found = fit(made, 0, rounds=4)
+        found = fit(made, 0, rounds=6)
         for each in made:
             measured = dict(each.measured)
             predicted = predict(each, 0, found)
             for name in ("throughput_tokens_per_s", "tpot_mean_s"):
-                assert predicted[name] == pytest.approx(measured[name], rel=0.02)
+                assert predicted[name] == pytest.approx(measured[name], rel=0.04)
 
     def test_too_few_runs_or_runs_without_figures_are_refused(self):
-        for known in ([configuration()] * 6, [configuration()] * 6 + [configuration(outcome="no_result")]):
+        for known in ([configuration()] * 7, [configuration()] * 7 + [configuration(outcome="no_result")]):
             with pytest.raises(BadValueError, match="fitted to runs with figures"):
                 fit(known)
 

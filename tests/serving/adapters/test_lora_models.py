@@ -1,7 +1,7 @@
 """What ships of models with adapters."""
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -45,6 +45,15 @@ def test_published_costs_are_a_factor_on_a_plain_step():
 
 def test_costs_where_a_fit_starts_are_all_known():
     assert all(0 < value < math.inf for value in astuple(shipped_costs()))
+
+
+def test_long_answers_make_up_for_short_ones():
+    lengths = lora_model("gemma-9", 100.0, 50.0).lengths
+    few = replace(lengths, shortest_tokens=4, short_longest_tokens=32, short_share=0.25)
+    # A fourth of 28 / ln 8 tokens on average.
+    assert few.long_mean_tokens == pytest.approx((50 - 0.25 * 28 / math.log(8)) / 0.75)
+    assert replace(few, short_share=0.0).long_mean_tokens == 50.0
+    assert replace(few, output_mean_tokens=1.0).long_mean_tokens == 4.0
 
 
 def test_the_memory_of_the_runs_is_added():

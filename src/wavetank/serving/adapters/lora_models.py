@@ -7,6 +7,7 @@ answers are; its costs are fitted to them (:func:`wavetank.serving.adapters.lora
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ class Costs:
         By how many seconds besides.
     first_load_s : float
         What reading an adapter from disk takes, at its first use, s.
+    per_arrival_s : float
+        What taking in a request that has come takes, s: the steps wait for it.
     """
 
     overhead_s: float
@@ -40,6 +43,7 @@ class Costs:
     percent_per_adapter: float
     per_adapter_s: float
     first_load_s: float
+    per_arrival_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +57,10 @@ class Lengths:
     prompt_spread, output_spread : float
         Standard deviation of the logarithm.
     shortest_tokens, longest_prompt_tokens, longest_total_tokens : int
+    short_share : float
+        Share of answers of a few tokens, which a log-normal lacks: from the shortest to ``short_longest_tokens``, all
+        logarithms equally likely.
+    short_longest_tokens : int
     """
 
     prompt_mean_tokens: float
@@ -62,6 +70,15 @@ class Lengths:
     shortest_tokens: int
     longest_prompt_tokens: int
     longest_total_tokens: int
+    short_share: float
+    short_longest_tokens: int
+
+    @property
+    def long_mean_tokens(self) -> float:
+        """Mean of the answers that are not of a few tokens."""
+        low, high = self.shortest_tokens, self.short_longest_tokens
+        of_short = self.short_share * (high - low) / math.log(high / low)
+        return max((self.output_mean_tokens - of_short) / (1 - self.short_share), float(low))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,6 +67,7 @@ class BlindToAdapters:
             percent_per_adapter=0.0,
             per_adapter_s=0.0,
             first_load_s=0.0,
+            per_arrival_s=fitted.per_arrival_s,
         )
         return predict(configuration, seed, costs, adapters=False)
 

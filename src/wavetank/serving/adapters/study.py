@@ -130,7 +130,7 @@ class AdapterFidelity(Study):
         said = [
             f"{len(judged)} recorded runs of {', '.join(model.name for model in models)} on one GPU, {starved} of them "
             f"starved; costs were fitted to runs of the set {FIT_SET}, which none of these belong to.",
-            "Which costs there are was decided with a third of the runs of lora-serving-vllm in view, and the limit of "
+            "Which costs there are was decided with half of the runs of lora-serving-vllm in view, and the limit of "
             "memory with all: those are development data.",
             *(sentence for model in models for sentence in _said_of(model)),
             f"The authors' twin was run for {with_twin} of these configurations: compare it in the case {TWINS!r}.",

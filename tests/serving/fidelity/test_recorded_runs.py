@@ -225,6 +225,26 @@ def test_a_bad_line_is_named(write: Write, row: Any, says: str) -> None:
     assert caught.value.where.endswith("line 2")
 
 
+@pytest.mark.parametrize(
+    ("scaled", "factor", "says"),
+    [
+        (("arrival_time",), 1e3, "the same unit"),
+        (("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"), 1e9, "the same unit"),
+        (("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"), 1e-3, "the same unit"),
+        (("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"), 1e3, "not in seconds"),
+    ],
+)
+def test_times_in_other_units_are_refused(write: Write, scaled: tuple[str, ...], factor: float, says: str) -> None:
+    rows = [request(number) for number in range(30)]
+    with pytest.raises(BadFileError, match=says):
+        read_recorded_run(write([row | {name: row[name] * factor for name in scaled} for row in rows]))
+
+
+def test_requests_that_come_at_once_have_no_unit_to_compare(write: Write) -> None:
+    rows = [request(number) | {"arrival_time": UNIX} for number in range(30)]
+    assert read_recorded_run(write(rows)).requests.arrival_s.max() == 0.0
+
+
 def test_a_run_of_few_requests_is_too_short(write: Write) -> None:
     with pytest.raises(BadFileError, match="too short") as caught:
         read_recorded_run(write([request(number) for number in range(19)]))

@@ -27,6 +27,8 @@ from wavetank.platforms.links import Link
 FILE = "cluster_config.json"
 _LARGEST_FILE_BYTES = 16 * 2**20
 _LARGEST_DEGREE = 100_000
+# Beyond these a figure is in another unit: bytes or bits a second, seconds or microseconds.
+_FASTEST_GIB_PER_S, _SHORTEST_NS, _LONGEST_NS = 100_000, 1, 10**9
 _ALIKE = ("model_name", "hardware", "num_npus", "tp_size", "pp_size", "ep_size", "dp_group")
 
 
@@ -157,6 +159,14 @@ def _numbers(table: Mapping[str, Any], name: str, file: Path) -> list[float]:
 
 def _link(config: Mapping[str, Any], file: Path) -> Link | None:
     speeds, delays = _numbers(config, "link_bw", file), _numbers(config, "link_latency", file)
+    if speeds and max(speeds) > _FASTEST_GIB_PER_S:
+        raise BadFileError(
+            "link_bw is in GiB/s.", given=max(speeds), allowed=f"at most {_FASTEST_GIB_PER_S:,}", where=str(file)
+        )
+    if any(0 < delay < _SHORTEST_NS or delay > _LONGEST_NS for delay in delays):
+        raise BadFileError(
+            "link_latency is in ns.", given=delays, allowed=f"0, or {_SHORTEST_NS} to {_LONGEST_NS:,}", where=str(file)
+        )
     if not speeds or not delays:
         return None
     try:

@@ -49,6 +49,8 @@ LATENCIES = ("ttft", "tpot", "e2e")
 # Fewer have no 99th percentile to speak of.
 FEWEST_REQUESTS = 20
 _LARGEST_FILE_BYTES = 256 * 2**20
+# No engine is as slow, and no two clocks count a run so differently, unless the unit is another one.
+_SLOWEST_TOKEN_S, _CLOCKS_APART = 10.0, 300.0
 _TIMES = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
 _TOKENS = ("input_toks", "output_toks")
 _SUMMARY_NAMES = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e", "Mean": "mean", "Median": "p50", "P99": "p99"}
@@ -290,6 +292,7 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
     columns = _columns(content, file)
     engine, assumed = _engine(folder)
 
+    _check_units(columns, file)
     behind = columns["queued_ts"] - columns["arrival_time"]
     order = np.argsort(columns["arrival_time"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
@@ -346,6 +349,24 @@ def _columns(content: bytes, file: Path) -> dict[str, _Floats]:
             where=str(file),
         )  # fmt: skip
     return dict(zip((*_TOKENS, *_TIMES), np.array(rows).T, strict=True))
+
+
+def _check_units(columns: Mapping[str, _Floats], file: Path) -> None:
+    """Refuse times in milliseconds or nanoseconds: of the engine alone, of the client alone, or of both."""
+    arrivals_s, queued_s = (float(np.ptp(columns[name])) for name in ("arrival_time", "queued_ts"))
+    if min(arrivals_s, queued_s) > 0 and not 1 / _CLOCKS_APART < queued_s / arrivals_s < _CLOCKS_APART:
+        raise BadFileError(
+            "Client and engine do not count in the same unit.",
+            given=f"all arrive within {arrivals_s:g} by arrival_time, within {queued_s:g} by queued_ts",
+            allowed="seconds for both", where=str(file),
+        )  # fmt: skip
+    more = columns["output_toks"] > 1
+    token_s = (columns["last_token_ts"] - columns["first_token_ts"])[more] / (columns["output_toks"][more] - 1)
+    if token_s.size and float(np.median(token_s)) > _SLOWEST_TOKEN_S:
+        raise BadFileError(
+            "The recorded times are not in seconds.", given=f"{float(np.median(token_s)):g} a token (median)",
+            allowed=f"at most {_SLOWEST_TOKEN_S:g}", where=str(file),
+        )  # fmt: skip
 
 
 def _row(line: bytes, where: str) -> list[float]:

@@ -15,6 +15,7 @@ from numba import njit, types
 
 from wavetank.errors import BadValueError, UnknownNameError
 from wavetank.platforms import FittedStepTime, RooflineStepTime, device, model, step_ps
+from wavetank.platforms.links import Link
 from wavetank.platforms.step_time import STEP_SIGNATURE, StepTime
 
 IDEAL = {"overhead_s": 0.0, "flops_efficiency": 1.0, "bandwidth_efficiency": 1.0, "link_efficiency": 1.0}
@@ -198,9 +199,22 @@ def test_tensor_parallelism_divides_the_work_and_adds_two_all_reduces_a_layer() 
     four = RooflineStepTime(
         device="H100-SXM", model="Llama-3.1-70B", tensor_parallel=4, all_reduce_latency_s=5e-6, **IDEAL
     )
-    all_reduce = 160 * (5e-6 + 1.5 * 2 * 8192 * 64 / 4.5e11)
-    assert four.seconds(64, 0) == pytest.approx(one.seconds(64, 0) / 4 + all_reduce, rel=1e-9)
+    all_reduce = 161 * (5e-6 + 1.5 * 2 * 8192 * 64 / 4.5e11)
+    logits = 5e-6 + 3 * 2 * 128256 / 4 * 64 / 4.5e11
+    assert four.seconds(64, 0) == pytest.approx(one.seconds(64, 0) / 4 + all_reduce + logits, rel=1e-9)
     assert four.context_slope_ps == pytest.approx(one.context_slope_ps / 4, abs=1)
+
+
+def test_a_link_that_is_known_counts_in_place_of_the_data_sheets() -> None:
+    slow, fast = (
+        RooflineStepTime(
+            device="H100-SXM", model="Llama-3.1-70B", tensor_parallel=2,
+            link=Link(bytes_per_s=speed, latency_s=0.0),
+        )
+        for speed in (1e10, 2e10)
+    )  # fmt: skip
+    sent_bytes = 161 * 2 * 8192 + 128256
+    assert slow.seconds(64, 0) - fast.seconds(64, 0) == pytest.approx(64 * sent_bytes / 2e10, rel=1e-9)
 
 
 def test_kv_heads_are_copied_beyond_their_number() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from wavetank.errors import BadFileError, BadValueError, UnknownNameError
 from wavetank.platforms import RooflineStepTime, TableStepTime, model, step_ps
 from wavetank.platforms.engine_overheads import EngineOverheads
+from wavetank.platforms.links import Link
 
 MODEL = replace(model("Llama-3.1-8B"), name="tiny", layers=2)
 MOE_MODEL = replace(
@@ -216,8 +217,23 @@ def test_tensor_parallelism_adds_the_all_reduces_of_the_device(tmp_path: Path) -
         TableStepTime.from_vllm_profiles("H100-SXM", MODEL, degree, folder=tmp_path, link_efficiency=0.5)
         for degree in (1, 2)
     )
-    all_reduce_ps = 2 * 2 * (1e-5 + 2 * 4096 * 4 / (4.5e11 * 0.5)) * 1e12
-    assert step_ps(two, 4, 64) - step_ps(one, 4, 64) == pytest.approx(all_reduce_ps, abs=2)
+    link = 4.5e11 * 0.5
+    all_reduce_s = (2 * 2 + 1) * (1e-5 + 2 * 4096 * 4 / link)
+    logits_s = 1e-5 + 2 * 128256 / 2 * 4 / link
+    assert step_ps(two, 4, 64) - step_ps(one, 4, 64) == pytest.approx((all_reduce_s + logits_s) * 1e12, abs=2)
+
+
+def test_a_link_that_is_known_counts_in_place_of_the_data_sheets(tmp_path: Path) -> None:
+    write_profile(tmp_path)
+    write_profile(tmp_path, degree=2)
+
+    def seconds(degree: int) -> float:
+        link = Link(bytes_per_s=1e9, latency_s=2e-5, per_hop=True)
+        # No device of this name ships: its link is not asked for.
+        return TableStepTime.from_vllm_profiles("card", MODEL, degree, folder=tmp_path, link=link).seconds(4, 64)
+
+    collectives_s = 5 * (2 * 2e-5 + 2 * 4096 * 4 / 1e9) + 2e-5 + 128256 * 4 / 1e9
+    assert seconds(2) - seconds(1) == pytest.approx(collectives_s, rel=1e-6)
 
 
 def test_tensor_parallelism_needs_a_device_whose_link_is_known(tmp_path: Path) -> None:
@@ -502,6 +518,45 @@ def test_engines_that_share_experts_each_touch_their_part(shared: Callable[..., 
     sent = 2 * 2 * 64 * 2 * MOE_MODEL.hidden / 6.4e10
     alone, both = shared(1), shared(2)
     assert alone.seconds(64, 6400) - both.seconds(64, 6400) == pytest.approx(saved_us * 1e-6 - sent, rel=1e-6)
+
+
+def test_experts_profiled_on_one_device_are_divided_among_those_of_an_engine(
+    shared: Callable[..., TableStepTime], tmp_path: Path
+) -> None:
+    layers = {k: v for k, v in LAYERS.items() if "proj" not in k or k[0] in "qo"}
+    (tmp_path / "RTXPRO6000").rename(tmp_path / "card")
+    write_profile(tmp_path, layers, "tiny-moe", degree=2)
+    (tmp_path / "card").rename(tmp_path / "RTXPRO6000")
+    free = Link(bytes_per_s=1e30, latency_s=0.0)
+    one, two = (
+        TableStepTime.from_vllm_profiles("RTXPRO6000", MOE_MODEL, degree, folder=tmp_path, overhead_s=0.0, link=free)
+        for degree in (1, 2)
+    )
+    # 64 tokens touch all four experts: each of two devices has two of them, and the pairs of 32 tokens.
+    saved_us = 2 * (EXPERT_US[4] + 6.4 - EXPERT_US[2] - 3.2)
+    assert one.seconds(64, 6400) - two.seconds(64, 6400) == pytest.approx(saved_us * 1e-6, rel=1e-6)
+
+
+def test_engines_are_padded_to_each_other_up_to_the_largest_captured_graph(
+    shared: Callable[..., TableStepTime],
+) -> None:
+    padded, plain = shared(2).with_overheads(EngineOverheads(graph_sizes=(1, 8, 32))), shared(2)
+
+    def saved_s(decodes: int, prompt: int) -> float:
+        batch = (decodes, 100 * decodes, prompt, prompt * (prompt + 1) // 2)
+        return plain.seconds(*batch) - padded.seconds(*batch)
+
+    # 64 tokens fit no graph: the other engine decodes 4 sequences, so that each of them gets 34 on average.
+    assert saved_s(4, 60) == pytest.approx(2 * (64 - 34) / 10 * 1e-6, rel=1e-6)
+    assert saved_s(40, 0) == pytest.approx(0.0, abs=1e-11)
+    # 32 fit one, and then the other computes as many, whatever they are.
+    assert saved_s(4, 28) == pytest.approx(0.0, abs=1e-11)
+
+
+def test_experts_of_one_engine_alone_meet_all_of_its_tokens(shared: Callable[..., TableStepTime]) -> None:
+    padded = shared(1).with_overheads(EngineOverheads(graph_sizes=(1, 8, 32)))
+    assert padded.seconds(4, 400, 60, 1830) == pytest.approx(shared(1).seconds(4, 400, 60, 1830), rel=1e-9)
+    assert padded.seconds(5, 500) > shared(1).seconds(5, 500)
 
 
 def test_collectives_of_shared_experts_start_twice_a_layer(shared: Callable[..., TableStepTime]) -> None:

@@ -6,13 +6,14 @@ kind shares, and each is a term of its own here, so that a measured run says whi
 steps             what is left of launches and scheduling in every step when the host works beside the device
 sequences         preparing, sampling and handing out a token of each sequence in the batch
 captured graphs   a batch is rounded up to the next size for which a CUDA graph was captured, and linear layers pay for
-                  the padding
+                  the padding; workers that share experts are padded to the largest of them, if it fits a graph
 
 Source: vLLM 0.19, ``CompilationConfig.cudagraph_capture_sizes`` and ``GPUModelRunner``.
 
 Differs from the source:
 
-1. Padding counts tokens of one worker; a data-parallel group that pads to its largest member is not modelled.
+1. A worker of a group takes the others to have as many tokens where they are padded to each other, and otherwise as
+   many sequences and no prompt; what they really have is not looked at, beyond that the slowest of them counts.
 2. Padding counts in the linear layers alone: padded rows of attention return at once.
 """
 

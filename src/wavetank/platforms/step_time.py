@@ -35,6 +35,7 @@ from numba import types
 
 from wavetank.errors import BadValueError
 from wavetank.platforms.catalog import Device, Model, as_device, as_model
+from wavetank.platforms.links import Link, all_reduce_s, device_link, exchange_experts_s, gather_logits_s
 from wavetank.platforms.memory import Precision, check_tensor_parallel, kv_share, weight_bytes_per_parameter
 from wavetank.sim.compiled import compiled
 
@@ -263,31 +264,6 @@ class FittedStepTime:
         return step_ps(self, decode_requests, context_tokens, prefill_tokens, prefill_pairs) / PS_PER_S
 
 
-def all_reduce_s(
-    device: Device, model: Model, tensor_parallel: int, latency_s: float, link_efficiency: float
-) -> tuple[float, float]:
-    """Return the time of a step's all-reduces as a fixed part, s, and a part per token, s.
-
-    Two a layer, each a ring over bf16 activations: ``latency + 2 (t - 1) / t * bytes / link``.
-    """
-    sent_bytes = 2 * (tensor_parallel - 1) / tensor_parallel * 2 * model.hidden
-    count = 2 * model.layers
-    return count * latency_s, count * sent_bytes / (device.link_bytes_per_s * link_efficiency)
-
-
-def all_to_all_s(
-    device: Device, model: Model, expert_parallel: int, latency_s: float, link_efficiency: float
-) -> tuple[float, float]:
-    """Return the time of a step's exchanges between workers that share experts: a fixed part and one per token, s.
-
-    Two a layer with experts, as vLLM does it: every worker gathers the tokens of all, and the results are summed and
-    scattered back.  Either is ``latency + (g - 1) * bytes / link`` for the bf16 activations of one of g workers.
-    """
-    sent_bytes = (expert_parallel - 1) * 2 * model.hidden
-    count = 2 * model.moe_layers
-    return count * latency_s, count * sent_bytes / (device.link_bytes_per_s * link_efficiency)
-
-
 def check_expert_parallel(model: Model, expert_parallel: int) -> None:
     """Raise unless the model's experts divide evenly among ``expert_parallel`` workers, or are not shared."""
     if isinstance(expert_parallel, bool) or not isinstance(expert_parallel, int) or expert_parallel < 1:
@@ -302,14 +278,14 @@ def check_expert_parallel(model: Model, expert_parallel: int) -> None:
 
 # Layout of the roofline's table, all in picoseconds but the logarithm.
 FIXED, _DENSE_BYTES, _DENSE_FLOPS, _EXPERT_BYTES, _EXPERT_FLOPS, _LOG_UNTOUCHED = range(6)
-HEAD_BYTES, HEAD_FLOPS, PER_PAIR, PER_TOKEN, SLOPE = range(6, 11)
+HEAD_BYTES, HEAD_FLOPS, PER_PAIR, PER_TOKEN, SLOPE, PER_ROW = range(6, 12)
 
 
 @compiled(STEP_SIGNATURE)
 def _roofline(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
     tokens = R + P
     rows = R + (1 if P > 0 else 0)
-    ps = table[FIXED] + table[PER_TOKEN] * tokens + table[PER_PAIR] * S
+    ps = table[FIXED] + table[PER_TOKEN] * tokens + table[PER_PAIR] * S + table[PER_ROW] * rows
     ps += max(table[_DENSE_BYTES], table[_DENSE_FLOPS] * tokens)
     ps += max(table[HEAD_BYTES], table[HEAD_FLOPS] * rows)
     if table[_EXPERT_BYTES] > 0.0:
@@ -334,7 +310,8 @@ class RooflineStepTime:
     decode attention    C max(kv bytes / B, flops / F) per context token, on the share of heads that a device keeps
     prompt attention    4 layers heads head_dim S / (t F); with latent attention 2 layers heads (2 head_dim + rope) S
     KV write            kv bytes n / B
-    all-reduce          2 layers (alpha + 2 (t - 1) / t * 2 H n / link), if t > 1
+    all-reduce          (2 layers + 1) (alpha + 2 (t - 1) / t * 2 H n / link), if t > 1: the embedding is summed too
+    logits              alpha + 2 (t - 1) / t * V rows / link, if t > 1: their shards are gathered
     expert exchange     2 layers with experts (alpha + (g - 1) 2 H n / link), if g > 1 workers share the experts: each
                         then keeps N_e / g of their weights and meets the tokens of all, taken to be g n
     ==================  =============================================================================================
@@ -358,11 +335,13 @@ class RooflineStepTime:
     bandwidth_efficiency : float, default 0.8
         Share of the peak memory bandwidth that is reached.
     link_efficiency : float, default 0.8
-        Share of the peak link bandwidth that an all-reduce reaches.
+        Share of the peak link bandwidth that a collective reaches.
     all_reduce_latency_s : float, optional
-        Start-up time alpha of one all-reduce or exchange, s; the device's ``link_latency_s`` when left out.
+        Start-up time alpha of one collective, s; the device's ``link_latency_s`` when left out.
     expert_parallel : int, default 1
         Data-parallel workers g that share the experts.
+    link : Link, optional
+        A link of known figures, in place of the device's with ``link_efficiency`` and ``all_reduce_latency_s``.
 
     Notes
     -----
@@ -392,6 +371,7 @@ class RooflineStepTime:
     link_efficiency: float = 0.8
     all_reduce_latency_s: float | None = None
     expert_parallel: int = 1
+    link: Link | None = None
 
     def __post_init__(self) -> None:
         device = as_device(self.device)
@@ -423,7 +403,7 @@ class RooflineStepTime:
 
     @cached_property
     def table(self) -> npt.NDArray[np.float64]:
-        """Terms of the formula in picoseconds, float64 of shape (11,)."""
+        """Terms of the formula in picoseconds, float64 of shape (12,)."""
         device, model, share = as_device(self.device), as_model(self.model), 1 / self.tensor_parallel
         weight_bytes = weight_bytes_per_parameter(self.precision)
         peak = device.bf16_flops_per_s
@@ -432,7 +412,7 @@ class RooflineStepTime:
         per_flop = PS_PER_S / (peak * self.flops_efficiency)
         per_attention_flop = PS_PER_S / (device.bf16_flops_per_s * self.flops_efficiency)
         per_byte = PS_PER_S / (device.hbm_bytes_per_s * self.bandwidth_efficiency)
-        table = np.zeros(11)
+        table = np.zeros(12)
         table[FIXED] = self.overhead_s * PS_PER_S
         table[_DENSE_BYTES] = model.dense_parameters * share * weight_bytes * per_byte
         table[_DENSE_FLOPS] = model.dense_parameters * share * 2 * per_flop
@@ -445,12 +425,16 @@ class RooflineStepTime:
         table[HEAD_FLOPS] = model.head_parameters * share * 2 * per_flop
         table[PER_PAIR] = model.prefill_flops_per_pair * share * per_attention_flop
         table[PER_TOKEN] = model.kv_bytes_per_token * kv_share(model, self.tensor_parallel) * per_byte
-        alpha_s = device.link_latency_s if self.all_reduce_latency_s is None else self.all_reduce_latency_s
-        for collectives_s, sharers in ((all_reduce_s, self.tensor_parallel), (all_to_all_s, self.expert_parallel)):
+        link = self.link or device_link(device, self.link_efficiency, self.all_reduce_latency_s)
+        for collectives_s, sharers, each in (
+            (all_reduce_s, self.tensor_parallel, PER_TOKEN),
+            (gather_logits_s, self.tensor_parallel, PER_ROW),
+            (exchange_experts_s, self.expert_parallel, PER_TOKEN),
+        ):
             if sharers > 1:
-                fixed_s, per_token_s = collectives_s(device, model, sharers, alpha_s, self.link_efficiency)
+                fixed_s, each_s = collectives_s(link, model, sharers)
                 table[FIXED] += fixed_s * PS_PER_S
-                table[PER_TOKEN] += per_token_s * PS_PER_S
+                table[each] += each_s * PS_PER_S
         table[SLOPE] = self.context_slope_ps
         return table
 

@@ -15,8 +15,10 @@ Differs from the sources:
 2. Interpolation is linear in the counts themselves, not in their logarithms: held-out points of the profiles are nearer
    to it.  Below the smallest measured count the smallest is used; beyond the largest the last trend goes on.
 3. Experts are routed uniformly: n tokens touch 1 - (1 - k/E)^n of them.
-4. Tensor parallelism adds the all-reduce of the roofline, since one rank's shard was profiled alone; expert parallelism
-   likewise the exchanges between its workers.
+4. Tensor parallelism adds the collectives of the roofline, since one rank's shard was profiled alone; expert
+   parallelism likewise the exchanges between its workers.
+5. Where a mixture of experts was profiled on one device alone, t devices take whole experts each, as vLLM's expert
+   parallelism has them: the pairs of token and expert of one device become 1/t, and so do the experts.
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ from numba import njit
 from wavetank.errors import BadFileError, BadValueError, nearest_of
 from wavetank.platforms.catalog import Model, as_device, as_model
 from wavetank.platforms.engine_overheads import EngineOverheads, padded
+from wavetank.platforms.links import Link, all_reduce_s, device_link, exchange_experts_s, gather_logits_s
 from wavetank.platforms.memory import check_tensor_parallel
 from wavetank.platforms.step_time import (
     FIXED,
     HEAD_BYTES,
     HEAD_FLOPS,
     PER_PAIR,
+    PER_ROW,
     PER_TOKEN,
     PS_PER_S,
     SLOPE,
     STEP_SIGNATURE,
     RooflineStepTime,
     StepFunction,
-    all_reduce_s,
-    all_to_all_s,
     check_expert_parallel,
     step_ps,
     within,
@@ -74,7 +76,10 @@ _VIDUR_PER_LAYER = (
 )  # fmt: skip
 _VIDUR_PER_STEP = "emb"
 
-_SIZES = 10  # numbers at the head of an all-layers table: how long its axes are
+# Numbers at the head of an all-layers table: how long its axes are, the largest batch that a group of workers is padded
+# to together, and how many workers share the experts.
+_SIZES = 13
+_EXPERTS, _PADDED_UP_TO, _SHARERS = 10, 11, 12
 _LEAST_VARIATION = 0.15  # of contexts, below which measurements of unequal ones say nothing
 _FAR = 64.0  # the trend beyond a table is drawn to this multiple of its largest count
 
@@ -132,8 +137,16 @@ def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
     at_prefill = at_rows + 2 * rows
     at_decode = at_prefill + chunks + prompts + chunks * prompts
     at_mixed = at_decode + decodes + contexts + decodes * contexts
+    at_experts = table.size - 2 * int(table[_EXPERTS])
 
     ps = _line(table, at_tokens, tokens, R + P)
+    if table[_EXPERTS] > 0.0:
+        # Padded batches are as large on every worker.  Otherwise the others are taken to decode as many sequences, and
+        # to compute no prompt in this step.
+        each = float(R + P)
+        if each > table[_PADDED_UP_TO]:
+            each = R + P / table[_SHARERS]
+        ps += _line(table, at_experts, int(table[_EXPERTS]), each)
     ps += _line(table, at_rows, rows, R + (1 if P > 0 else 0))
 
     context = C / R if R > 0 else 0.0
@@ -178,8 +191,9 @@ def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
 
 @compiled(STEP_SIGNATURE)
 def _linear_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
-    ps = _line(table, 5, int(table[0]), R + P) + table[3] * S
-    ps += max(table[1], table[2] * (R + (1 if P > 0 else 0)))
+    rows = R + (1 if P > 0 else 0)
+    ps = _line(table, 6, int(table[0]), R + P) + table[3] * S
+    ps += max(table[1], table[2] * rows) + table[5] * rows
     return max(1, int(ps + 0.5)) + int(table[4]) * C
 
 
@@ -227,6 +241,7 @@ class TableStepTime:
         link_efficiency: float = 0.8,
         collective_latency_s: float | None = None,
         context_variation: float = 0.0,
+        link: Link | None = None,
     ) -> TableStepTime:
         """Read the profile of a model on a device from data set ``vllm-layer-profiles``, or a folder like it.
 
@@ -241,7 +256,7 @@ class TableStepTime:
             Devices that share every layer; profiled are 1 and 2.
         expert_parallel : int, default 1
             Data-parallel workers that share the experts of a mixture-of-experts model: each keeps its part of them and
-            computes it for the tokens of all, which are taken to be as many as its own.
+            computes it for the tokens of all, which are taken to be as many as its own (see :meth:`with_overheads`).
         folder : str or Path, optional
             Folder that holds ``<hardware>/<model>/tp<k>/*.csv.gz`` (or ``.csv``); the data set when left out.
         overhead_s : float, default 5e-4
@@ -252,6 +267,9 @@ class TableStepTime:
             Start-up time of one collective, s; the device's ``link_latency_s`` when left out.
         context_variation : float, default 0
             Standard deviation of the contexts that are decoded together, divided by their mean; needs ``skew.csv.gz``.
+        link : Link, optional
+            A link of known figures, in place of the shipped device's with ``link_efficiency`` and
+            ``collective_latency_s``.
 
         Raises
         ------
@@ -272,19 +290,20 @@ class TableStepTime:
         profile = _choose(profile, f"tp{tensor_parallel}", "tensor parallelism profiled")
         ps_per_us = PS_PER_S / 10**6
 
-        axis, dense_us = _dense_us(profile, shape, expert_parallel)
+        axis, dense_us = _dense_us(profile, shape)
         dense_ps = dense_us * ps_per_us + overhead_s * PS_PER_S
-        if tensor_parallel > 1 or expert_parallel > 1:
-            device = as_device(hardware)
-            alpha_s = device.link_latency_s if collective_latency_s is None else collective_latency_s
-            for collectives_s, workers in ((all_reduce_s, tensor_parallel), (all_to_all_s, expert_parallel)):
-                if workers > 1:
-                    fixed_s, per_token_s = collectives_s(device, shape, workers, alpha_s, link_efficiency)
-                    dense_ps += (fixed_s + per_token_s * axis) * PS_PER_S
-
         by_layer = _by_layer(profile, "per_sequence", "sequences", _PER_SEQUENCE)
         row_axis = np.array(sorted(by_layer[_PER_SEQUENCE[0]]))
-        row_us = np.sum([_on(row_axis, by_layer[layer]) for layer in _PER_SEQUENCE], axis=0)
+        row_ps = np.sum([_on(row_axis, by_layer[layer]) for layer in _PER_SEQUENCE], axis=0) * ps_per_us
+        if tensor_parallel > 1 or expert_parallel > 1:
+            between = link or device_link(as_device(hardware), link_efficiency, collective_latency_s)
+            for collectives_s, workers in ((all_reduce_s, tensor_parallel), (exchange_experts_s, expert_parallel)):
+                if workers > 1:
+                    fixed_s, per_token_s = collectives_s(between, shape, workers)
+                    dense_ps += (fixed_s + per_token_s * axis) * PS_PER_S
+            if tensor_parallel > 1:
+                fixed_s, per_row_s = gather_logits_s(between, shape, tensor_parallel)
+                row_ps += (fixed_s + per_row_s * row_axis) * PS_PER_S
 
         longer = _longer_by_spread(profile) if context_variation > 0 else None
         attention = {
@@ -301,7 +320,11 @@ class TableStepTime:
         ]
         sizes: list[float] = []
         blocks: list[_Array] = []
-        for line_axis, line in ((axis, dense_ps), (row_axis, row_us * ps_per_us)):
+        experts: list[_Array] = []
+        if shape.experts:
+            experts_us = shape.moe_layers * _moe_us(profile, shape, axis, expert_parallel, tensor_parallel)
+            experts = [*_with_trend(axis, experts_us * ps_per_us)]
+        for line_axis, line in ((axis, dense_ps), (row_axis, row_ps)):
             far_axis, far_line = _with_trend(line_axis, line)
             sizes.append(far_axis.size)
             blocks += [far_axis, far_line]
@@ -310,7 +333,8 @@ class TableStepTime:
             axes, grid = _grid(points, len(columns), where=str(_file(profile, "attention")))
             sizes += [float(a.size) for a in axes]
             blocks += [*axes, grid.ravel()]
-        values = np.concatenate([np.array(sizes), *blocks])
+        sizes += [float(experts[0].size) if experts else 0.0, math.inf, float(expert_parallel)]
+        values = np.concatenate([np.array(sizes), *blocks, *experts])
         return cls(
             source=f"vllm-layer-profiles {'/'.join(profile.parts[-3:])}",
             layout="all-layers",
@@ -358,7 +382,8 @@ class TableStepTime:
         line = np.array([statistics.median(by_tokens[tokens]) for tokens in axis.tolist()]) * (PS_PER_S / 1000)
         line += roofline.table[FIXED] + roofline.table[PER_TOKEN] * axis
         axis, line = _with_trend(axis, line)
-        head = [float(axis.size), *(float(roofline.table[i]) for i in (HEAD_BYTES, HEAD_FLOPS, PER_PAIR, SLOPE))]
+        terms = (HEAD_BYTES, HEAD_FLOPS, PER_PAIR, SLOPE, PER_ROW)
+        head = [float(axis.size), *(float(roofline.table[term]) for term in terms)]
         return cls(
             source=f"vidur-profiles {family}/{file.name}",
             layout="linear-layers",
@@ -372,7 +397,9 @@ class TableStepTime:
         Parameters
         ----------
         overheads : EngineOverheads
-            Added to the ``overhead_s`` that the profile was read with.
+            Added to the ``overhead_s`` that the profile was read with.  Workers that share experts are padded to the
+            same size where the largest of them fits a captured size; beyond, each brings the tokens that it has, and
+            the others of a worker that computes a prompt are taken to decode alone.
 
         Returns
         -------
@@ -394,10 +421,17 @@ class TableStepTime:
         sizes = values[:_SIZES].copy()
         tokens, rows = int(sizes[0]), int(sizes[1])
         axis, line = values[_SIZES : _SIZES + tokens], values[_SIZES + tokens : _SIZES + 2 * tokens]
+        rest = values[_SIZES + 2 * tokens :].copy()
         if overheads.graph_sizes:
             axis, line = padded(overheads.graph_sizes, axis, line)
+            if sizes[_EXPERTS]:
+                of_experts = int(sizes[_EXPERTS])
+                shared = padded(overheads.graph_sizes, *rest[-2 * of_experts :].reshape(2, -1))
+                sizes[_EXPERTS] = shared[0].size
+                rest = np.concatenate([rest[: -2 * of_experts], *shared])
+                if sizes[_SHARERS] > 1:
+                    sizes[_PADDED_UP_TO] = overheads.graph_sizes[-1]
         sizes[0] = axis.size
-        rest = values[_SIZES + 2 * tokens :].copy()
         rest[rows : 2 * rows] += overheads.sequence_s * PS_PER_S * rest[:rows]
         return replace(
             self, values=tuple(np.concatenate([sizes, axis, line + overheads.step_s * PS_PER_S, rest]).tolist())
@@ -532,25 +566,27 @@ def _on(axis: _Array, points: dict[float, float]) -> _Array:
     return np.interp(axis, known, [points[x] for x in known.tolist()])
 
 
-def _dense_us(profile: Path, model: Model, expert_parallel: int) -> tuple[_Array, _Array]:
-    """Tokens, and the time in us of everything whose time depends on them alone, over the whole model."""
+def _dense_us(profile: Path, model: Model) -> tuple[_Array, _Array]:
+    """Tokens, and the time in us of all but experts whose time depends on them alone, over the whole model."""
     per_layer = _PER_LAYER | ({} if model.experts else _PER_LAYER_DENSE)
     layers = _by_layer(profile, "dense", "tokens", (*per_layer, *_PER_STEP))
     per_layer |= {layer: each for layer, each in _PER_LAYER_IF_PROFILED.items() if layer in layers}
     axis = np.array(sorted(set().union(*layers.values())))
     times = _PER_STEP | {layer: model.layers * each for layer, each in per_layer.items()}
     total = np.sum([count * _on(axis, layers[layer]) for layer, count in times.items()], axis=0)
-    if model.experts:
-        total += model.moe_layers * _moe_us(profile, model, axis, expert_parallel)
     return axis, total
 
 
-def _moe_us(profile: Path, model: Model, axis: _Array, expert_parallel: int) -> _Array:
+def _moe_us(profile: Path, model: Model, axis: _Array, expert_parallel: int, tensor_parallel: int) -> _Array:
     """Time in us of one expert block for each number of tokens, at the expected number of experts touched.
 
     Of g workers that share the experts each meets the tokens of all on its part: as many pairs of token and expert as
-    its own tokens have on all experts, but on no more than 1/g of them.
+    its own tokens have on all experts, but on no more than 1/g of them.  A worker of t devices whose expert block was
+    profiled on one takes 1/t of the pairs and of the experts on each.
     """
+    devices = 1
+    if tensor_parallel > 1 and not any((profile / f"moe.csv{ending}").is_file() for ending in (".gz", "")):
+        profile, devices = profile.with_name("tp1"), tensor_parallel
     measured: dict[float, dict[float, float]] = {}
     for tokens, touched, us in _rows(profile, "moe", ("tokens", "activated_experts", "time_us")):
         measured.setdefault(touched, {})[tokens] = us
@@ -559,9 +595,9 @@ def _moe_us(profile: Path, model: Model, axis: _Array, expert_parallel: int) -> 
             "Too few measurements.", allowed="two activated_experts or more", where=str(_file(profile, "moe"))
         )
     columns = sorted(measured)
-    by_touched = np.array([_on(axis, measured[touched]) for touched in columns])
+    by_touched = np.array([_on(axis / devices, measured[touched]) for touched in columns])
     untouched = np.expm1(expert_parallel * axis * math.log1p(-model.experts_per_token / model.experts))
-    expected = -model.experts / expert_parallel * untouched
+    expected = -model.experts / (expert_parallel * devices) * untouched
     return np.array([np.interp(x, columns, by_touched[:, i]) for i, x in enumerate(expected)])
 
 

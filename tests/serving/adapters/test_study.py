@@ -5,15 +5,17 @@ import gzip
 
 import pytest
 
-from wavetank.errors import DataUnavailableError
+from wavetank.errors import BadFileError, DataUnavailableError
 from wavetank.ledger import catalog
 from wavetank.serving.adapters import lora_fidelity
 from wavetank.serving.adapters import study as adapter_fidelity
+from wavetank.serving.adapters.lora_models import shipped_costs
 from wavetank.serving.adapters.study import ALL, FED, STARVED, TWINS, AdapterFidelity
 from wavetank.workloads import datasets
 
 RUN = {
     "set": "test", "model": "llama-3.1-8b-instruct", "gpu_slots": 8, "served_adapters": 16, "max_rank": 8,
+    "prompts_sent_expected": 1000, "in_tokens": 250_000, "completed": 1000, "out_tokens": 190_000,
     "rates_req_s": "0.02", "sizes_rank": "8", "out_tok_s": 62.0, "req_s": 0.32, "ttft_mean_ms": 60.0,
     "ttft_p50_ms": 50.0, "ttft_p99_ms": 300.0, "tpot_mean_ms": 20.0, "tpot_p50_ms": 19.0, "tpot_p99_ms": 40.0,
     "itl_mean_ms": 21.0, "outcome": "ok",
@@ -35,7 +37,8 @@ RUNS = (
 
 def forget():
     for cached in (
-        lora_fidelity._memory, lora_fidelity._twin, adapter_fidelity._judged, adapter_fidelity._predicted,
+        lora_fidelity._configurations, lora_fidelity._costs_fitted, adapter_fidelity._judged,
+        adapter_fidelity._predicted,
     ):  # fmt: skip
         cached.cache_clear()
 
@@ -47,8 +50,8 @@ def small_set(tmp_path, monkeypatch):
     folder.mkdir()
     names = ("model", "adapter_slots", "max_rank", "kv_tokens_available")
     files = {
-        lora_fidelity.RUNS: [{**RUN, **run} for run in RUNS],
-        lora_fidelity.TWIN: [TWIN],
+        "llama31_8b_runs.csv.gz": [{**RUN, **run} for run in RUNS],
+        "twin_sim_llama31_8b.csv.gz": [TWIN],
         lora_fidelity.CAPACITY: [dict(zip(names, (RUN["model"], *row), strict=True)) for row in CAPACITIES],
     }
     for name, rows in files.items():
@@ -142,6 +145,56 @@ def test_a_missing_data_set_is_named_before_any_trial(monkeypatch):
     monkeypatch.setattr(datasets, "find", missing)
     forget()
     with pytest.raises(DataUnavailableError, match="lora-serving-vllm"):
+        AdapterFidelity().check()
+
+
+@pytest.fixture
+def another_model(small_set):
+    """The same set, of a model of which nothing ships."""
+    for name in ("llama31_8b_runs.csv.gz", lora_fidelity.CAPACITY):
+        file = small_set / name
+        content = gzip.decompress(file.read_bytes()) if name.endswith(".gz") else file.read_bytes()
+        content = content.replace(b"llama-3.1-8b-instruct", b"gemma-9")
+        file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    forget()
+    return small_set
+
+
+def test_a_folder_of_ones_own_is_judged_in_place_of_the_data_set(small_set, tmp_path):
+    own = small_set.rename(tmp_path / "own")
+    study = AdapterFidelity(folder=str(own))
+    study.check()
+    assert len(study.judged()) == 3
+    assert list(study.data()) == [str(own)]
+
+
+def test_another_model_needs_runs_to_fit_its_costs_to(another_model, monkeypatch):
+    with pytest.raises(BadFileError, match="what a step of gemma-9 costs") as caught:
+        AdapterFidelity().check()
+    assert "1 runs of the set twin_validation" in str(caught.value)
+    monkeypatch.setattr(lora_fidelity, "FEWEST_FITTED", 1)
+    AdapterFidelity().check()
+
+
+def test_what_does_not_ship_of_a_model_is_said_and_no_memory_error_predicted(another_model, monkeypatch):
+    monkeypatch.setattr(lora_fidelity, "fit", lambda known: shipped_costs())
+    notes = " ".join(AdapterFidelity().notes())
+    assert "No costs ship for gemma-9" in notes
+    assert "drawn with the means of its runs, 250 and 190 tokens" in notes
+    assert "longest context of gemma-9 is not known" in notes
+    found = AdapterFidelity().measure(catalog.system("adapters-fitted").build(), 0)
+    assert {"throughput_smape"} <= {name for name, _, _ in found.rows}
+    assert not [name for name, _, _ in found.rows if name.startswith("memory_errors")]
+    assert AdapterFidelity().measure(catalog.system("adapters-published").build(), 0).rows == []
+
+
+def test_a_folder_without_runs_to_judge_is_refused(small_set):
+    with gzip.open(small_set / "llama31_8b_runs.csv.gz", "wt") as stream:
+        writer = csv.DictWriter(stream, list(RUN))
+        writer.writeheader()
+        writer.writerow({**RUN, "set": "twin_validation"})
+    forget()
+    with pytest.raises(BadFileError, match="No run can be judged"):
         AdapterFidelity().check()
 
 

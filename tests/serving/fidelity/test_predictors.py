@@ -9,6 +9,7 @@ import pytest
 from wavetank.errors import BadValueError, DataUnavailableError
 from wavetank.platforms import TableStepTime
 from wavetank.platforms.engine_overheads import EngineOverheads, vllm_graph_sizes
+from wavetank.platforms.links import Link
 from wavetank.serving.fidelity import predictors as run_predictors
 from wavetank.serving.fidelity.predictors import (
     LinearTokens,
@@ -22,6 +23,7 @@ from wavetank.serving.fidelity.predictors import (
     simulate_plainly,
 )
 from wavetank.serving.fidelity.recorded_runs import EngineSettings, RecordedRun, recorded_runs
+from wavetank.serving.fidelity.shipped_fit import shipped_fit
 from wavetank.sim.rng import stream
 from wavetank.workloads.requests import RequestTrace
 
@@ -32,7 +34,7 @@ def made_profile() -> TableStepTime:
     """A profile in closed form: 8 ms of weights, 60 us a token, attention that grows with its tokens."""
     tokens, rows = (1.0, 64.0, 4096.0), (1.0, 256.0)
     chunks, prompts, decodes, contexts = (16.0, 2048.0), (0.0, 4096.0), (1.0, 256.0), (16.0, 4096.0)
-    values: list[float] = [3, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    values: list[float] = [3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, math.inf, 1]
     values += [*tokens, *(8e9 + 6e7 * n for n in tokens)]
     values += [*rows, *(1e9 + 1e6 * n for n in rows)]
     values += [*chunks, *prompts, *(1e4 * c * (p + c / 2) for c in chunks for p in prompts)]
@@ -138,9 +140,28 @@ def test_profiles_alone_are_too_fast_by_what_they_lack(profile: TableStepTime) -
 
 
 @pytest.mark.usefixtures("profiled")
-def test_without_other_runs_there_are_no_overheads(profile: TableStepTime) -> None:
+def test_without_other_runs_the_shipped_coefficients_count(profile: TableStepTime) -> None:
+    shipped = shipped_fit().overheads
     prediction = ProfilesWithOverheads().predict(made_run(8, profile), [])
-    assert set(prediction.coefficients.values()) == {0.0}
+    assert prediction.coefficients == {"step_s": shipped.step_s, "sequence_s": shipped.sequence_s}
+    assert set(ProfilesWithOverheads(fits=False).predict(made_run(8, profile), []).coefficients.values()) == {0.0}
+
+
+def test_the_link_of_the_run_counts_unless_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(run_predictors, "_profile", lambda *given: asked.append(given) or made_profile())
+    link = Link(bytes_per_s=1e9, latency_s=0.0)
+    run = made_run(8, made_profile())
+    run = replace(run, engine=replace(run.engine, tensor_parallel=2, link=link))
+    for predictor in (ProfilesOnly(), LinearTokens(), ProfilesWithOverheads(), ProfilesWithOverheads(own_link=False)):
+        predictor.predict(run, [])
+    assert [given[2] for given in asked] == [2] * 4
+    assert [given[-1] for given in asked] == [link, link, link, None]
+    slow, fast = (
+        RooflineOnly().predict(replace(run, engine=replace(run.engine, link=each)), []).figures["tpot_mean"][1]
+        for each in (link, None)
+    )
+    assert slow > 1.5 * fast
 
 
 @pytest.mark.usefixtures("profiled")

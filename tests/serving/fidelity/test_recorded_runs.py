@@ -11,6 +11,7 @@ import pytest
 
 from wavetank.errors import BadFileError, DataUnavailableError, UnknownNameError
 from wavetank.platforms import FittedStepTime
+from wavetank.platforms.links import Link
 from wavetank.serving.fidelity.recorded_runs import (
     EngineSettings,
     latency_figures,
@@ -60,7 +61,8 @@ def write(tmp_path: Path) -> Write:
     """Write a recorded run and return its folder."""
 
     def make(
-        rows: list[Any] | None = None, meta: Any = META, summary: str | None = None, model: str = "Llama-3.1-8B"
+        rows: list[Any] | None = None, meta: Any = META, summary: str | None = None, model: str = "Llama-3.1-8B",
+        config: Any = None,
     ) -> Path:
         folder = tmp_path / "runs" / "H100-SXM" / model
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +71,8 @@ def write(tmp_path: Path) -> Write:
         (folder / "requests.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
         if meta is not None:
             (folder / "meta.json").write_text(meta if isinstance(meta, str) else json.dumps(meta))
+        if config is not None:
+            (folder / "cluster_config.json").write_text(json.dumps(config))
         if summary is not None:
             (folder / "reference_sim_summary.txt").write_text(summary)
         return folder
@@ -100,6 +104,76 @@ def test_the_engine_is_set_up_as_recorded(write: Write) -> None:
     cluster = run.cluster(FittedStepTime(overhead_s=0.01))
     assert (cluster.workers, cluster.group_size, cluster.kv_capacity_tokens) == (2, 2, 5000)
     assert (cluster.prefix_caching, cluster.kv_watermark) == (False, 0.0)
+
+
+def cluster_config(instances: int = 2, **instance: Any) -> dict[str, Any]:
+    each = {"num_npus": 1, "tp_size": 1, "pd_type": None, "npu_mem": {"mem_util": 0.7}, **instance}
+    return {"link_bw": 16, "link_latency": 20000, "nodes": [{"instances": [each] * instances}]}
+
+
+def test_the_cluster_file_gives_the_link_and_what_meta_leaves_open(write: Write) -> None:
+    sharing = {"engine_kwargs": {"max_num_seqs": 64}}
+    run = read_recorded_run(
+        write(meta=sharing, model="Qwen3-30B-A3B", config=cluster_config(num_npus=2, tp_size=2, ep_size=4))
+    )
+    link = Link(bytes_per_s=16 * 2**30, latency_s=2e-5, per_hop=True)
+    assert run.engine == EngineSettings(
+        workers=2, tensor_parallel=2, expert_parallel=2, max_running=64, memory_share=0.7, link=link
+    )
+    assert (run.devices, run.tensor_parallel, run.assumed) == (4, 2, ())
+    assert run.name == "H100-SXM Qwen3-30B-A3B, tensor parallel 2"
+
+
+def test_less_memory_and_experts_that_are_not_shared_leave_a_smaller_cache(write: Write) -> None:
+    def capacity(**instance: Any) -> int:
+        run = read_recorded_run(
+            write(meta={"engine_kwargs": {}}, model="Qwen3-30B-A3B", config=cluster_config(**instance))
+        )
+        return run.cluster(FittedStepTime(overhead_s=0.01)).kv_capacity_tokens
+
+    shared = {"ep_size": 2, "npu_mem": {"mem_util": 0.9}}
+    assert capacity(**shared) > capacity(**shared | {"ep_size": 1}) > 0
+    assert capacity(**shared) > capacity(**shared | {"npu_mem": {"mem_util": 0.85}}) > 0
+
+
+def test_meta_counts_before_the_cluster_file_and_the_difference_is_said(write: Write) -> None:
+    run = read_recorded_run(write(config=cluster_config(instances=3, ep_size=3)))
+    assert (run.engine.workers, run.engine.expert_parallel) == (2, 2)
+    assert run.assumed == (
+        "H100-SXM/Llama-3.1-8B: workers is 2 in meta.json and 3 in cluster_config.json; meta.json counts.",
+        "H100-SXM/Llama-3.1-8B: expert_parallel is 2 in meta.json and 3 in cluster_config.json; meta.json counts.",
+    )
+
+
+def test_without_a_cluster_file_it_is_said_what_was_assumed_of_the_link(write: Write) -> None:
+    assert read_recorded_run(write()).assumed == (
+        "H100-SXM/Llama-3.1-8B has no cluster_config.json: its 2 devices were taken to have the link of their data "
+        "sheet.",
+    )
+    (said,) = read_recorded_run(write(meta={})).assumed
+    assert said.endswith("it ran on one device, as meta.json has it, so that no link counts.")
+    silent = cluster_config(ep_size=2) | {"link_bw": None}
+    (said,) = read_recorded_run(write(config=silent)).assumed
+    assert "cluster_config.json without link_bw and link_latency: its 2 devices" in said
+    (said,) = read_recorded_run(write(config=cluster_config(ep_size=2) | {"collective_links": {"x": 1}})).assumed
+    assert "collective_links" in said
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"meta": META | {"engine_kwargs": {"pipeline_parallel_size": 2}}},
+        {"meta": {}, "config": cluster_config(instances=1, num_npus=2, pp_size=2)},
+    ],
+)
+def test_a_pipeline_is_refused_rather_than_taken_for_one_device(write: Write, given: dict[str, Any]) -> None:
+    with pytest.raises(BadFileError, match="Pipeline parallelism"):
+        read_recorded_run(write(**given))
+
+
+def test_a_damaged_cluster_file_is_refused(write: Write) -> None:
+    with pytest.raises(BadFileError, match="nodes is a list"):
+        read_recorded_run(write(config={"link_bw": 16}))
 
 
 def test_what_the_record_does_not_say_is_as_vllm_has_it(write: Write) -> None:
@@ -149,6 +223,26 @@ def test_a_bad_line_is_named(write: Write, row: Any, says: str) -> None:
     with pytest.raises(BadFileError, match=says) as caught:
         read_recorded_run(write([request(0), row, *map(request, range(2, 30))]))
     assert caught.value.where.endswith("line 2")
+
+
+@pytest.mark.parametrize(
+    ("scaled", "factor", "says"),
+    [
+        (("arrival_time",), 1e3, "the same unit"),
+        (("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"), 1e9, "the same unit"),
+        (("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"), 1e-3, "the same unit"),
+        (("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"), 1e3, "not in seconds"),
+    ],
+)
+def test_times_in_other_units_are_refused(write: Write, scaled: tuple[str, ...], factor: float, says: str) -> None:
+    rows = [request(number) for number in range(30)]
+    with pytest.raises(BadFileError, match=says):
+        read_recorded_run(write([row | {name: row[name] * factor for name in scaled} for row in rows]))
+
+
+def test_requests_that_come_at_once_have_no_unit_to_compare(write: Write) -> None:
+    rows = [request(number) | {"arrival_time": UNIX} for number in range(30)]
+    assert read_recorded_run(write(rows)).requests.arrival_s.max() == 0.0
 
 
 def test_a_run_of_few_requests_is_too_short(write: Write) -> None:
@@ -229,6 +323,8 @@ def test_the_recorded_runs_are_those_that_the_source_describes() -> None:
     assert [len(run.requests) for run in runs] == [300, 300, 300]
     assert [run.engine.max_running for run in runs] == [256, 128, 128]
     assert [run.engine.expert_parallel for run in runs] == [1, 1, 2]
+    assert [run.engine.link.bytes_per_s for run in runs if run.engine.link] == [16 * 2**30] * 3
+    assert [run.assumed for run in runs] == [()] * 3
     for run in runs:
         # The source counts from the moment the scheduler saw a request, a part of a step later.
         assert 0 < run.ttft_s.mean() - run.published["ttft_mean"][0] < 0.05

@@ -8,6 +8,7 @@ import pytest
 import wavetank
 from wavetank.errors import BadFileError, BadValueError, DataUnavailableError, WavetankError
 from wavetank.ledger import catalog
+from wavetank.serving.fidelity.shipped_fit import shipped_fit
 from wavetank.serving.routing import study as llm_routing
 from wavetank.serving.routing.baselines import RoundRobin
 from wavetank.serving.routing.study import LLMRouting, saturation_per_s
@@ -215,6 +216,7 @@ class TestSaturation:
         said = " ".join(study.notes())
         assert show(saturation_per_s(study), "requests/s") in said
         assert "at or above saturation" in said
+        assert shipped_fit().said_of_roofline() in said
         assert "at or above saturation" not in " ".join(LLMRouting(requests=400, workers=4, load=0.9).notes())
 
     def test_prefixes_that_workers_keep_count_in_it(self):

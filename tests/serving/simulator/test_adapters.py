@@ -173,6 +173,26 @@ class TestWhoRuns:
         # 2 ms a step while nobody waits; the three arrive within the first, and then 3, 2, 1 and 0 wait.
         assert ms(simulate(trace(*rows), plain, RoundRobin()).finish_s) == [7, 11, 14, 16]
 
+    def test_requests_that_come_make_the_next_step_longer_once(self):
+        eager = SchedulerOverhead(
+            base_s=0.0, per_running_s=0.0, per_waiting_s=0.0, per_waiting_share_s=0.0, per_arrival_s=2e-3
+        )
+        rows = [(0.0, 5, 6, "")] + [(0.0035, 5, 1, "")] * 2
+        plain = cluster(adapters=None, scheduler_overhead=eager)
+        # 3 ms with its own arrival; two come in the second step, so that the third takes 5 ms; then three of 1 ms.
+        assert ms(simulate(trace(*rows), plain, RoundRobin()).finish_s) == [12, 9, 9]
+        slowly = simulate_slowly(trace(*rows), plain, RoundRobin())
+        assert slowly["finish_ps"].tolist() == [12 * 10**9, 9 * 10**9, 9 * 10**9]
+
+    def test_requests_that_are_refused_take_no_time(self):
+        eager = SchedulerOverhead(
+            base_s=0.0, per_running_s=0.0, per_waiting_s=0.0, per_waiting_share_s=0.0, per_arrival_s=2e-3
+        )
+        rows = [(0.0, 5, 3, "")] + [(0.0005, 5, 1, "")] * 9
+        narrow = cluster(adapters=None, scheduler_overhead=eager, max_running=1, max_waiting=2)
+        # 3 ms, then 1 + 2 * 2 ms for the two that may wait, then 1 ms.
+        assert ms(simulate(trace(*rows), narrow, RoundRobin()).finish_s)[0] == 9
+
 
 class Watching:
     """The readable simulator's step, with a look at the batch of every worker."""

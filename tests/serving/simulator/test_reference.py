@@ -141,6 +141,7 @@ overheads = st.builds(
     base_s=st.sampled_from([-1e-4, 0.0, 1e-3]),
     per_waiting_s=st.sampled_from([0.0, 1e-4]),
     per_waiting_share_s=st.sampled_from([-1e-4, 0.0]),
+    per_arrival_s=st.sampled_from([0.0, 2e-3]),
 )
 
 

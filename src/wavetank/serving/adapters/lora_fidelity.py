@@ -5,22 +5,22 @@ again from a seed, served by one simulated worker with the KV cache that the run
 Whether a configuration starts at all is predicted too.
 
 Source: data set ``lora-serving-vllm`` (F. Agullo et al., arXiv 2508.08343 and 2602.24044): 658 runs of Llama-3.1-8B,
-and the outputs of the authors' digital twin for some of the same configurations.
+and the outputs of the authors' digital twin for some of the same configurations.  A folder of the same form may hold
+runs of any model; what differs between models is data (:mod:`wavetank.serving.adapters.lora_models`).
 
 Differs from the source:
 
 1. Prompts and outputs are drawn, not those of ShareGPT: log-normal, cut like vLLM's benchmark cuts them (4 to 1024
-   prompt tokens, 2048 in all), with the means that the runs' totals give.  The spread of the outputs (0.7) makes a
-   running request hold 378 tokens on average; runs of the fit set that fill the cache held 372 (median).
+   prompt tokens, 2048 in all), with the means that the runs' totals give; some answers are of a few tokens.
 2. The whole hour is simulated, not a window of it: where requests starve, times to first token grow all the time, and
    what is compared is their mean over those done within the hour.  An hour takes less than a second.
 3. More than 25,500 waiting requests are refused, as in the authors' twin; the runs' clients could not hold more open.
 4. The step time is fitted (:func:`fit`) on set ``twin_validation``; rates, ranks and adapters of set ``test`` differ.
-   The scheduler's overhead and the loading times are the authors'.
-   The form of the costs and the spread of the outputs were chosen over five fits, after each of which the errors of
-   every third run of ``test`` had been looked at: read that set as development data, not as unseen runs.
-5. A configuration is taken to fail where the KV cache left is below the model's longest context of 131,072 tokens, for
-   which vLLM does not start; what is left is a plane through the capacities of those that started.
+   The scheduler's overhead and the loading times are the authors', the time to take in a request is fitted too.
+   The form of the costs and the spread of the outputs were chosen over eight fits, after each of which the errors of
+   every third or fourth run of ``test`` had been looked at: read that set as development data, not as unseen runs.
+5. A configuration is taken to fail where the KV cache left is below the model's longest context, for which vLLM does
+   not start; what is left is a plane through the capacities of those that started.
 """
 
 from __future__ import annotations
@@ -41,6 +41,14 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadFileError, BadValueError
 from wavetank.platforms.step_time import FittedStepTime
+from wavetank.serving.adapters.lora_models import (
+    Costs,
+    LoraModel,
+    lora_model,
+    models_with_lengths,
+    shipped_costs,
+    with_memory,
+)
 from wavetank.serving.routing.baselines import RoundRobin
 from wavetank.serving.simulator.adapters import Adapters, SchedulerOverhead
 from wavetank.serving.simulator.cluster import Cluster
@@ -50,19 +58,15 @@ from wavetank.workloads import datasets
 from wavetank.workloads.requests import RequestTrace
 
 DATASET = "lora-serving-vllm"
-RUNS, CAPACITY, TWIN = "llama31_8b_runs.csv.gz", "kv_capacity.csv", "twin_sim_llama31_8b.csv.gz"
-MODEL = "llama-3.1-8b-instruct"
+# A folder holds NAME_runs.csv.gz, one file or more, kv_capacity.csv, and twin_sim_NAME.csv.gz where a twin was run.
+RUNS, CAPACITY, TWIN = "_runs.csv.gz", "kv_capacity.csv", "twin_sim_"
 FIT_SET, JUDGED_SET = "twin_validation", "test"
 DURATION_S = 3600.0
-LONGEST_CONTEXT_TOKENS = 131_072
 MAX_WAITING = 25_500
 # A run starves when it gives less than this share of the tokens asked for.
 STARVED_BELOW = 0.9
-
-# Mean tokens over the runs of the fit set: prompts over all sent, outputs over those of runs that do not starve.
-PROMPT_MEAN_TOKENS, OUTPUT_MEAN_TOKENS = 223.0, 195.0
-PROMPT_SPREAD, OUTPUT_SPREAD = 1.2, 0.7
-SHORTEST_TOKENS, LONGEST_PROMPT_TOKENS, LONGEST_TOTAL_TOKENS = 4, 1024, 2048
+# Costs of a model that none ship for are fitted to at most as many runs, evenly spread over the fit set.
+FITTED_RUNS, FEWEST_FITTED = 22, 8
 
 # Our name of a metric: the runs' column, and its unit in seconds (1 for rates).
 _COLUMNS = {
@@ -77,6 +81,7 @@ _COLUMNS = {
     "itl_mean_s": ("itl_mean_ms", 1e-3),
 }
 METRICS = tuple(_COLUMNS)
+_TOTALS = ("in_tokens", "prompts_sent_expected", "out_tokens", "completed")
 _OUTCOMES = ("ok", "memory_error", "no_result")
 
 
@@ -88,6 +93,7 @@ class Configuration:
     ----------
     row : int
         Of the runs' file, the first after the header being 1.
+    model : LoraModel
     subset : str
         ``twin_validation`` or ``test``.
     slots, served_adapters, max_rank : int
@@ -100,9 +106,14 @@ class Configuration:
         ``ok``, ``memory_error`` or ``no_result``.
     measured : tuple of (str, float)
         Metric and value, for the names of :data:`METRICS`; empty unless ``ok``.
+    twin : tuple of (str, float)
+        Likewise, what the authors' digital twin predicted; empty where it was not run.
+    folder : Path or None
+        Of the runs; None for one that was not read.
     """
 
     row: int
+    model: LoraModel
     subset: str
     slots: int
     served_adapters: int
@@ -112,6 +123,8 @@ class Configuration:
     kv_capacity_tokens: int | None
     outcome: str
     measured: tuple[tuple[str, float], ...] = ()
+    twin: tuple[tuple[str, float], ...] = ()
+    folder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -134,78 +147,53 @@ class Configuration:
     def starved(self) -> bool:
         """Whether the run gave less than nine tenths of the tokens asked for."""
         given = dict(self.measured).get("throughput_tokens_per_s", 0.0)
-        return given < STARVED_BELOW * self.offered_per_s * OUTPUT_MEAN_TOKENS
+        return given < STARVED_BELOW * self.offered_per_s * self.model.lengths.output_mean_tokens
 
 
-@dataclass(frozen=True, kw_only=True)
-class Costs:
-    """What a step of the engine with adapters enabled takes; the fitted coefficients.
+def cluster(configuration: Configuration, costs: Costs, *, adapters: bool = True) -> Cluster:
+    """Return the one worker that a configuration runs on.
 
     Parameters
     ----------
-    overhead_s, per_request_s, per_context_token_s, per_prefill_token_s : float
-        As of :class:`~wavetank.platforms.step_time.FittedStepTime`, s.
-    percent_per_adapter : float
-        By how many per cent of that a distinct adapter in the batch makes a step longer.
-    per_adapter_s : float
-        By how many seconds besides.
-    first_load_s : float
-        What reading an adapter from disk takes, at its first use, s.
+    configuration : Configuration
+        One with a ``kv_capacity_tokens``.
+    costs : Costs
+    adapters : bool, default True
+        Whether slots and adapters count; without, its requests run as if merged.
     """
-
-    overhead_s: float
-    per_request_s: float
-    per_context_token_s: float
-    per_prefill_token_s: float
-    percent_per_adapter: float
-    per_adapter_s: float
-    first_load_s: float
-
-    def cluster(self, configuration: Configuration, *, adapters: bool = True) -> Cluster:
-        """Return the one worker that a configuration runs on; without adapters its requests run as if merged."""
-        if configuration.kv_capacity_tokens is None:
-            raise BadValueError(
-                "This configuration leaves no KV cache: vLLM did not start with it.", given=configuration.name,
-                allowed="configurations with a kv_capacity_tokens", hint="see feasible(configuration)",
-            )  # fmt: skip
-        return Cluster(
-            workers=1,
-            step_time=FittedStepTime(
-                overhead_s=self.overhead_s,
-                per_request_s=self.per_request_s,
-                per_context_token_s=self.per_context_token_s,
-                per_prefill_token_s=self.per_prefill_token_s,
-            ),
-            max_running=2048,
-            max_batched_tokens=2048,
-            kv_capacity_tokens=configuration.kv_capacity_tokens,
-            # Nobody routes anything.
-            refresh_s=3600.0,
-            max_waiting=MAX_WAITING,
-            adapters=Adapters(
-                slots=configuration.slots,
-                ranks=configuration.ranks,
-                percent=100.0,
-                percent_per_adapter=self.percent_per_adapter,
-                per_adapter_s=self.per_adapter_s,
-                first_load_s=self.first_load_s,
-            )
-            if adapters
-            else None,
-            scheduler_overhead=SchedulerOverhead(),
+    if configuration.kv_capacity_tokens is None:
+        raise BadValueError(
+            "This configuration leaves no KV cache: vLLM did not start with it.", given=configuration.name,
+            allowed="configurations with a kv_capacity_tokens", hint="see feasible(configuration)",
+        )  # fmt: skip
+    return Cluster(
+        workers=1,
+        step_time=FittedStepTime(
+            overhead_s=costs.overhead_s,
+            per_request_s=costs.per_request_s,
+            per_context_token_s=costs.per_context_token_s,
+            per_prefill_token_s=costs.per_prefill_token_s,
+        ),
+        max_running=2048,
+        max_batched_tokens=2048,
+        kv_capacity_tokens=configuration.kv_capacity_tokens,
+        # Nobody routes anything.
+        refresh_s=3600.0,
+        max_waiting=MAX_WAITING,
+        adapters=Adapters(
+            slots=configuration.slots,
+            ranks=configuration.ranks,
+            percent=100.0,
+            percent_per_adapter=costs.percent_per_adapter,
+            per_adapter_s=costs.per_adapter_s,
+            load_s=configuration.model.load_s,
+            load_s_per_rank=configuration.model.load_s_per_rank,
+            first_load_s=costs.first_load_s,
         )
-
-
-FITTED = Costs(
-    overhead_s=1.298e-2,
-    per_request_s=3.246e-5,
-    per_context_token_s=4.815e-9,
-    per_prefill_token_s=6.792e-5,
-    percent_per_adapter=0.2686,
-    per_adapter_s=4.148e-4,
-    first_load_s=0.3286,
-)
-"""What :func:`fit` gives for every sixth run with figures of the fit set, seed 0: 22 runs of 131."""
+        if adapters
+        else None,
+        scheduler_overhead=SchedulerOverhead(per_arrival_s=costs.per_arrival_s),
+    )
 
 
 def configurations(folder: Path | None = None, *, subset: str | None = None) -> tuple[Configuration, ...]:
@@ -214,7 +202,7 @@ def configurations(folder: Path | None = None, *, subset: str | None = None) -> 
     Parameters
     ----------
     folder : Path, optional
-        Of the data set; looked for where data sets are when left out.
+        Holds runs in the form of the data set, of one model or several; the data set when left out.
     subset : str, optional
         ``twin_validation`` or ``test``; both when left out.
 
@@ -229,32 +217,75 @@ def configurations(folder: Path | None = None, *, subset: str | None = None) -> 
     """
     if subset not in (None, FIT_SET, JUDGED_SET):
         raise BadValueError("There is no such subset of the runs.", given=subset, allowed=(FIT_SET, JUDGED_SET))
-    folder = datasets.find(DATASET) if folder is None else folder
-    capacities = _capacities(folder)
+    folder = _folder(folder)
+    found = [run for file in _run_files(folder) for run in _configurations(file)]
+    return tuple(each for each in found if subset in (None, each.subset))
+
+
+def _folder(folder: Path | None) -> Path:
+    return datasets.find(DATASET) if folder is None else folder
+
+
+def _run_files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob(f"*{RUNS}")) if folder.is_dir() else []
+    if not files:
+        raise BadFileError("There are no runs with adapters in this folder.", given=str(folder), allowed=f"NAME{RUNS}")
+    return files
+
+
+@lru_cache(maxsize=4)
+def _configurations(file: Path) -> tuple[Configuration, ...]:
+    rows = list(_rows(file))
+    names = sorted({row.text("model") for row in rows})
+    models = {name: _model_of(name, [row for row in rows if row.text("model") == name], file.parent) for name in names}
+    capacities = {name: _capacities(file.parent, name) for name in names}
+    twin_file = file.with_name(f"{TWIN}{file.name.removesuffix(RUNS)}.csv.gz")
+    # The twin's files do not name the model.
+    twin = _twin(twin_file) if len(names) == 1 and twin_file.is_file() else {}
     found = []
-    for row in _rows(folder / RUNS):
-        if row.text("model") != MODEL:
-            raise row.wrong("model", f"runs of {MODEL}")
+    for row in rows:
         outcome = row.text("outcome")
         if outcome not in _OUTCOMES:
             raise row.wrong("outcome", _OUTCOMES)
         slots, max_rank = row.whole("gpu_slots"), row.whole("max_rank")
         measured = ((name, row.positive(column) * unit) for name, (column, unit) in _COLUMNS.items())
-        found.append(
-            Configuration(
-                row=row.number,
-                subset=row.text("set"),
-                slots=slots,
-                served_adapters=row.whole("served_adapters"),
-                max_rank=max_rank,
-                rates_per_s=row.several("rates_req_s"),
-                ranks=tuple(int(rank) for rank in row.several("sizes_rank")),
-                kv_capacity_tokens=capacities.get((slots, max_rank)),
-                outcome=outcome,
-                measured=tuple(measured) if outcome == "ok" else (),
-            )
+        each = Configuration(
+            row=row.number,
+            model=models[row.text("model")],
+            subset=row.text("set"),
+            slots=slots,
+            served_adapters=row.whole("served_adapters"),
+            max_rank=max_rank,
+            rates_per_s=row.several("rates_req_s"),
+            ranks=tuple(int(rank) for rank in row.several("sizes_rank")),
+            kv_capacity_tokens=capacities[row.text("model")].get((slots, max_rank)),
+            outcome=outcome,
+            measured=tuple(measured) if outcome == "ok" else (),
+            folder=file.parent,
         )
-    return tuple(each for each in found if subset in (None, each.subset))
+        found.append(dataclasses.replace(each, twin=twin.get(_key(each), ())))
+    return tuple(found)
+
+
+def _model_of(name: str, rows: Sequence[_Row], folder: Path) -> LoraModel:
+    """Return what a model's runs are simulated with: what ships, and what the runs say themselves."""
+    totals = dict.fromkeys(_TOTALS, 0.0)
+    known = [row for row in rows if row.text("outcome") == "ok"]
+    fitted = [row for row in known if row.text("set") == FIT_SET] or known
+    model = lora_model(name, 1.0, 1.0)
+    if name not in models_with_lengths():
+        for row in fitted:
+            for column in _TOTALS:
+                totals[column] += row.positive(column)
+        if not fitted:
+            raise BadFileError(
+                f"No run of {name} has figures, so that nothing says how long its requests were.", where=str(folder),
+                allowed=f"a run with the outcome ok, or a model that ships: {', '.join(models_with_lengths())}",
+            )  # fmt: skip
+        model = lora_model(
+            name, totals["in_tokens"] / totals["prompts_sent_expected"], totals["out_tokens"] / totals["completed"]
+        )
+    return with_memory(model, _memory(folder, name) if model.longest_context_tokens else None)
 
 
 @dataclass(frozen=True)
@@ -311,16 +342,16 @@ def _rows(path: Path) -> Iterator[_Row]:
         raise BadFileError(f"This file cannot be read: {error}", where=str(path)) from error
 
 
-def _capacities(folder: Path) -> dict[tuple[int, int], int]:
+def _capacities(folder: Path, model: str) -> dict[tuple[int, int], int]:
     """Return KV tokens by slots and rank, for the configurations that start."""
     return {
         (row.whole("adapter_slots"), row.whole("max_rank")): row.whole("kv_tokens_available")
         for row in _rows(folder / CAPACITY)
-        if row.text("model") == MODEL and row.text("kv_tokens_available") != "memory_error"
+        if row.text("model") == model and row.text("kv_tokens_available") != "memory_error"
     }
 
 
-def feasible(slots: int, max_rank: int, *, folder: Path | None = None) -> bool:
+def feasible(configuration: Configuration) -> bool | None:
     """Predict whether vLLM starts: whether the KV cache left holds the model's longest context.
 
     The KV cache is taken to shrink by ``a + b rank`` tokens a slot, fitted to the capacities of configurations that
@@ -328,19 +359,27 @@ def feasible(slots: int, max_rank: int, *, folder: Path | None = None) -> bool:
 
     Parameters
     ----------
-    slots, max_rank : int
-    folder : Path, optional
-        Of the data set.
+    configuration : Configuration
+
+    Returns
+    -------
+    bool or None
+        None where the model's longest context is not known.
     """
-    whole, per_slot, per_slot_rank = _memory(datasets.find(DATASET) if folder is None else folder)
-    return whole - slots * (per_slot + per_slot_rank * max_rank) >= LONGEST_CONTEXT_TOKENS
+    model = configuration.model
+    if model.memory is None or model.longest_context_tokens is None:
+        return None
+    whole, per_slot, per_slot_rank = model.memory
+    left = whole - configuration.slots * (per_slot + per_slot_rank * configuration.max_rank)
+    return left >= model.longest_context_tokens
 
 
-@lru_cache(maxsize=4)
-def _memory(folder: Path) -> tuple[float, float, float]:
-    known = _capacities(folder)
+def _memory(folder: Path, model: str) -> tuple[float, float, float]:
+    known = _capacities(folder, model)
     if len(known) < 3:
-        raise BadFileError("Too few capacities to fit a plane.", given=len(known), where=str(folder / CAPACITY))
+        raise BadFileError(
+            f"Too few capacities of {model} to fit a plane.", given=len(known), where=str(folder / CAPACITY)
+        )
     slots, rank = np.array(list(known), float).T
     design = np.column_stack([np.ones(slots.size), -slots, -slots * rank])
     whole, per_slot, per_slot_rank = np.linalg.lstsq(design, np.array(list(known.values()), float), rcond=None)[0]
@@ -348,7 +387,7 @@ def _memory(folder: Path) -> tuple[float, float, float]:
 
 
 @lru_cache(maxsize=8)
-def _location(mean: float, spread: float, longest: int) -> float:
+def _location(mean: float, spread: float, shortest: int, longest: int) -> float:
     """Return the logarithm of the median of a log-normal that has this mean once it is cut."""
     from scipy.special import ndtri
 
@@ -356,7 +395,7 @@ def _location(mean: float, spread: float, longest: int) -> float:
     low, high = 0.0, math.log(longest)
     for _ in range(40):
         middle = (low + high) / 2
-        mean_now = np.clip(np.exp(middle + spread * normal), SHORTEST_TOKENS, longest).mean()
+        mean_now = np.clip(np.exp(middle + spread * normal), shortest, longest).mean()
         low, high = (middle, high) if mean_now < mean else (low, middle)
     return low
 
@@ -382,11 +421,16 @@ def workload(configuration: Configuration, seed: int, *, duration_s: float = DUR
     arrival_s = np.sort(rng.uniform(0.0, duration_s, n))
     adapter = np.searchsorted(np.cumsum(rates) / rates.sum(), rng.random(n), side="right")
     normal = rng.standard_normal((2, n))
-    prompt_at = _location(PROMPT_MEAN_TOKENS, PROMPT_SPREAD, LONGEST_PROMPT_TOKENS)
-    output_at = _location(OUTPUT_MEAN_TOKENS, OUTPUT_SPREAD, LONGEST_PROMPT_TOKENS)
-    prompts = np.clip(np.exp(prompt_at + PROMPT_SPREAD * normal[0]), SHORTEST_TOKENS, LONGEST_PROMPT_TOKENS).round()
-    outputs = np.exp(output_at + OUTPUT_SPREAD * normal[1])
-    outputs = np.clip(outputs, SHORTEST_TOKENS, LONGEST_TOTAL_TOKENS - prompts).round()
+    given = configuration.model.lengths
+    cut = (given.shortest_tokens, given.longest_prompt_tokens)
+    prompt_at = _location(given.prompt_mean_tokens, given.prompt_spread, *cut)
+    output_at = _location(given.long_mean_tokens, given.output_spread, *cut)
+    prompts = np.clip(np.exp(prompt_at + given.prompt_spread * normal[0]), *cut).round()
+    outputs = np.exp(output_at + given.output_spread * normal[1])
+    short, place = rng.random((2, n))
+    few = given.shortest_tokens * (given.short_longest_tokens / given.shortest_tokens) ** place
+    outputs = np.where(short < given.short_share, few, outputs)
+    outputs = np.clip(outputs, given.shortest_tokens, given.longest_total_tokens - prompts).round()
     return RequestTrace(
         arrival_s=arrival_s,
         prompt_tokens=prompts.astype(np.int64),
@@ -399,9 +443,9 @@ def workload(configuration: Configuration, seed: int, *, duration_s: float = DUR
 
 def predict(
     configuration: Configuration,
-    seed: int = 0,
+    seed: int,
+    costs: Costs,
     *,
-    costs: Costs = FITTED,
     requests: RequestTrace | None = None,
     duration_s: float = DURATION_S,
     adapters: bool = True,
@@ -428,10 +472,8 @@ def predict(
         A value for every one of :data:`METRICS`; of the requests that are done in time, as the runs' tool counts.
         NaN for latencies where none is.
     """
-    cluster = costs.cluster(configuration, adapters=adapters)
-    run = simulate(
-        workload(configuration, seed, duration_s=duration_s) if requests is None else requests, cluster, RoundRobin()
-    )
+    requests = workload(configuration, seed, duration_s=duration_s) if requests is None else requests
+    run = simulate(requests, cluster(configuration, costs, adapters=adapters), RoundRobin())
     done = run.finish_s <= duration_s
     outputs = run.output_tokens[done]
     found = {
@@ -445,20 +487,21 @@ def predict(
     return found
 
 
-def fit(known: Sequence[Configuration], seed: int = 0, *, start: Costs = FITTED, rounds: int = 8) -> Costs:
+def fit(known: Sequence[Configuration], seed: int = 0, *, start: Costs | None = None, rounds: int = 8) -> Costs:
     """Fit the costs of a step to recorded runs, with the simulator in the loop.
 
     Least squares of the logarithms of predicted over measured: throughput three times, time per output token once,
-    inter-token latency half, median and mean time to first token a fifth each.
+    inter-token latency and the 99th percentile of the time per output token half each, median and mean time to first
+    token a fifth each.
 
     Parameters
     ----------
     known : sequence of Configuration
-        Runs with figures; at least seven, one per coefficient.
+        Runs with figures; at least eight, one per coefficient.
     seed : int
         Of the requests.
-    start : Costs
-        Where the search starts; a cost of 0 starts just above it.
+    start : Costs, optional
+        Where the search starts, the costs that ship when left out; a cost of 0 starts just above it.
     rounds : int
         Most steps of the search, each of eight simulations per run.
 
@@ -469,11 +512,11 @@ def fit(known: Sequence[Configuration], seed: int = 0, *, start: Costs = FITTED,
     """
     from scipy.optimize import least_squares
 
-    if len(known) < 7 or any(each.outcome != "ok" for each in known):
+    if len(known) < FEWEST_FITTED or any(each.outcome != "ok" for each in known):
         raise BadValueError(
             "The costs are fitted to runs with figures.",
             given=f"{len(known)} runs, {sum(each.outcome != 'ok' for each in known)} without figures",
-            allowed="7 or more, all with figures",
+            allowed=f"{FEWEST_FITTED} or more, all with figures",
         )
     weights = {
         "throughput_tokens_per_s": 3.0,
@@ -481,6 +524,7 @@ def fit(known: Sequence[Configuration], seed: int = 0, *, start: Costs = FITTED,
         "itl_mean_s": 0.5,
         "ttft_p50_s": 0.2,
         "ttft_mean_s": 0.2,
+        "tpot_p99_s": 0.5,
     }
     names = [field.name for field in dataclasses.fields(Costs)]
     served = [workload(each, seed) for each in known]
@@ -489,38 +533,64 @@ def fit(known: Sequence[Configuration], seed: int = 0, *, start: Costs = FITTED,
         costs = Costs(**dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
         found = []
         for each, requests in zip(known, served, strict=True):
-            predicted, measured = predict(each, costs=costs, requests=requests), dict(each.measured)
+            predicted, measured = predict(each, seed, costs, requests=requests), dict(each.measured)
             found += [weight * math.log(predicted[name] / measured[name]) for name, weight in weights.items()]
         return np.array(found)
 
+    start = start or shipped_costs()
     first = np.log([max(getattr(start, name), 1e-9) for name in names])
     # A wide step for the derivatives: what is simulated is no smooth function of the costs.
     best = least_squares(residuals, first, diff_step=0.03, max_nfev=rounds).x
     return Costs(**dict(zip(names, np.exp(best).tolist(), strict=True)))
 
 
-def checksum(folder: Path | None = None) -> str:
-    """Return the SHA-256 of the data set's three files, one after the other."""
-    folder = datasets.find(DATASET) if folder is None else folder
-    digest = hashlib.sha256()
-    for name in (RUNS, CAPACITY, TWIN):
-        try:
-            digest.update((folder / name).read_bytes())
-        except OSError as error:
-            raise BadFileError(f"This file cannot be read: {error}", where=str(folder / name)) from error
-    return digest.hexdigest()
-
-
-def twin_figures(configuration: Configuration, folder: Path | None = None) -> dict[str, float]:
-    """Return what the authors' digital twin predicted for a configuration; empty where it was not run.
+def costs_of(configuration: Configuration) -> Costs:
+    """Return the costs of a step for a configuration's model: those that ship, else fitted to its runs of the fit set.
 
     Parameters
     ----------
     configuration : Configuration
-    folder : Path, optional
-        Of the data set.
+
+    Raises
+    ------
+    BadValueError
+        If no costs ship and there are too few runs to fit them to.
     """
-    return _twin(datasets.find(DATASET) if folder is None else folder).get(_key(configuration), {})
+    model = configuration.model
+    return model.costs or _costs_fitted(_folder(configuration.folder), model.name)
+
+
+@lru_cache(maxsize=4)
+def _costs_fitted(folder: Path, model: str) -> Costs:
+    return fit(runs_to_fit(folder, model))
+
+
+def runs_to_fit(folder: Path | None, model: str) -> tuple[Configuration, ...]:
+    """Return the runs that a model's costs are fitted to: with figures, of the fit set, evenly spread over it.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where the runs are; the data set for None.
+    model : str
+        As the runs' files have it.
+    """
+    known = [
+        each for each in configurations(folder, subset=FIT_SET) if each.outcome == "ok" and each.model.name == model
+    ]
+    return tuple(known[:: -(-len(known) // FITTED_RUNS) or 1])
+
+
+def checksum(folder: Path | None = None) -> str:
+    """Return the SHA-256 of the files of a folder of runs, one after the other in order of their names."""
+    folder = _folder(folder)
+    digest = hashlib.sha256()
+    for file in sorted({*_run_files(folder), folder / CAPACITY, *folder.glob(f"{TWIN}*.csv.gz")}):
+        try:
+            digest.update(file.read_bytes())
+        except OSError as error:
+            raise BadFileError(f"This file cannot be read: {error}", where=str(file)) from error
+    return digest.hexdigest()
 
 
 _Key = tuple[int, int, tuple[float, ...], tuple[int, ...]]
@@ -532,8 +602,7 @@ def _key(configuration: Configuration) -> _Key:
     return configuration.slots, configuration.served_adapters, configuration.rates_per_s, ranks
 
 
-@lru_cache(maxsize=2)
-def _twin(folder: Path) -> dict[_Key, dict[str, float]]:
+def _twin(file: Path) -> dict[_Key, tuple[tuple[str, float], ...]]:
     """Return what the authors' twin predicted, by configuration."""
     return {
         (
@@ -541,10 +610,10 @@ def _twin(folder: Path) -> dict[_Key, dict[str, float]]:
             row.whole("served_adapters"),
             row.several("rates_req_s"),
             tuple(int(rank) for rank in row.several("sizes_rank")),
-        ): {
-            "throughput_tokens_per_s": row.positive("out_tok_s"),
-            "itl_mean_s": row.positive("itl_ms") * 1e-3,
-            "ttft_mean_s": row.positive("ttft_ms") * 1e-3,
-        }
-        for row in _rows(folder / TWIN)
+        ): (
+            ("throughput_tokens_per_s", row.positive("out_tok_s")),
+            ("itl_mean_s", row.positive("itl_ms") * 1e-3),
+            ("ttft_mean_s", row.positive("ttft_ms") * 1e-3),
+        )
+        for row in _rows(file)
     }

@@ -1,11 +1,11 @@
 """Ways to predict what a GPU with many LoRA adapters gives: fitted costs, published ones, none, a twin's outputs.
 
-A predictor is given a recorded configuration (slots, adapters, rates, ranks, KV cache) and a seed for the requests, and
-returns the figures that the run would have reported, or none where it knows none.
+A predictor is given a recorded configuration (model, slots, adapters, rates, ranks, KV cache) and a seed for the
+requests, and returns the figures that the run would have reported, or none where it knows none.
 
-Costs of a step are fitted to recorded runs of one set and judged on another
-(:mod:`wavetank.serving.adapters.lora_fidelity`).  The published costs (also in arXiv 2508.08343) run in Wavetank's
-simulator here; what the authors' own simulator makes of them is :class:`PublishedTwin`.
+Costs of a step are fitted to recorded runs of one set and judged on another; those of known models ship with the
+package (:mod:`wavetank.serving.adapters.lora_models`).  The published costs (also in arXiv 2508.08343) run in
+Wavetank's simulator here; what the authors' own simulator makes of them is :class:`PublishedTwin`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wavetank.serving.adapters.lora_fidelity import FITTED, Configuration, Costs, feasible, predict, twin_figures
+from wavetank.serving.adapters.lora_fidelity import Configuration, costs_of, feasible, predict
+from wavetank.serving.adapters.lora_models import Costs
 from wavetank.settings import setting
-
-# The authors' constants for Llama-3.1-8B: a step is 10.54 ms and 43.8 us a request, times 2 and 1.93 % an adapter.
-PUBLISHED = Costs(
-    overhead_s=2 * 10.54e-3,
-    per_request_s=2 * 43.8e-6,
-    per_context_token_s=0.0,
-    per_prefill_token_s=0.0,
-    percent_per_adapter=1.930 / 2,
-    per_adapter_s=0.0,
-    first_load_s=0.0,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +26,11 @@ class FittedCosts:
 
     def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
         """Return the figures of :data:`wavetank.serving.adapters.lora_fidelity.METRICS`."""
-        return predict(configuration, seed, costs=FITTED)
+        return predict(configuration, seed, costs_of(configuration))
 
-    def starts(self, configuration: Configuration) -> bool:
-        """Say whether the engine has memory enough to start."""
-        return feasible(configuration.slots, configuration.max_rank)
+    def starts(self, configuration: Configuration) -> bool | None:
+        """Say whether the engine has memory enough to start; None where the model's longest context is not known."""
+        return feasible(configuration)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +40,9 @@ class PublishedCosts:
     simulates: ClassVar[bool] = True
 
     def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
-        """Return the figures of :data:`wavetank.serving.adapters.lora_fidelity.METRICS`."""
-        return predict(configuration, seed, costs=PUBLISHED)
+        """Return the figures, none for a model of which nothing was published."""
+        published = configuration.model.published
+        return {} if published is None else predict(configuration, seed, published)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +57,19 @@ class BlindToAdapters:
 
     def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
         """Return the figures of :data:`wavetank.serving.adapters.lora_fidelity.METRICS`."""
-        factor = 1 + FITTED.percent_per_adapter * self.adapters / 100
+        fitted = costs_of(configuration)
+        factor = 1 + fitted.percent_per_adapter * self.adapters / 100
         costs = Costs(
-            overhead_s=FITTED.overhead_s * factor + FITTED.per_adapter_s * self.adapters,
-            per_request_s=FITTED.per_request_s * factor,
-            per_context_token_s=FITTED.per_context_token_s * factor,
-            per_prefill_token_s=FITTED.per_prefill_token_s * factor,
+            overhead_s=fitted.overhead_s * factor + fitted.per_adapter_s * self.adapters,
+            per_request_s=fitted.per_request_s * factor,
+            per_context_token_s=fitted.per_context_token_s * factor,
+            per_prefill_token_s=fitted.per_prefill_token_s * factor,
             percent_per_adapter=0.0,
             per_adapter_s=0.0,
             first_load_s=0.0,
+            per_arrival_s=fitted.per_arrival_s,
         )
-        return predict(configuration, seed, costs=costs, adapters=False)
+        return predict(configuration, seed, costs, adapters=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,4 +78,4 @@ class PublishedTwin:
 
     def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
         """Return throughput, inter-token latency and time to first token; nothing where the twin was not run."""
-        return dict(twin_figures(configuration))
+        return dict(configuration.twin)

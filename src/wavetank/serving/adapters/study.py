@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wavetank.errors import BadFileError
 from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric, Study
 
 if TYPE_CHECKING:
     from wavetank.serving.adapters.lora_fidelity import Configuration
+    from wavetank.serving.adapters.lora_models import LoraModel
 
 ALL, FED, STARVED, TWINS = "all runs", "fed runs", "starved runs", "the twin's runs"
 _JUDGED = {
@@ -89,16 +92,31 @@ class AdapterFidelity(Study):
               by="measured_s", log="xy", says="On the diagonal the prediction is right."),
     )  # fmt: skip
 
+    folder: str = setting(
+        "",
+        says="Folder of recorded runs of your own, of any model, in the form of lora-serving-vllm; empty: that set",
+    )
     runs: int = setting(90, unit="runs", says="Judged runs, evenly spread over the set; 0 for all", low=0, high=10_000)
     points: int = setting(80, unit="runs", says="Runs in the scatter plot", low=2, high=2000)
 
     def check(self) -> None:
         """Read the runs once, so that what is missing shows before any trial."""
-        self.judged()
+        judged = self.judged()
+        if not judged:
+            raise BadFileError(
+                "No run can be judged.", given=self.folder, allowed="runs of the set test with the outcome ok",
+                where="folder",
+            )  # fmt: skip
+        for each in {run.model.name: run for run in judged}.values():
+            if each.model.costs is None:
+                _check_fittable(self._folder(), each.model.name)
 
     def judged(self) -> tuple[Configuration, ...]:
         """Return the runs that systems are judged on."""
-        return _judged(self.runs)
+        return _judged(self._folder(), self.runs)
+
+    def _folder(self) -> Path | None:
+        return Path(self.folder).expanduser() if self.folder else None
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures: the runs, and the worst cases."""
@@ -107,11 +125,14 @@ class AdapterFidelity(Study):
 
         judged = self.judged()
         starved = sum(each.starved for each in judged)
-        with_twin = sum(bool(_twin(each)) for each in judged)
+        with_twin = sum(bool(each.twin) for each in judged)
+        models = sorted({each.model for each in judged}, key=lambda model: model.name)
         said = [
-            f"{len(judged)} recorded runs of Llama-3.1-8B on one GPU, {starved} of them starved; costs were fitted to "
-            f"runs of the set {FIT_SET}, which none of these belong to. Which costs there are was decided with a third "
-            "of these runs in view, though, and the limit of memory with all: they are development data.",
+            f"{len(judged)} recorded runs of {', '.join(model.name for model in models)} on one GPU, {starved} of them "
+            f"starved; costs were fitted to runs of the set {FIT_SET}, which none of these belong to.",
+            "Which costs there are was decided with half of the runs of lora-serving-vllm in view, and the limit of "
+            "memory with all: those are development data.",
+            *(sentence for model in models for sentence in _said_of(model)),
             f"The authors' twin was run for {with_twin} of these configurations: compare it in the case {TWINS!r}.",
             "Prompts and answers are drawn, not those of the runs, whose texts were not published; slots and ranks "
             "alone decide which configurations are predicted not to start.",
@@ -127,7 +148,7 @@ class AdapterFidelity(Study):
         """Return the checksum of the runs' file."""
         from wavetank.serving.adapters.lora_fidelity import DATASET, checksum
 
-        return {DATASET: checksum()}
+        return {self.folder or DATASET: checksum(self._folder())}
 
     def measure(self, system: Any, seed: int) -> Measurements:
         """Let one system predict every judged run."""
@@ -141,14 +162,14 @@ class AdapterFidelity(Study):
             ALL: whole,
             FED: [(each, figures) for each, figures in whole if not each.starved],
             STARVED: [(each, figures) for each, figures in whole if each.starved],
-            TWINS: [(each, figures) for each, figures in predictions if _twin(each)],
+            TWINS: [(each, figures) for each, figures in predictions if each.twin],
         }
         for case, pairs in cases.items():
             _put_errors(found, case, pairs)
         self._put_points(found, predictions)
-        if getattr(system, "simulates", False):
+        if predictions and getattr(system, "simulates", False):
             found.put("hours_per_s", _hours_per_s(system, judged, seed))
-        _put_memory(found, getattr(system, "starts", None))
+        _put_memory(found, getattr(system, "starts", None), self._folder())
         return found
 
     def _put_points(self, found: Measurements, predictions: Sequence[tuple[Configuration, dict[str, float]]]) -> None:
@@ -185,15 +206,17 @@ def _put_errors(found: Measurements, case: str, pairs: Sequence[tuple[Configurat
             found.put(f"{short}_error", float(np.median(np.abs(predicted / measured - 1))), runs=case)
 
 
-def _put_memory(found: Measurements, starts: Callable[[Configuration], bool] | None) -> None:
+def _put_memory(
+    found: Measurements, starts: Callable[[Configuration], bool | None] | None, folder: Path | None
+) -> None:
     """Put how often a system that says so is wrong about what vLLM starts."""
     from wavetank.serving.adapters.lora_fidelity import JUDGED_SET, configurations
 
     if starts is None:
         return
-    every = configurations(subset=JUDGED_SET)
+    every = configurations(folder, subset=JUDGED_SET)
     for metric, outcome, wrong in (("missed", "memory_error", True), ("invented", "ok", False)):
-        said = [starts(each) for each in every if each.outcome == outcome]
+        said = [said for each in every if each.outcome == outcome and (said := starts(each)) is not None]
         if said:
             found.put(f"memory_errors_{metric}", said.count(wrong) / len(said), runs=ALL)
 
@@ -202,17 +225,39 @@ def _measured(configuration: Configuration) -> dict[str, float]:
     return dict(configuration.measured)
 
 
-def _twin(configuration: Configuration) -> dict[str, float]:
-    from wavetank.serving.adapters.lora_fidelity import twin_figures
+def _check_fittable(folder: Path | None, model: str) -> None:
+    """Refuse a model of which no costs ship and too few runs are there to fit them to, before any trial."""
+    from wavetank.serving.adapters.lora_fidelity import FEWEST_FITTED, FIT_SET, runs_to_fit
 
-    return twin_figures(configuration)
+    known = len(runs_to_fit(folder, model))
+    if known < FEWEST_FITTED:
+        raise BadFileError(
+            f"Nothing says what a step of {model} costs.", given=f"{known} runs of the set {FIT_SET} with figures",
+            allowed=f"{FEWEST_FITTED} or more", where="folder",
+        )  # fmt: skip
+
+
+def _said_of(model: LoraModel) -> tuple[str, ...]:
+    """Say what was assumed of a model of which something does not ship."""
+    from wavetank.serving.adapters.lora_fidelity import FIT_SET, FITTED_RUNS
+
+    said = []
+    if model.costs is None:
+        said.append(
+            f"No costs ship for {model.name}: they are fitted to up to {FITTED_RUNS} of its runs of the set {FIT_SET}, "
+            f"and prompts and answers drawn with the means of its runs, {model.lengths.prompt_mean_tokens:.0f} and "
+            f"{model.lengths.output_mean_tokens:.0f} tokens."
+        )
+    if model.longest_context_tokens is None:
+        said.append(f"The longest context of {model.name} is not known: no limit of memory is predicted.")
+    return tuple(said)
 
 
 @lru_cache(maxsize=4)
-def _judged(limit: int) -> tuple[Configuration, ...]:
+def _judged(folder: Path | None, limit: int) -> tuple[Configuration, ...]:
     from wavetank.serving.adapters.lora_fidelity import JUDGED_SET, configurations
 
-    runs = [each for each in configurations(subset=JUDGED_SET) if each.outcome == "ok"]
+    runs = [each for each in configurations(folder, subset=JUDGED_SET) if each.outcome == "ok"]
     if limit and limit < len(runs):
         runs = [runs[i * len(runs) // limit] for i in range(limit)]
     return tuple(runs)

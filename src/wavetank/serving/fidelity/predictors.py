@@ -2,7 +2,8 @@
 
 A predictor sees the arrivals, the lengths and the engine's settings of one recorded run, and what was measured in the
 *other* runs.  Layer times come from profiles; what profiles lack is modelled by named terms that all engines of the
-kind share, and their coefficients are fitted to the requests of the other runs, never to the run that is judged.
+kind share, and their coefficients are fitted to the requests of the other runs, never to the run that is judged.  Where
+there is no other run, coefficients that ship with the package count (:mod:`wavetank.serving.fidelity.shipped_fit`).
 
 The terms are those of vLLM 0.19.
 """
@@ -24,11 +25,13 @@ from wavetank.platforms.engine_overheads import EngineOverheads, vllm_graph_size
 from wavetank.platforms.step_time import FittedStepTime, RooflineStepTime, StepTime
 from wavetank.platforms.table_step_time import TableStepTime
 from wavetank.serving.fidelity.recorded_runs import RecordedRun, latency_figures
+from wavetank.serving.fidelity.shipped_fit import shipped_fit
 from wavetank.serving.routing.scheduled_ahead import ScheduledAhead
 from wavetank.serving.routing.vllm_default import VLLMDefault
 from wavetank.settings import setting
 
 if TYPE_CHECKING:
+    from wavetank.platforms.links import Link
     from wavetank.serving.simulator.simulate import ServingRun
     from wavetank.workloads.requests import RequestTrace
 
@@ -176,6 +179,7 @@ def _profile(
     latency_s: float | None,
     efficiency: float,
     variation: float,
+    link: Link | None = None,
 ) -> TableStepTime:
     return TableStepTime.from_vllm_profiles(
         hardware,
@@ -186,11 +190,16 @@ def _profile(
         link_efficiency=efficiency,
         collective_latency_s=latency_s,
         context_variation=variation,
+        link=link,
     )
 
 
 def profile_of(
-    run: RecordedRun, latency_s: float | None = None, efficiency: float = 0.8, variation: float = 0.0
+    run: RecordedRun,
+    latency_s: float | None = None,
+    efficiency: float = 0.8,
+    variation: float = 0.0,
+    own_link: bool = True,
 ) -> TableStepTime:
     """Return the layer profile of a run's model on its hardware, as its engine shares it out, without overheads.
 
@@ -198,16 +207,19 @@ def profile_of(
     ----------
     run : RecordedRun
     latency_s : float, optional
-        Start-up of a collective, s; the device's own when left out.
+        Start-up of a collective, s, where the run does not give its link; the device's own when left out.
     efficiency : float, default 0.8
-        Share of the link that a collective reaches.
+        Share of the data sheet's link that a collective reaches, likewise.
     variation : float, default 0
         Of the contexts that decode together, see :func:`context_variation`.
+    own_link : bool, default True
+        Whether the link of the run's cluster file counts, where there is one.
     """
     engine = run.engine
     return _profile(
-        run.hardware, run.model, engine.tensor_parallel, engine.expert_parallel, latency_s, efficiency, variation
-    )
+        run.hardware, run.model, engine.tensor_parallel, engine.expert_parallel, latency_s, efficiency, variation,
+        engine.link if own_link else None,
+    )  # fmt: skip
 
 
 def context_variation(requests: RequestTrace) -> float:
@@ -229,17 +241,25 @@ def _fitted(runs: tuple[RecordedRun, ...], predictor: ProfilesWithOverheads) -> 
 class ProfilesWithOverheads(EngineTerms):
     """Layer profiles plus named engine overheads, whose coefficients are fitted to the other runs."""
 
-    collective_latency_s: float = setting(
-        30e-6, unit="s", says="Start-up time of a collective: Vidur's two-device all-reduces on H100", low=0.0, high=1.0
+    own_link: bool = setting(
+        True, says="Whether the link of a run's cluster_config.json counts; else that of the data sheet"
     )
+    collective_latency_s: float = setting(
+        30e-6, unit="s",
+        says="Start-up time of a collective where the run gives no link: Vidur's two-device all-reduces on H100",
+        low=0.0, high=1.0,
+    )  # fmt: skip
     link_efficiency: float = setting(
         0.5,
-        says="Share of the link's bandwidth that a collective reaches: PCIe prompts of gpu-specs-and-estimates",
+        says="Share of the data sheet's bandwidth that a collective reaches, where the run gives no link: PCIe prompts "
+        "of gpu-specs-and-estimates",
         low=1e-3,
         high=1.0,
     )
     fits: bool = setting(
-        True, says="Whether time per step and per sequence are fitted to the other runs; else they are zero"
+        True,
+        says="Whether time per step and per sequence are fitted to the other runs, or shipped where there are none; "
+        "else they are zero",
     )
     unequal_contexts: bool = setting(
         True, says="Whether attention takes longer for contexts of different length, as was measured"
@@ -248,7 +268,7 @@ class ProfilesWithOverheads(EngineTerms):
     def profile(self, run: RecordedRun) -> TableStepTime:
         """Return the layer profile that a run is predicted from, before overheads."""
         variation = context_variation(run.requests) if self.unequal_contexts else 0.0
-        return profile_of(run, self.collective_latency_s, self.link_efficiency, variation)
+        return profile_of(run, self.collective_latency_s, self.link_efficiency, variation, self.own_link)
 
     def predict(self, run: RecordedRun, others: Sequence[RecordedRun]) -> Prediction:
         """Return what the simulated engine does with the run's requests.
@@ -257,11 +277,11 @@ class ProfilesWithOverheads(EngineTerms):
         ----------
         run : RecordedRun
         others : sequence of RecordedRun
-            What the coefficients are fitted to; without any they are zero.
+            What the coefficients are fitted to; without any, those that ship with the package count.
         """
         overheads = EngineOverheads()
-        if others and self.fits:
-            overheads = _fitted(tuple(others), self)
+        if self.fits:
+            overheads = _fitted(tuple(others), self) if others else shipped_fit().overheads
         served = simulate_engine(run, _with(self.profile(run), overheads, run, self), self)
         return _compared(run, served, {"step_s": overheads.step_s, "sequence_s": overheads.sequence_s})
 
@@ -290,7 +310,7 @@ class RooflineOnly:
         """Return what the simulated engine does with the run's requests; other runs are not looked at."""
         engine = run.engine
         step_time = self.step_time(run.hardware, run.model, engine.tensor_parallel, engine.expert_parallel)
-        return _compared(run, simulate_plainly(run, step_time))
+        return _compared(run, simulate_plainly(run, replace(step_time, link=engine.link)))
 
     def step_time(self, device: str, model: str, tensor_parallel: int, expert_parallel: int = 1) -> RooflineStepTime:
         """Return the roofline of a model on a device, with its default efficiencies."""

@@ -1,8 +1,10 @@
 """Recorded runs of real engines: what arrived, how the engine was set up, and when each request's tokens came.
 
 A run is a folder ``<hardware>/<model>`` with ``requests.jsonl.gz`` (one request per line: tokens in and out, arrival,
-and the engine's times of queueing, first and last token), ``meta.json`` (the engine's settings) and, where another
-simulator published its prediction, ``reference_sim_summary.txt``.  Data set ``vllm-layer-profiles`` holds three.
+and the engine's times of queueing, first and last token), ``meta.json`` (the engine's settings),
+``cluster_config.json`` (the link between its devices, and how they share the model) and, where another simulator
+published its prediction, ``reference_sim_summary.txt``.  Data set ``vllm-layer-profiles`` holds three.  Without the
+cluster file, or where it is silent, a run says what was assumed in its place.
 
 Source: J. Cho et al., "LLMServingSim 2.0", ISPASS 2026, ``bench/examples``.
 
@@ -31,10 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadFileError, BadTraceError, WavetankError, nearest_of
+from wavetank.serving.fidelity.cluster_config import FILE as CLUSTER_FILE
+from wavetank.serving.fidelity.cluster_config import ClusterConfig, read_cluster_config
 from wavetank.workloads import datasets
 from wavetank.workloads.requests import RequestTrace
 
 if TYPE_CHECKING:
+    from wavetank.platforms.links import Link
     from wavetank.platforms.step_time import StepTime
     from wavetank.serving.simulator.cluster import Cluster
 
@@ -44,6 +49,8 @@ LATENCIES = ("ttft", "tpot", "e2e")
 # Fewer have no 99th percentile to speak of.
 FEWEST_REQUESTS = 20
 _LARGEST_FILE_BYTES = 256 * 2**20
+# No engine is as slow, and no two clocks count a run so differently, unless the unit is another one.
+_SLOWEST_TOKEN_S, _CLOCKS_APART = 10.0, 300.0
 _TIMES = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
 _TOKENS = ("input_toks", "output_toks")
 _SUMMARY_NAMES = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e", "Mean": "mean", "Median": "p50", "P99": "p99"}
@@ -68,6 +75,10 @@ class EngineSettings:
         None where the record does not say.
     block_tokens : int
     prefix_caching, schedules_ahead : bool
+    memory_share : float
+        Share of a device's memory that the engine may use.
+    link : Link or None
+        Between its devices, from the cluster file; None where the record does not say.
     """
 
     workers: int = 1
@@ -79,6 +90,13 @@ class EngineSettings:
     block_tokens: int = 16
     prefix_caching: bool = True
     schedules_ahead: bool = True
+    memory_share: float = 0.9
+    link: Link | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices of all engines together."""
+        return self.workers * self.tensor_parallel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,6 +118,8 @@ class RecordedRun:
         authors define them.
     checksum : str
         SHA-256 of the requests' file.
+    assumed : tuple of str
+        What the record does not say, or says twice, and was decided here: whole sentences.
     """
 
     hardware: str
@@ -110,11 +130,23 @@ class RecordedRun:
     last_token_s: _Floats
     published: Mapping[str, tuple[float, float]]
     checksum: str = ""
+    assumed: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Return hardware and model."""
-        return f"{self.hardware} {self.model}"
+        """Return hardware and model, and how many devices share every layer if several do."""
+        degree = self.engine.tensor_parallel
+        return f"{self.hardware} {self.model}" + (f", tensor parallel {degree}" if degree > 1 else "")
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Devices that share every layer."""
+        return self.engine.tensor_parallel
+
+    @property
+    def devices(self) -> int:
+        """Devices of all engines together."""
+        return self.engine.devices
 
     @cached_property
     def ttft_s(self) -> _Floats:
@@ -151,7 +183,10 @@ class RecordedRun:
         engine = self.engine
         capacity = engine.kv_capacity_tokens
         if capacity is None:
-            capacity = kv_capacity_tokens(self.hardware, self.model, engine.tensor_parallel)
+            capacity = kv_capacity_tokens(
+                self.hardware, self.model, engine.tensor_parallel, memory_share=engine.memory_share,
+                expert_parallel=engine.expert_parallel,
+            )  # fmt: skip
         return Cluster(
             workers=engine.workers,
             group_size=engine.workers,
@@ -239,7 +274,8 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
     Parameters
     ----------
     folder : str or Path
-        ``<hardware>/<model>`` with ``requests.jsonl.gz`` (or ``.jsonl``) and ``meta.json``.
+        ``<hardware>/<model>`` with ``requests.jsonl.gz`` (or ``.jsonl``) and ``meta.json``; ``cluster_config.json``
+        where there is one.
 
     Raises
     ------
@@ -254,8 +290,9 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
         raise BadFileError("The recorded run lacks requests.jsonl.gz.", given=str(folder))
     content = _content(file)
     columns = _columns(content, file)
-    engine = _engine(folder / "meta.json")
+    engine, assumed = _engine(folder)
 
+    _check_units(columns, file)
     behind = columns["queued_ts"] - columns["arrival_time"]
     order = np.argsort(columns["arrival_time"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
@@ -286,6 +323,7 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
         last_token_s=columns["last_token_ts"] - zero,
         published=_published(summary) if summary.is_file() else {},
         checksum=hashlib.sha256(content).hexdigest(),
+        assumed=assumed,
     )
 
 
@@ -311,6 +349,24 @@ def _columns(content: bytes, file: Path) -> dict[str, _Floats]:
             where=str(file),
         )  # fmt: skip
     return dict(zip((*_TOKENS, *_TIMES), np.array(rows).T, strict=True))
+
+
+def _check_units(columns: Mapping[str, _Floats], file: Path) -> None:
+    """Refuse times in milliseconds or nanoseconds: of the engine alone, of the client alone, or of both."""
+    arrivals_s, queued_s = (float(np.ptp(columns[name])) for name in ("arrival_time", "queued_ts"))
+    if min(arrivals_s, queued_s) > 0 and not 1 / _CLOCKS_APART < queued_s / arrivals_s < _CLOCKS_APART:
+        raise BadFileError(
+            "Client and engine do not count in the same unit.",
+            given=f"all arrive within {arrivals_s:g} by arrival_time, within {queued_s:g} by queued_ts",
+            allowed="seconds for both", where=str(file),
+        )  # fmt: skip
+    more = columns["output_toks"] > 1
+    token_s = (columns["last_token_ts"] - columns["first_token_ts"])[more] / (columns["output_toks"][more] - 1)
+    if token_s.size and float(np.median(token_s)) > _SLOWEST_TOKEN_S:
+        raise BadFileError(
+            "The recorded times are not in seconds.", given=f"{float(np.median(token_s)):g} a token (median)",
+            allowed=f"at most {_SLOWEST_TOKEN_S:g}", where=str(file),
+        )  # fmt: skip
 
 
 def _row(line: bytes, where: str) -> list[float]:
@@ -339,30 +395,63 @@ def _row(line: bytes, where: str) -> list[float]:
     return values
 
 
-def _engine(file: Path) -> EngineSettings:
+def _engine(folder: Path) -> tuple[EngineSettings, tuple[str, ...]]:
+    """Return how the engine was set up, and what was assumed; meta.json, which the engine wrote, counts first."""
+    file = folder / "meta.json"
     try:
         meta = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadFileError("The recorded run lacks meta.json.", given=str(file.parent)) from error
+        raise BadFileError("The recorded run lacks meta.json.", given=str(folder)) from error
     except (OSError, ValueError, RecursionError) as error:
         raise BadFileError(f"meta.json cannot be read: {error}.", given=str(file)) from error
     given = _table(meta, "engine_kwargs", file)
     cache = _table(meta, "kv_cache", file)
     scheduler = _table(_table(meta, "resolved_config", file), "scheduler_config", file)
     default = EngineSettings()
-    workers = _whole(given, "data_parallel_size", default.workers, file)
+    beside = folder / CLUSTER_FILE
+    config = read_cluster_config(beside) if beside.is_file() else None
+    joined = config or ClusterConfig()
+    workers = _whole(given, "data_parallel_size", joined.workers, file)
+    tensor_parallel = _whole(given, "tensor_parallel_size", joined.tensor_parallel, file)
+    sharing = given.get("enable_expert_parallel")
+    stages = _whole(given, "pipeline_parallel_size", joined.pipeline_parallel, file)
+    if stages > 1:
+        raise BadFileError(
+            "Pipeline parallelism is not simulated.", given=f"{stages} stages", allowed="1", where=str(folder)
+        )
     capacity = _whole(cache, "num_kv_tokens", 0, file, low=0)
-    return EngineSettings(
+    engine = EngineSettings(
         workers=workers,
-        tensor_parallel=_whole(given, "tensor_parallel_size", default.tensor_parallel, file),
-        expert_parallel=workers if given.get("enable_expert_parallel") is True else 1,
+        tensor_parallel=tensor_parallel,
+        expert_parallel=joined.expert_parallel if sharing is None else workers if sharing is True else 1,
         max_running=_whole(given, "max_num_seqs", default.max_running, file),
         max_batched_tokens=_whole(given, "max_num_batched_tokens", default.max_batched_tokens, file),
         kv_capacity_tokens=capacity or None,
         block_tokens=_whole(cache, "block_size", default.block_tokens, file),
         prefix_caching=cache.get("enable_prefix_caching", default.prefix_caching) is True,
         schedules_ahead=scheduler.get("async_scheduling", default.schedules_ahead) is True,
+        memory_share=joined.memory_share or default.memory_share,
+        link=joined.link,
     )
+    return engine, _assumed(f"{folder.parent.name}/{folder.name}", engine, config)
+
+
+def _assumed(run: str, engine: EngineSettings, config: ClusterConfig | None) -> tuple[str, ...]:
+    said = []
+    if config is None or config.link is None:
+        lacks = f"has no {CLUSTER_FILE}" if config is None else f"has a {CLUSTER_FILE} without link_bw and link_latency"
+        said.append(
+            f"{run} {lacks}: its {engine.devices} devices were taken to have the link of their data sheet."
+            if engine.devices > 1
+            else f"{run} {lacks}: it ran on one device, as meta.json has it, so that no link counts."
+        )
+    if config is not None:
+        for name in ("workers", "tensor_parallel", "expert_parallel"):
+            ours, theirs = getattr(engine, name), getattr(config, name)
+            if ours != theirs:
+                said.append(f"{run}: {name} is {ours} in meta.json and {theirs} in {CLUSTER_FILE}; meta.json counts.")
+        said += [f"{run}: {key} of {CLUSTER_FILE} is not read; one link serves all." for key in config.unread]
+    return tuple(said)
 
 
 def _table(meta: Any, name: str, file: Path) -> dict[str, Any]:

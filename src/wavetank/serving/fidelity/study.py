@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wavetank.errors import BadValueError, DataUnavailableError
+from wavetank.errors import DataUnavailableError
+from wavetank.serving.fidelity.left_out import LEFT_OUT as ALL
+from wavetank.serving.fidelity.left_out import SEEN, SEVERAL, cases
+from wavetank.serving.fidelity.shipped_fit import shipped_fit
 from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric, Study, Trial
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from wavetank.serving.fidelity.predictors import Prediction
     from wavetank.serving.fidelity.recorded_runs import RecordedRun
 
-ALL = "all runs"
 _LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "time from arrival to last token"}
 _STATISTICS = {"mean": "mean", "p50": "median", "p99": "99th percentile"}
 _OURS = "profiles-with-overheads"
@@ -29,9 +31,10 @@ _OURS = "profiles-with-overheads"
 @dataclass(frozen=True, kw_only=True)
 class ServingFidelity(Study):
     """Every system predicts recorded runs of vLLM from arrivals, lengths and the engine's settings.  What a
-    system fits, it fits to the other runs and is judged on the one left out.  Errors are predicted / measured - 1 of
-    means, medians and 99th percentiles over all requests of a run, and none is averaged away: a run's error is its
-    worst.
+    system fits, it fits to the other runs and is judged on the one left out; beside that stand the cases in which it
+    has seen all runs, in which every run of one degree of tensor parallelism is left out, and in which every run on
+    several devices is.  Errors are predicted / measured - 1 of means, medians and 99th percentiles over all requests
+    of a run, and none is averaged away: a run's error is its worst, a case's that of its worst run.
     """
 
     name = "serving-fidelity"
@@ -44,15 +47,15 @@ class ServingFidelity(Study):
         *(
             Metric(
                 f"{name}_error", "", "lower",
-                of=f"{words}: largest |predicted / measured - 1| of mean, median and 99th percentile; over all runs in "
-                f"the case '{ALL}'",
+                of=f"{words}: largest |predicted / measured - 1| of mean, median and 99th percentile; the "
+                f"largest over the runs in the cases '{ALL}', '{SEEN}', 'tensor parallel N left out' and '{SEVERAL}'",
             )
             for name, words in _LATENCIES.items()
         ),
         *(
             Metric(
                 f"{name}_mean_error", "", "lower",
-                of=f"{words}: |predicted / measured - 1| of the mean; its mean over runs in the case '{ALL}'",
+                of=f"{words}: |predicted / measured - 1| of the mean; its mean over the runs in a case of several",
                 words=f"error of the mean {words}",
             )
             for name, words in _LATENCIES.items()
@@ -60,7 +63,7 @@ class ServingFidelity(Study):
         Metric(
             "throughput_error", "", "lower",
             of="|predicted / measured - 1| of output tokens per second between first arrival and last token; the "
-            f"largest in the case '{ALL}'",
+            "largest in a case of several runs",
         ),
         *(
             Metric(
@@ -84,8 +87,8 @@ class ServingFidelity(Study):
         Metric("fitted_sequence_s", "s", of="time per step and sequence, fitted to the other runs", table=False),
         Metric(
             "step_estimate_ratio", "", kind="modelled",
-            of="step time / the estimate of NVIDIA's aiconfigurator for the same batch: median over batches, models "
-            "and tensor parallelism; another tool's prediction, reported and not fitted to", table=False,
+            of="step time / the estimate of NVIDIA's aiconfigurator for the same batch: median over batches and "
+            "models; another tool's prediction, reported and not fitted to", table=False,
         ),
     )  # fmt: skip
     charts = (
@@ -103,7 +106,7 @@ class ServingFidelity(Study):
 
     folder: str = setting(
         "",
-        says="Folder of recorded runs of your own, <hardware>/<model>/requests.jsonl.gz; empty: those of "
+        says="Folder of recorded runs of your own, <hardware>/<model>/requests.jsonl.gz, one or more; empty: those of "
         "vllm-layer-profiles",
     )
     points: int = setting(
@@ -114,13 +117,7 @@ class ServingFidelity(Study):
         """Read the runs once, so that what is missing shows before any trial."""
         from wavetank.serving.fidelity.predictors import profile_of
 
-        runs = self.recorded()
-        if len(runs) < 2:
-            raise BadValueError(
-                "Leaving one run out needs two or more.", given=f"{len(runs)} runs", where="folder",
-                hint="put runs of several configurations into one folder",
-            )  # fmt: skip
-        for run in runs:
+        for run in self.recorded():
             profile_of(run)
 
     def notes(self) -> tuple[str, ...]:
@@ -131,8 +128,8 @@ class ServingFidelity(Study):
         said = [
             f"{len(runs)} recorded runs ({', '.join(f'{run.name}: {len(run.requests)} requests' for run in runs)}); "
             "so few that the spread over other hardware and models is not known. Nothing is random: one seed is all.",
-            f"Coefficients of {_OURS} are fitted without the run that is judged; which terms it has was decided with "
-            "all of them in view.",
+            *(sentence for run in runs for sentence in run.assumed),
+            self._fitted_to(runs),
             "TTFT and end-to-end count from the arrival. llmservingsim is judged by its authors' own figures, which "
             "count from the moment the scheduler saw a request, and published no throughput.",
             "Clocks of client and engine are aligned by the fastest request, so what every request spends on its way "
@@ -140,18 +137,30 @@ class ServingFidelity(Study):
         ]
         predictor = catalog.system(_OURS).build()
         for run in runs:
-            prediction = _predicted(predictor, run, runs)
+            prediction = _predicted(predictor, run, tuple(other for other in runs if other is not run))
             worst = max(prediction.figures, key=lambda name: abs(_deviation(prediction, name)))
             measured, predicted = prediction.figures[worst]
             fitted = ", ".join(f"{name} {value * 1e6:.1f} us" for name, value in prediction.coefficients.items())
             said.append(
                 f"Worst of {_OURS}, as the catalog builds it, on {run.name}: {worst} "
                 f"{_deviation(prediction, worst):+.1%} (measured {measured:.4g}, predicted {predicted:.4g}); "
-                f"fitted to the others: {fitted}."
+                f"{'fitted to the others' if len(runs) > 1 else 'shipped'}: {fitted}."
             )
         if _estimates() is None:
             said.append("Data set gpu-specs-and-estimates is absent: step times were not held against its estimates.")
         return tuple(said)
+
+    @staticmethod
+    def _fitted_to(runs: Sequence[RecordedRun]) -> str:
+        if len(runs) > 1:
+            return (
+                f"Coefficients of {_OURS} are fitted without the run that is judged, but in the case '{SEEN}'; which "
+                "terms it has was decided with all runs of vllm-layer-profiles in view."
+            )
+        shipped = shipped_fit()
+        known = next((name for name, checksum in shipped.runs.items() if checksum == runs[0].checksum), None)
+        said = f"There is one run, so that none is left to fit {_OURS} to. {shipped.said()}"
+        return said + (f" The run is {known} of these: it was seen." if known else " The run is none of these.")
 
     def data(self) -> Mapping[str, str]:
         """Return the checksum of every run's requests."""
@@ -167,24 +176,27 @@ class ServingFidelity(Study):
 
     def measure(self, system: Any, seed: int) -> Measurements:
         """Let one system predict every run from the others."""
-        runs = self.recorded()
         found = Measurements()
-        predictions = {run: _predicted(system, run, runs) for run in runs}
-        known = {run: prediction for run, prediction in predictions.items() if prediction.figures}
-        worst: dict[str, float] = {}
-        for run, prediction in known.items():
-            for name, value in _put_errors(found, run, prediction).items():
-                worst[name] = max(worst.get(name, 0.0), value)
-            self._put_requests(found, run, prediction)
-        for name, value in worst.items():
-            found.put(name, value, configuration=ALL)
-        for latency in _LATENCIES:
-            of_means = []
-            for run, prediction in known.items():
-                of_means.append(abs(_deviation(prediction, f"{latency}_mean")))
-                found.put(f"{latency}_mean_error", of_means[-1], configuration=run.name)
-            if of_means:
-                found.put(f"{latency}_mean_error", statistics.fmean(of_means), configuration=ALL)
+        for case, judged in cases(self.recorded()).items():
+            worst: dict[str, float] = {}
+            of_means: dict[str, list[float]] = {latency: [] for latency in _LATENCIES}
+            for run, others in judged:
+                prediction = _predicted(system, run, others)
+                if not prediction.figures:
+                    continue
+                # A run's own figures are those of the case in which it alone was left out.
+                each = found if case == ALL else Measurements()
+                for name, value in _put_errors(each, run, prediction).items():
+                    worst[name] = max(worst.get(name, 0.0), value)
+                self._put_requests(each, run, prediction)
+                for latency, values in of_means.items():
+                    values.append(abs(_deviation(prediction, f"{latency}_mean")))
+                    each.put(f"{latency}_mean_error", values[-1], configuration=run.name)
+            for name, value in worst.items():
+                found.put(name, value, configuration=case)
+            for latency, values in of_means.items():
+                if values:
+                    found.put(f"{latency}_mean_error", statistics.fmean(values), configuration=case)
         _put_estimates(found, system)
         return found
 
@@ -233,13 +245,15 @@ def _put_errors(found: Measurements, run: RecordedRun, prediction: Prediction) -
 
 def _put_estimates(found: Measurements, system: Any) -> None:
     """Put the ratios of the system's step times to another tool's estimates, where it has step times."""
-    ratios: dict[tuple[str, str], list[float]] = {}
+    ratios: dict[tuple[str, str, int], list[float]] = {}
     for estimate in _estimates() or ():
         step_time = _step_time(system, estimate)
         if step_time is not None:
-            ratios.setdefault((estimate.device, estimate.phase), []).append(estimate.ratio(step_time))
-    for (device, phase), values in ratios.items():
-        found.put("step_estimate_ratio", statistics.median(values), device=device, phase=phase)
+            case = (estimate.device, estimate.phase, estimate.tensor_parallel)
+            ratios.setdefault(case, []).append(estimate.ratio(step_time))
+    for (device, phase, degree), values in ratios.items():
+        where: dict[str, float | str] = {"device": device, "phase": phase, "tensor_parallel": degree}
+        found.put("step_estimate_ratio", statistics.median(values), **where)
 
 
 def _step_time(system: Any, estimate: StepEstimate) -> StepTime | None:
@@ -256,8 +270,8 @@ def _recorded(folder: str) -> tuple[RecordedRun, ...]:
 
 
 @lru_cache(maxsize=64)
-def _predicted(system: Any, run: RecordedRun, runs: tuple[RecordedRun, ...]) -> Prediction:
-    prediction: Prediction = system.predict(run, [other for other in runs if other is not run])
+def _predicted(system: Any, run: RecordedRun, others: tuple[RecordedRun, ...]) -> Prediction:
+    prediction: Prediction = system.predict(run, others)
     return prediction
 
 

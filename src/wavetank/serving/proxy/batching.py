@@ -89,7 +89,7 @@ class SteppedWorker:
     def _begin(self, now_ps: int) -> None:
         worker, coming = self.worker, self._coming
         while coming and coming[0].arrival_ps <= now_ps:
-            worker.queue.append(coming.popleft())
+            worker.enqueue(coming.popleft())
         if worker.queue or worker.running:
             self.steps += 1
             self.ends_ps = now_ps + step_of(self._alone, self.cluster)

@@ -272,8 +272,11 @@ class LLMRouting(Traffic, Study):
 
     def notes(self) -> tuple[str, ...]:
         """Return what was assumed of the trace and what qualifies the figures."""
+        from wavetank.serving.fidelity.shipped_fit import shipped_fit
+
         said = [
             self.assumed(),
+            shipped_fit().said_of_roofline(),
             f"Saturation rate of this cluster: {show(saturation_per_s(self), 'requests/s')} "
             "(a backlog replayed behind fewest-kv-tokens until the rate is steady; of seed 0, others have their own).",
             "Routers with a length predictor learned from "

@@ -138,7 +138,7 @@ def leave_adapter(t: _Benches, adapters: int, w: int, r: int) -> None:
 
 @njit
 def extended_step_ps(t: Tables, rules: Rules, step_time: Any, w: int) -> int:
-    """Return what the worker's own step takes with adapters, their loading and the scheduler's overhead."""
+    """Return what the worker's own step takes with adapters, their loading, the scheduler and requests that came."""
     t = borrow(t)
     worker = t.workers[w]
     bench = t.benches[w]
@@ -157,4 +157,8 @@ def extended_step_ps(t: Tables, rules: Rules, step_time: Any, w: int) -> int:
     if rules.overhead:
         waiting = rules.overhead_waiting_ps * worker.queue_length
         own += max(rules.overhead_ps + rules.overhead_running_ps * worker.running + waiting, 0)
+        if bench.came > 0 and rules.overhead_arrival_ps > 0:
+            own += rules.overhead_arrival_ps * bench.came
+            bench.slope_ps = -1
+    bench.came = 0
     return own

@@ -57,10 +57,12 @@ class SchedulerOverhead:
     """What the engine's scheduler adds to every step: ``base + a running + (b + c share) waiting``, never negative.
 
     ``share`` is the part of the adapters served that have a slot, at most 1 and 1 without adapters: with few slots most
-    waiting requests are looked at and passed over.
+    waiting requests are looked at and passed over.  Each request that has come since the step before adds a time of its
+    own, for the process that schedules takes it in too.
 
-    Differs from the source: its features are scaled to their range from 0 to 1 (batch 0.232 to 1081, waiting 0 to
-    20,309, waiting times share 0 to 16,371); the defaults here are the same line per request.
+    Differs from the source: it has no time for requests that come; its features are scaled to their range from 0 to 1
+    (batch 0.232 to 1081, waiting 0 to 20,309, waiting times share 0 to 16,371); the defaults here are the same line per
+    request.
     """
 
     base_s: float = setting(
@@ -81,9 +83,17 @@ class SchedulerOverhead:
                                            "that have a slot",
         low=-10.0, high=10.0,
     )  # fmt: skip
+    per_arrival_s: float = setting(
+        0.0, unit="s", says="Time for every request that has come since the step before", low=0.0, high=10.0
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    @property
+    def arrival_ps(self) -> int:
+        """What a request that has come adds to the next step, in ps."""
+        return round(self.per_arrival_s * PS_PER_S)
 
     def terms_ps(self, share: float = 1.0) -> tuple[int, int, int]:
         """Return the base, the time for a running and that for a waiting request, in whole picoseconds."""
@@ -263,9 +273,9 @@ def share_with_a_slot(adapters: Adapters | None, served: int) -> float:
     return 1.0 if adapters is None or served == 0 else min(adapters.slots / served, 1.0)
 
 
-def overhead_ps(overhead: SchedulerOverhead | None, share: float, running: int, waiting: int) -> int:
-    """Return what the scheduler adds to a step, in ps."""
+def overhead_ps(overhead: SchedulerOverhead | None, share: float, running: int, waiting: int, came: int = 0) -> int:
+    """Return what the scheduler adds to a step, in ps; ``came`` counts requests since the step before."""
     if overhead is None:
         return 0
     base, per_running, per_waiting = overhead.terms_ps(share)
-    return max(base + per_running * running + per_waiting * waiting, 0)
+    return max(base + per_running * running + per_waiting * waiting, 0) + overhead.arrival_ps * came

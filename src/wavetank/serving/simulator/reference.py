@@ -219,7 +219,7 @@ class _Observer:
 
     def send(self, request: Request, w: int, now_ps: int) -> None:
         request.worker = w
-        self.workers[w].queue.append(request)
+        self.workers[w].enqueue(request)
         self.view.sent_requests[w] += 1
         self.view.sent_tokens[w] += request.prompt
         for block in request.blocks:

@@ -574,6 +574,7 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int,
         overhead_ps=overhead_ps[0],
         overhead_running_ps=overhead_ps[1],
         overhead_waiting_ps=overhead_ps[2],
+        overhead_arrival_ps=overhead.arrival_ps if overhead else 0,
     )
 
 

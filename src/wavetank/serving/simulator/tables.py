@@ -116,12 +116,13 @@ ADAPTER = np.dtype(
 # A worker's adapters together.
 BENCH = np.dtype(
     [
-        ("slope_ps", np.int64),  # of the planned step's time per context token; -1 where adapters are loaded in it
+        ("slope_ps", np.int64),  # of the planned step's time per context token; -1 where what follows is shorter
         ("load_ps", np.int64),  # of loading, in the step that load_step says
         ("load_step", np.int64),  # the domain's step before which it loaded last
         ("uses", np.int64),
         ("last", np.int64),  # turns in the queue: the highest given, and the lowest, for who returns to its head
         ("first", np.int64),
+        ("came", np.int64),  # requests since the step before
         ("distinct", np.int32),  # adapters in the batch
         ("resident", np.int32),  # adapters on the device
         ("listed", np.int32),  # adapters, or none, that requests wait for
@@ -164,6 +165,7 @@ class Rules(NamedTuple):
     overhead_ps: int
     overhead_running_ps: int
     overhead_waiting_ps: int
+    overhead_arrival_ps: int
 
 
 class Tables(NamedTuple):

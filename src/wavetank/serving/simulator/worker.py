@@ -101,6 +101,8 @@ class Worker:
         Prompt tokens that it computes in the step in progress.
     slots : AdapterSlots, optional
         Its LoRA adapters, where requests ask for some.
+    came : int
+        Requests that came since the step before.
     """
 
     cluster: Cluster
@@ -114,6 +116,12 @@ class Worker:
     own_ps: int = 0
     prefill_tokens: int = 0
     slots: AdapterSlots | None = None
+    came: int = 0
+
+    def enqueue(self, request: Request) -> None:
+        """Put a request that has come at the end of the queue."""
+        self.queue.append(request)
+        self.came += 1
 
     def blocks_of(self, request: Request) -> list[int]:
         """Return the full prefix blocks of a request; none without prefix caching."""
@@ -313,4 +321,5 @@ def _own_ps(worker: Worker, cluster: Cluster, decoding: int, tokens: int, pairs:
         served = 0
         own_ps = step_ps(cluster.step_time, decoding, worker.context, tokens, pairs)
     share = share_with_a_slot(cluster.adapters, served)
-    return own_ps + overhead_ps(cluster.scheduler_overhead, share, len(worker.running), len(worker.queue))
+    came, worker.came = worker.came, 0
+    return own_ps + overhead_ps(cluster.scheduler_overhead, share, len(worker.running), len(worker.queue), came)

@@ -55,6 +55,8 @@ def enqueue(t: Tables, rules: Rules, w: int, r: int, now_ps: int) -> None:
     worker.queue_length += 1
     worker.queue_tokens += request.prompt
     domain.queued += 1
+    if rules.extended:
+        t.benches[w].came += 1
     if domain.idle:
         domain.idle = 0
         domain.now_ps = max(domain.now_ps, now_ps)

@@ -47,6 +47,15 @@ def test_what_is_written_is_read_back_equal(tmp_path_factory, trace, ending):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("ending", WRITTEN_FORMATS)
+@pytest.mark.parametrize("name", ["\r", "\r\n", "a\rb", '\r"', '"', ",\r", '\n"\r,'])
+def test_line_ends_and_quotes_inside_a_name_are_kept(tmp_path, name, ending):
+    trace = RequestTrace(
+        arrival_s=[0.0, 1.0], prompt_tokens=[10, 20], output_tokens=[1, 2], model=[0, 1], model_names=(name, "b")
+    )
+    assert read_trace(trace.write(tmp_path / f"t{ending}")) == trace
+
+
 def test_equal_contents_are_equal_whatever_the_order_of_unused_names():
     common = {"arrival_s": [0.0, 1.0], "prompt_tokens": [1, 1], "output_tokens": [1, 1]}
     one = RequestTrace(**common, model=[1, 0], model_names=("b", "a", "never"))

@@ -18,7 +18,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -492,7 +492,7 @@ def _plain(path: Path, shown: Path) -> Iterator[tuple[Path, _Head]]:
     with tempfile.TemporaryDirectory(prefix="wavetank-") as folder:
         copy = Path(folder) / path.name.removesuffix(".gz").removesuffix(".GZ")
         with (
-            io.TextIOWrapper(open_text(path), encoding="utf-8-sig") as read,
+            io.TextIOWrapper(open_text(path), encoding="utf-8-sig", newline="") as read,
             copy.open("w", encoding="utf-8", newline="") as written,
         ):
             for _ in range(head.first):
@@ -501,8 +501,31 @@ def _plain(path: Path, shown: Path) -> Iterator[tuple[Path, _Head]]:
             if head.delimiter == " ":
                 csv.writer(written, delimiter="\t", lineterminator="\n").writerows(_words(line) for line in read)
             else:
-                written.writelines(read)
+                written.writelines(_with_one_line_end(read, head.delimiter))
         yield copy, head
+
+
+def _with_one_line_end(lines: Iterable[str], delimiter: str) -> Iterator[str]:
+    """Give lines that end in ``\\n``, whatever they ended in; a line end inside a quoted value is part of the value."""
+    opening = re.compile(f'(?:^|(?<={re.escape(delimiter)}))"')
+    quoted = False
+    for line in lines:
+        place = 0
+        while True:
+            if quoted:
+                place = line.find('"', place) + 1
+                if place == 0:
+                    break
+                # A doubled quote stands for a quote.
+                if line[place : place + 1] == '"':
+                    place += 1
+                else:
+                    quoted = False
+            elif (begun := opening.search(line, place)) is None:
+                break
+            else:
+                quoted, place = True, begun.end()
+        yield line if quoted else line.rstrip("\r\n") + "\n"
 
 
 def _head_lines(begun: bytes, whole: bool) -> list[str]:

@@ -159,6 +159,7 @@ def clusters(draw: Any) -> Cluster:
         kv_watermark=draw(st.sampled_from([0.0, 0.01, 0.2])),
         sync_s=draw(st.sampled_from([0.0, 1e-3])),
         refresh_s=draw(st.sampled_from([0.0, 0.013, 0.1])),
+        scheduled_ahead=draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
         prefix_memory_s=draw(st.sampled_from([0.05, 300.0])),
         pool_window=draw(st.sampled_from([1, 5, 512])),

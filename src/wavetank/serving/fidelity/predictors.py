@@ -26,7 +26,6 @@ from wavetank.platforms.step_time import FittedStepTime, RooflineStepTime, StepT
 from wavetank.platforms.table_step_time import TableStepTime
 from wavetank.serving.fidelity.recorded_runs import RecordedRun, latency_figures
 from wavetank.serving.fidelity.shipped_fit import shipped_fit
-from wavetank.serving.routing.scheduled_ahead import ScheduledAhead
 from wavetank.serving.routing.vllm_default import VLLMDefault
 from wavetank.settings import setting
 
@@ -105,7 +104,8 @@ def simulate_engine(run: RecordedRun, step_time: StepTime, terms: EngineTerms = 
     from wavetank.serving.simulator.simulate import simulate
 
     cluster = run.cluster(step_time, prefix_caching=terms.keeps_prefixes)
-    return simulate(run.requests, cluster, ScheduledAhead(ahead=terms.schedules_ahead and run.engine.schedules_ahead))
+    cluster = replace(cluster, scheduled_ahead=terms.schedules_ahead and run.engine.schedules_ahead)
+    return simulate(run.requests, cluster, VLLMDefault())
 
 
 def fit_overheads(

@@ -63,12 +63,15 @@ def wait_for_adapter(t: _Benches, w: int, r: int, returns: int) -> None:
 
 
 @njit
-def first_that_may_run(t: _Benches, adapters: int, slots: int, w: int) -> int:
-    """Return the first request of the queue whose adapter is in the batch or may join it; -1 for nobody."""
+def first_that_may_run(t: _Benches, adapters: int, slots: int, w: int, late: int) -> int:
+    """Return the first request of the queue whose adapter is in the batch or may join it; -1 for nobody.
+
+    ``late`` leaves out those that came after the batch was decided.
+    """
     t = _borrow_benches(t)
     bench = t.benches[w]
     found = np.int64(-1)
-    turn = NEVER
+    turn = bench.known + 1 if late else NEVER
     for i in range(bench.listed):
         a = t.lines[w, i].listed
         line = t.lines[w, a]

@@ -41,6 +41,9 @@ class Cluster:
         0.1, unit="s", says="Time between two refreshes of the routers' view of the workers; 0: always fresh",
         low=0.0, high=1e6,
     )  # fmt: skip
+    scheduled_ahead: bool = setting(
+        False, says="Whether the batch of a step is decided while the step before it runs (asynchronous scheduling)"
+    )
     prefix_caching: bool = setting(
         False, says="Whether workers keep whole prefix blocks for reuse (least recently used out)"
     )

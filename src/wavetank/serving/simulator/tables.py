@@ -67,6 +67,10 @@ WORKER = np.dtype(
         ("cache_old", np.int32),  # least and most recently used block that nobody holds
         ("cache_new", np.int32),
         ("changed", np.int32),  # base_ps is out of date
+        # Where batches are decided a step ahead:
+        ("known", np.int32),  # waiting requests, from the head of the queue on, that the next decision knew
+        ("room", np.int32),  # slots that were free when it was made
+        ("late", np.int32),  # 1: somebody waits for no more than the next decision
     ],
     align=True,
 )
@@ -122,6 +126,7 @@ BENCH = np.dtype(
         ("uses", np.int64),
         ("last", np.int64),  # turns in the queue: the highest given, and the lowest, for who returns to its head
         ("first", np.int64),
+        ("known", np.int64),  # the highest turn that the next decision knew, where batches are decided a step ahead
         ("came", np.int64),  # requests since the step before
         ("distinct", np.int32),  # adapters in the batch
         ("resident", np.int32),  # adapters on the device
@@ -155,6 +160,7 @@ class Rules(NamedTuple):
     count_from_ps: int  # the counted window starts here
     count_until_ps: int  # and ends here
     max_waiting: int  # of a worker's queue; 0: any number
+    ahead: int  # 1: a step's batch is decided while the step before it runs
     adapters: int  # that the trace names; 0: requests need none
     adapter_slots: int  # most distinct adapters in a batch
     factor: int  # of a batch with adapters, in millionths

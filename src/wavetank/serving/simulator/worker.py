@@ -51,6 +51,8 @@ class Request:
         Decisions of a pool router that passed it over.
     adapter : int
         The LoRA adapter it asks for; -1 for none.
+    known : bool
+        Whether it waited when the next step was decided, where that happens a step ahead.
     """
 
     number: int
@@ -68,6 +70,7 @@ class Request:
     decodes: bool = False
     seen: int = 0
     adapter: int = -1
+    known: bool = False
 
     @property
     def resident(self) -> int:
@@ -103,6 +106,8 @@ class Worker:
         Its LoRA adapters, where requests ask for some.
     came : int
         Requests that came since the step before.
+    room : int
+        Slots that were free when the next step was decided, where that happens a step ahead.
     """
 
     cluster: Cluster
@@ -117,6 +122,7 @@ class Worker:
     prefill_tokens: int = 0
     slots: AdapterSlots | None = None
     came: int = 0
+    room: int = 0
 
     def enqueue(self, request: Request) -> None:
         """Put a request that has come at the end of the queue."""
@@ -183,8 +189,17 @@ class Worker:
         """Return by how much ``held`` would grow."""
         return total - self.block_tokens * sum(block in self.held_blocks for block in self.blocks_of(request))
 
-    def plan(self, prefilled_pool: bool) -> tuple[int, int]:
-        """Fill the next step; return its prefill tokens and pairs."""
+    def plan(self, prefilled_pool: bool, decided: bool = False) -> tuple[int, int]:
+        """Fill the next step; return its prefill tokens and pairs.
+
+        Parameters
+        ----------
+        prefilled_pool : bool
+            Whether prompts were computed elsewhere.
+        decided : bool
+            Whether the step before it ran when this one was decided: then only who waited at that time comes in, into
+            slots that were free.
+        """
         cluster = self.cluster
         if self.slots:
             self.slots.loading_ps = 0
@@ -202,6 +217,8 @@ class Worker:
         while budget > 0 and self.queue and len(self.running) < cluster.max_running:
             # Without adapters the first one; with them, those whose adapter has no slot are passed over.
             may_run = [r for r in self.queue if not self.slots or self.slots.may_run(r.adapter)]
+            if decided:
+                may_run = [r for r in may_run if r.known and self.room > 0]
             if not may_run:
                 break
             request = may_run[0]
@@ -212,6 +229,7 @@ class Worker:
             if self.held + len(self.decoding) + grown > limit:
                 break
             self.queue.remove(request)
+            self.room -= 1
             request.matched = self.matched(request)
             self.take(request, total)
             self.running.append(request)
@@ -225,6 +243,9 @@ class Worker:
             chunk = min(total - done, budget)
             tokens, pairs, budget = tokens + chunk, pairs + chunk * done + chunk * (chunk + 1) // 2, budget - chunk
             self.computed(request, chunk)
+        self.room = cluster.max_running - len(self.running)
+        for request in self.queue:
+            request.known = True
         return tokens, pairs
 
     def computed(self, request: Request, chunk: int) -> None:
@@ -245,6 +266,7 @@ class Worker:
         self.leave(request)
         request.decodes = False
         request.preemptions += 1
+        request.known = True
         self.queue.insert(0, request)
 
     def finish_step(self, now_ps: int) -> None:
@@ -301,8 +323,9 @@ def step_of(workers: Sequence[Worker], cluster: Cluster, prefilled_pool: bool = 
         Picoseconds, of the slowest worker.
     """
     slowest = 0
+    decided = cluster.scheduled_ahead and any(worker.running for worker in workers)
     for worker in workers:
-        tokens, pairs = worker.plan(prefilled_pool)
+        tokens, pairs = worker.plan(prefilled_pool, decided)
         decoding = len(worker.decoding)
         worker.own_ps, worker.prefill_tokens = 0, tokens
         if decoding or tokens:

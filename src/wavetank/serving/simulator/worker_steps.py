@@ -62,8 +62,9 @@ def enqueue(t: Tables, rules: Rules, w: int, r: int, now_ps: int) -> None:
         domain.now_ps = max(domain.now_ps, now_ps)
     elif worker.queue_length == 1 and worker.running < rules.slots:
         cut_phase(domain, now_ps)
-    elif rules.extended:
-        # It may overtake those whose adapter has no slot, and the scheduler takes longer.
+    elif rules.extended or rules.ahead:
+        # It may overtake those whose adapter has no slot, and the scheduler takes longer; where batches are decided
+        # ahead, the next boundary is the one at which it becomes known.
         cut_phase(domain, now_ps)
 
 
@@ -171,6 +172,7 @@ def _preempt_newest(t: Tables, rules: Rules, w: int) -> None:
             worker.queue_tail = r
     worker.queue_length += 1
     worker.queue_tokens += request.prompt
+    worker.known += 1
     domain.queued += 1
     domain.active -= 1
     t.counts[PREEMPTIONS] += 1
@@ -189,8 +191,11 @@ def _start_decoding(t: Tables, rules: Rules, w: int, r: int, step: int) -> None:
 
 
 @njit(forceinline=True)
-def _admit(t: Tables, rules: Rules, w: int) -> None:
-    """Fill the worker's next step: make room for its decoding requests, then prefill within the token budget."""
+def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
+    """Fill the worker's next step: make room for its decoding requests, then prefill within the token budget.
+
+    ``late``: who may come in was decided when the step before began.
+    """
     worker = t.workers[w]
     domain = t.domains[w // rules.group]
     worker.prefill_tokens = 0
@@ -216,9 +221,14 @@ def _admit(t: Tables, rules: Rules, w: int) -> None:
         else:
             worker.partial_done = done + chunk
     while budget > 0 and worker.queue_length > 0 and worker.running < rules.slots:
+        if late and (worker.known <= 0 or worker.room <= 0):
+            worker.late = 1
+            break
         if rules.adapters:
-            r = first_that_may_run(benches(t), rules.adapters, rules.adapter_slots, w)
+            r = first_that_may_run(benches(t), rules.adapters, rules.adapter_slots, w, late)
             if r < 0:
+                # Whether one that came late may run is seen at the next boundary.
+                worker.late = late
                 break
         else:
             r = np.int64(worker.queue_head)
@@ -245,6 +255,8 @@ def _admit(t: Tables, rules: Rules, w: int) -> None:
                 worker.queue_tail = -1
         worker.queue_length -= 1
         worker.queue_tokens -= request.prompt
+        worker.known -= 1
+        worker.room -= 1
         domain.queued -= 1
         domain.active += 1
         matched = np.int64(0)
@@ -357,6 +369,19 @@ def _count_phase(rules: Rules, domain: Any, prefill: int) -> None:
         domain.mixed_counted_ps += _overlap(start, end, rules)
 
 
+@njit
+def _admit_known(t: Tables, rules: Rules, w: int, late: int) -> None:
+    """Fill the worker's next step with those that its decision knew, and decide the step after it."""
+    t = borrow(t)
+    worker = t.workers[w]
+    worker.late = 0
+    _admit(t, rules, w, late)
+    worker.known = worker.queue_length
+    worker.room = rules.slots - worker.running
+    if rules.adapters:
+        t.benches[w].known = t.benches[w].last
+
+
 @njit(forceinline=True)
 def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
     """Decide the phase that starts at the domain's boundary, or let the domain fall idle."""
@@ -366,9 +391,14 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
         domain.idle = 1
         return
     t.counts[PHASES] += 1
+    # Without a step before it nothing was decided yet.
+    late = np.int64(rules.ahead and domain.active > 0)
     if rules.group == 1:
         worker = t.workers[first]
-        _admit(t, rules, first)
+        if rules.ahead:
+            _admit_known(t, rules, first, late)
+        else:
+            _admit(t, rules, first, np.int64(0))
         own = _worker_step_ps(t, rules, step_time, first)
         domain.first_ps = own + rules.sync_ps
         domain.growth_ps = 0
@@ -381,6 +411,8 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
             steps = live_top(t, d) - domain.step
             room = (rules.capacity - worker.held) // worker.decoding
             steps = max(min(steps, room), 1)
+            if worker.late:
+                steps = np.int64(1)
         domain.phase_steps = steps
     else:
         slowest = np.int64(0)
@@ -388,7 +420,10 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
         load = np.int64(0)
         prefill = np.int64(0)
         for w in range(first, first + rules.group):
-            _admit(t, rules, w)
+            if rules.ahead:
+                _admit_known(t, rules, w, late)
+            else:
+                _admit(t, rules, w, np.int64(0))
             own = _worker_step_ps(t, rules, step_time, w)
             t.workers[w].own_ps = own
             slowest = max(slowest, own)

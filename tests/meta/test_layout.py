@@ -22,7 +22,6 @@ NOT_MIRRORED = {
     "serving/simulator/tables.py": "a part of the simulator; serving/simulator/test_core.py",
     "serving/simulator/prefix_cache.py": "a part of the simulator; serving/simulator/test_simulate.py",
     "serving/simulator/adapter_slots.py": "a part of the simulator; serving/simulator/test_adapters.py",
-    "serving/simulator/worker_steps.py": "a part of the simulator; serving/simulator/test_core.py",
     "sim/simulation.py": "what rounds and events share; sim/test_events.py",
     "sim/rounds.py": "one of two ways to run; sim/test_events.py and protocols/quantas/test_rounds.py",
     "exits.py": "constants; held against their documentation in cli/test_entry.py",

@@ -20,7 +20,7 @@ import numpy as np
 
 from wavetank.errors import BadTraceError, BadValueError, unknown_name
 from wavetank.units import convert
-from wavetank.workloads import datasets
+from wavetank.workloads import agent_sessions, datasets
 from wavetank.workloads.arrival_times import DAY_ORDERS
 from wavetank.workloads.intake import Intake, check_fields, take_in
 from wavetank.workloads.requests import RequestTrace
@@ -53,6 +53,7 @@ TRACES: Mapping[str, NamedTrace] = MappingProxyType(
         "azure-code-2023": NamedTrace("azure-llm-2023", "code_first40min.csv.gz", "s"),
         "mooncake-conversation": _MOONCAKE,
         "mooncake-fast25": _MOONCAKE,
+        agent_sessions.NAME: NamedTrace(agent_sessions.NAME, agent_sessions.FILE, "s"),
     }
 )
 """The real traces that :func:`read_trace` knows by name."""
@@ -180,6 +181,9 @@ def _from_file(source: str | Path, given: _Given) -> tuple[RequestTrace, TraceFa
     if named is not None:
         path = datasets.find(named.dataset, named.file)
         name, given.time_unit, given.known = str(source), named.time_unit, True
+        if named.dataset == agent_sessions.NAME:
+            trace = agent_sessions.one_pass(agent_sessions.of_data_set())
+            return trace, TraceFacts(name=name, trace=trace, rows_read=len(trace), notes=(agent_sessions.ASSUMED,))
     else:
         path = Path(source).expanduser()
         if isinstance(source, str) and not path.exists() and not path.suffix and len(path.parts) == 1:

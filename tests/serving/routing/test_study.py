@@ -150,6 +150,13 @@ class TestWhatIsMeasured:
         assert 0.05 < value(result, "prefix-affinity", "prefix_hit_share") < 0.9
 
 
+def test_prefixes_that_workers_do_not_keep_are_said():
+    said = {"shared_prefix": 0.5, "requests": 200, "workers": 2, "layout": "replicas"}
+    for settings, count in ((said, 1), (said | {"prefix_caching": True}, 0), (said | {"shared_prefix": 0.0}, 0)):
+        notes = build_study(LLMRouting, settings).notes()
+        assert sum("prefixes in common" in note for note in notes) == count
+
+
 class Spy:
     """A router that keeps what it is asked about."""
 

@@ -8,7 +8,8 @@ import pytest
 from wavetank.errors import BadFileError, BadTraceError, BadValueError
 from wavetank.run.comparison import compare
 from wavetank.serving.routing.traffic import Traffic
-from wavetank.workloads import RequestTrace, read_trace
+from wavetank.workloads import RequestTrace, agent_sessions, read_trace
+from wavetank.workloads.agent_sessions import Conversation
 
 
 def test_predictors_learn_from_requests_that_are_not_served(write):
@@ -187,3 +188,44 @@ class TestTracesFromMemory:
         assert simulated(again) == simulated(first) != []
         assert Path(first.plan.settings["trace"]).parent == tmp_path / "runs" / "traces"
         assert any(note.startswith("Read requests-") for note in first.notes)
+
+
+class TestAgentTranscripts:
+    @pytest.fixture(autouse=True)
+    def conversations(self, monkeypatch):
+        """Three conversations of four turns, in place of the data set."""
+        found = tuple(
+            Conversation(
+                name=f"c{number}",
+                prompt_tokens=(100, 200, 300, 400),
+                output_tokens=(10, 20, 30, 40),
+                block_keys=tuple((1, *range(10 * number, 10 * number + turn)) for turn in range(1, 5)),
+                common_blocks=1,
+            )
+            for number in (1, 2, 3)
+        )
+        monkeypatch.setattr(agent_sessions, "of_data_set", lambda: found)
+
+    def test_requests_are_made_as_many_as_are_asked_for(self):
+        study = Traffic(trace="agent-transcripts", requests=40)
+        past, served = study.split(3)
+        assert study.made
+        assert (len(past), len(served)) == (40, 40)
+        assert past != served
+        assert len(study.split(3, 100)[1]) == 100
+        assert served == study.split(3)[1] != study.split(4)[1]
+
+    def test_a_higher_rate_means_more_sessions_at_a_time(self):
+        study = Traffic(trace="agent-transcripts", requests=2000)
+        served = study.split(0)[1]
+        faster = study.sent_at(served, 0, 200.0)
+        assert len(faster) == 2000
+        assert faster.rate_per_s == pytest.approx(200.0, rel=0.2)
+        # Were the same sessions played faster, as many of them would be at work.
+        assert faster.n_blocks > 1.2 * served.n_blocks
+
+    def test_another_trace_is_played_faster(self, write):
+        study = Traffic(**write([(i, 100, 10) for i in range(100)]))
+        served = study.split(0)[1]
+        assert not study.made
+        assert study.sent_at(served, 0, 7.0) == served.at_rate(7.0)

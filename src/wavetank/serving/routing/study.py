@@ -220,7 +220,7 @@ class LLMRouting(Traffic, Study):
                 hint="a longer trace, a larger --set requests= or a smaller --set history=",
             )
         # By the row of the user's trace: what comes later is resampled, repeated and cut.
-        generated = self.trace == "generated"
+        generated = self.made
         behind = len(served) if generated else self.first_used() + min(len(self.read()), self.requests)
         first_row = 1 + behind - len(served)
         check_that_all_fit(served, cluster, first_row=first_row)
@@ -280,10 +280,15 @@ class LLMRouting(Traffic, Study):
             f"Saturation rate of this cluster: {show(saturation_per_s(self), 'requests/s')} "
             "(a backlog replayed behind fewest-kv-tokens until the rate is steady; of seed 0, others have their own).",
             "Routers with a length predictor learned from "
-            + ("another generated trace" if self.trace == "generated" else f"the first {self.history:.0%} of the trace")
+            + ("another generated trace" if self.made else f"the first {self.history:.0%} of the trace")
             + "; the other requests are served, so that predictions are out of sample.",
             *self.notes_on_length(),
         ]
+        if not self.prefix_caching and self.split(0)[1].block_ids is not None:
+            said.append(
+                "The requests have prefixes in common, but the workers keep none; engines do by default "
+                "(--set prefix_caching=true)."
+            )
         if self.load >= 1:
             said.append("The offered load is at or above saturation: latencies grow with the length of the trace.")
         if self.layout != "replicas" and self.expert_parallel == 1:
@@ -298,8 +303,9 @@ class LLMRouting(Traffic, Study):
         own, served = self.split(0)[1], self.served(0, self.load)
         tokens = f"{own.prompt_tokens.mean():,.0f} prompt and {own.output_tokens.mean():,.0f} output tokens on average"
         speed = served.rate_per_s / own.rate_per_s if own.span_s > 0 else math.nan
-        if self.trace == "generated":
-            what = f"{len(served):,} generated requests ({self.lengths}, {self.arrivals}), {tokens}"
+        if self.made:
+            kind = f"{self.lengths}, {self.arrivals}" if self.trace == "generated" else f"sessions of {self.trace}"
+            what = f"{len(served):,} generated requests ({kind}), {tokens}"
         else:
             what = f"{len(own):,} requests of {self.trace} over {show(own.span_s, 's')}, {tokens}"
             if self.load > 0:
@@ -323,7 +329,7 @@ class LLMRouting(Traffic, Study):
         if len(served) > len(own):
             rate = served.rate_per_s
             span_s, service_s = len(own) / rate, saturation(self).service_s
-            done = "more were generated" if self.trace == "generated" else "they were served several times over"
+            done = "more were generated" if self.made else "they were served several times over"
             said.append(
                 f"The {len(own):,} requests span {show(span_s, 's')} at this load, {span_s / service_s:.2g} mean "
                 f"service times of {show(service_s, 's')}; {done}, {len(served):,} in all, so that figures are not "
@@ -351,9 +357,9 @@ class LLMRouting(Traffic, Study):
         needed = self.needed(trace, load)
         if needed > len(trace):
             trace = (
-                self.split(seed, needed)[1] if self.trace == "generated" else repeated(trace, -(-needed // len(trace)))
+                self.split(seed, needed)[1] if self.made else repeated(trace, -(-needed // len(trace)))
             )
-        return trace.at_rate(load * saturation_per_s(self, seed)) if load > 0 else trace
+        return self.sent_at(trace, seed, load * saturation_per_s(self, seed)) if load > 0 else trace
 
     def cluster(self, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
         """Return the cluster, optionally with signals of another age."""
@@ -526,7 +532,7 @@ def saturation_per_s(study: LLMRouting, seed: int = 0) -> float:
 def saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
     """Return what the full cluster gives of a seed's requests behind fewest-kv-tokens: the unit of loads."""
     # Loads, sweeps and how many requests are generated change nothing about it.
-    requests = 1000 if study.trace == "generated" else study.requests
+    requests = 1000 if study.made else study.requests
     alike = dataclasses.replace(
         study, load=0.0, loads=(), refreshes_s=(), requests=requests, decide_by="capacity_tokens_per_s"
     )

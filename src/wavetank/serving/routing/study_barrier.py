@@ -149,7 +149,7 @@ class BarrierRouting(Traffic, Study):
     def assumed(self) -> str:
         """Return one sentence on the workload and the group that the figures are of."""
         own = self.split(0)[1]
-        what = f"{len(own):,} requests of {self.trace}" + ("" if self.trace == "generated" else self.learnt())
+        what = f"{len(own):,} requests of {self.trace}" + ("" if self.made else self.learnt())
         return (
             f"Assumed: {what}; {self.workers} processes on this machine in one group that steps together, "
             f"{self.max_running} slots each, {self.query_heads} query heads of {self.head_dim}; arrivals at "
@@ -179,7 +179,7 @@ class BarrierRouting(Traffic, Study):
         from wavetank.workloads.requests import RequestTrace
 
         # A trace's history is long enough to learn from; the requests to serve are cut afterwards.
-        most = max(self.requests, 1000) if self.trace == "generated" else 10_000_000
+        most = max(self.requests, 1000) if self.made else 10_000_000
         past, rest = Traffic.split(dataclasses.replace(self, requests=most), seed)
         decoded = np.flatnonzero(rest.output_tokens > 1)[: self.requests]
         if not decoded.size:

@@ -13,6 +13,7 @@ import numpy as np
 
 from wavetank.settings import setting
 from wavetank.units import show
+from wavetank.workloads import agent_sessions
 
 if TYPE_CHECKING:
     from wavetank.workloads.requests import RequestTrace
@@ -24,7 +25,9 @@ class Traffic:
     """Settings of the studies that send requests to language models, and the requests that they stand for."""
 
     trace: str = setting(
-        "generated", says="Workload: generated, a trace's name (azure-conv-2023, ...) or a CSV, JSONL or Parquet file"
+        "generated",
+        says="Workload: generated, a trace's name (azure-conv-2023, agent-transcripts, ...) or a CSV, JSONL or Parquet "
+        "file",
     )
     columns: tuple[str, ...] = setting((), says="Column map of a file: arrival_s=TS,prompt_tokens=IN,output_tokens=OUT")
     time_unit: str = setting(
@@ -58,6 +61,11 @@ class Traffic:
     history: float = setting(
         0.2, says="First share of a trace, from which length predictors learn; the rest is served", low=0.0, high=0.9
     )
+
+    @property
+    def made(self) -> bool:
+        """Whether requests are made from a seed, as many as are needed, rather than read."""
+        return self.trace in ("generated", agent_sessions.NAME)
 
     def data(self) -> Mapping[str, str]:
         """Return the checksum of the trace."""
@@ -154,7 +162,7 @@ class Traffic:
         n : int
             Generated requests, where more than the setting are wanted.
         """
-        if self.trace == "generated":
+        if self.made:
             return self.generated(seed + 1_000_000, self.requests), self.generated(seed, max(n, self.requests))
         whole = self.read().part(self.first_used(), self.requests)
         cut = self._learnt(len(whole))
@@ -163,18 +171,44 @@ class Traffic:
         cut = int(np.searchsorted(whole.arrival_s, start_s))
         return whole.head(max(cut, 1)), whole.slice(start_s).resampled(seed)
 
-    def generated(self, seed: int, n: int) -> RequestTrace:
-        """Return ``n`` generated requests."""
+    def generated(self, seed: int, n: int, rate_per_s: float = 10.0) -> RequestTrace:
+        """Return ``n`` generated requests.
+
+        Parameters
+        ----------
+        seed, n : int
+        rate_per_s : float
+            Mean rate of requests.
+        """
         from wavetank.workloads.generate import SharedPrefix, generate_requests
 
+        if self.trace == agent_sessions.NAME:
+            conversations = agent_sessions.of_data_set()
+            return agent_sessions.agent_sessions(conversations, n_requests=n, rate_per_s=rate_per_s, seed=seed)
         return generate_requests(
-            rate_per_s=10.0,
+            rate_per_s=rate_per_s,
             n_requests=n,
             arrivals=self.arrivals,
             lengths=self.lengths,
             seed=seed,
             shared_prefix=SharedPrefix(share=self.shared_prefix) if self.shared_prefix > 0 else None,
         )
+
+    def sent_at(self, requests: RequestTrace, seed: int, rate_per_s: float) -> RequestTrace:
+        """Return as many requests as these at another mean rate.
+
+        Parameters
+        ----------
+        requests : RequestTrace
+            As :meth:`split` gives them to serve.
+        seed : int
+            That they are of.
+        rate_per_s : float
+        """
+        if self.trace == agent_sessions.NAME:
+            # More sessions at a time: an agent does not think quicker because others came.
+            return self.generated(seed, len(requests), rate_per_s)
+        return requests.at_rate(rate_per_s)
 
 
 @lru_cache(maxsize=8)

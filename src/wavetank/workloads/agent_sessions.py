@@ -46,7 +46,8 @@ TOOL_S = 4.0
 """Mean time of a tool, exponential: an assumption."""
 ASSUMED = (
     f"The conversations have no times: a turn follows after {TOKEN_S * 1000:g} ms per token of the answer before it "
-    f"and {TOOL_S:g} s on average for the tool; sessions begin at Poisson times, and tokens are counted by words and signs."
+    f"and {TOOL_S:g} s on average for the tool; sessions begin at Poisson times, and tokens are counted by words and "
+    "signs."
 )
 
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")

@@ -20,7 +20,6 @@ PROBLEMS = sorted(path.parent for path in SOURCE.glob("*/*/catalog.toml"))
 # Modules without a mirrored test file, and why.
 NOT_MIRRORED = {
     "serving/simulator/tables.py": "a part of the simulator; serving/simulator/test_core.py",
-    "serving/simulator/prefix_cache.py": "a part of the simulator; serving/simulator/test_simulate.py",
     "serving/simulator/adapter_slots.py": "a part of the simulator; serving/simulator/test_adapters.py",
     "sim/simulation.py": "what rounds and events share; sim/test_events.py",
     "sim/rounds.py": "one of two ways to run; sim/test_events.py and protocols/quantas/test_rounds.py",

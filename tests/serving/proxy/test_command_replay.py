@@ -119,3 +119,15 @@ def test_a_log_with_failed_requests_is_replayed_without_them_or_refused(call: Ca
     ended = call(*words, "--time-unit", "mdy")
     assert (ended.code, ended.out.splitlines()[0][:7]) == (0, "2 of 2 ")
     assert "dropped 1 row (1 with zero output length)" in ended.err
+
+
+def test_answers_that_the_model_ended_are_counted(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "long.csv"
+    file.write_text("arrival_s,prompt_tokens,output_tokens\n0,20,9000\n0,20,1\n")
+    with engine("--lengths", "conv", "--seed", "1") as url:
+        ended = call("launch", "replay", str(file), "--url", url, "--extensions", "off")
+        assert ended.code == 0
+        assert "  1 answers were ended by the model: " in ended.out
+        assert " of 9001 output tokens of the trace were not" in " ".join(ended.out.split())
+        ended = call("launch", "replay", str(file), "--url", url)
+        assert "ended by the model" not in ended.out

@@ -230,7 +230,7 @@ def test_models_health_and_metrics_are_reported() -> None:
 
 
 def test_its_metrics_are_what_our_router_reads() -> None:
-    from wavetank.serving.proxy.vllm_metrics import read_load
+    from wavetank.serving.proxy.engine_metrics import read_load
 
     async def scenario(engine: Engine, session: Any) -> Any:
         tasks = [asyncio.create_task(asked(session, prompt=[1] * 20, max_tokens=5)) for _ in range(3)]

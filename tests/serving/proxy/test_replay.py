@@ -97,6 +97,12 @@ def event(text: str, name: str = "cmpl-ID") -> bytes:
     return f'data: {{"id": "{name}", "choices": [{{"index": 0, "text": "{text}"}}]}}\n\n'.encode()
 
 
+def finish(reason: str) -> bytes:
+    return (
+        f'data: {{"id": "cmpl-ID", "choices": [{{"index": 0, "text": "", "finish_reason": "{reason}"}}]}}\n\n'.encode()
+    )
+
+
 GOOD = event(" t0") + event(" t1") + event(" t2") + b"data: [DONE]\n\n"
 
 
@@ -182,6 +188,11 @@ def test_prompts_share_tokens_exactly_as_far_as_they_share_blocks(n: int, size: 
         (GOOD.replace(b"\n", b"\r\n"), ""),
         (b": comment\n\nevent: x\n" + GOOD, ""),
         (GOOD.replace(b"data: [DONE]\n\n", b""), "cut off"),
+        (GOOD.replace(b"data: [DONE]\n\n", b"") + finish("length"), ""),
+        (GOOD.replace(b"data: [DONE]\n\n", b"") + finish("length").rstrip(), ""),
+        (GOOD.rstrip(), ""),
+        (GOOD.replace(b"data: [DONE]\n\n", b"") + finish("length") + b"...", "cut off"),
+        (event(" t0") + finish("length"), "wrong answer"),
         (event(" t0") + b"...", "cut off"),
         (event(" t0") + event(" t2") + b"data: [DONE]\n\n", "wrong answer"),
         (event(" t0") + event(" t1") + b"data: [DONE]\n\n", "wrong answer"),
@@ -215,6 +226,61 @@ def test_what_the_server_counts_counts() -> None:
     usage = b'data: {"choices": [], "usage": {"prompt_tokens": 31, "completion_tokens": 8}}\n\n'
     (outcome,) = answered_by(event("Hello") + usage + b"data: [DONE]\n\n", check=None).outcomes
     assert (outcome.prompt_tokens, outcome.output_tokens, outcome.cached_tokens) == (31, 8, 0)
+
+
+def test_an_answer_that_the_model_ended_is_whole_and_counted_as_short() -> None:
+    usage = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\n'
+    brief = event("Hello") + event(" you") + finish("stop") + usage + b"data: [DONE]\n\n"
+    found = answered_by(brief, brief.replace(b'_tokens": 2', b'_tokens": 3'), output=3, check=None)
+    assert dict(found.failures) == {}
+    assert [(outcome.output_tokens, outcome.asked_tokens) for outcome in found.outcomes] == [(2, 3), (3, 3)]
+    assert found.short == (found.outcomes[0],)
+    # A time per token is one of the tokens that came.
+    assert found.run().output_tokens.tolist() == [2, 3]
+
+
+# What the API reference lists for both kinds of completion.
+OPENAI_FIELDS = {"model", "prompt", "messages", "max_tokens", "temperature", "stream", "stream_options"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "extensions", "sent"),
+    [
+        ("openai", "auto", False), ("", "auto", False), ("vllm", "auto", True), ("sglang", "auto", True),
+        ("llamacpp", "auto", True), ("openai", "on", True), ("vllm", "off", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("text", [False, True])
+def test_only_fields_of_openais_go_to_a_server_that_is_not_known_to_take_more(
+    owner: str, extensions: str, sent: bool, text: bool
+) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m", "owned_by": owner}]})
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        bodies.append(body)
+        unknown = set(body) - OPENAI_FIELDS
+        if unknown and not sent:
+            return web.Response(status=422, text=f"Unexpected fields in the request: {unknown}")
+        said = {"delta": {"content": "x"}} if text else {"text": "x"}
+        chunk = json.dumps({"choices": [{"index": 0, **said, "finish_reason": "length"}]})
+        return web.Response(text=f"data: {chunk}\n\n", content_type="text/event-stream")
+
+    async def whole() -> Replay:
+        app = web.Application()
+        app.router.add_get("/v1/models", models)
+        app.router.add_post("/v1/completions", answer)
+        app.router.add_post("/v1/chat/completions", answer)
+        async with listening(app) as url:
+            return await replay(trace(1, output=1), ReplayOptions(url=url, extensions=extensions, as_text=text))
+
+    found = asyncio.run(asyncio.wait_for(whole(), 30))
+    assert (dict(found.failures), found.lengths_asked) == ({}, sent)
+    assert set(bodies[0]) - OPENAI_FIELDS == ({"min_tokens", "ignore_eos"} if sent else set())
+    assert bodies[0]["max_tokens"] == 1
 
 
 def test_an_interrupted_replay_keeps_what_finished() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from wavetank.serving.proxy.engine_metrics import EngineLoad
 from wavetank.serving.proxy.view import LiveRequest, LiveView, PrefixMemory, WorkerAccount
-from wavetank.serving.proxy.vllm_metrics import EngineLoad
 from wavetank.serving.routing.interface import Arrival, WorkersView
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.simulate import simulate
@@ -100,6 +100,19 @@ class TestMetrics:
         sent(to, 30, 20)
         to.refresh_from(EngineLoad(1, 0, 0.1, 0.0), 0.0)
         assert row(to) == (100, 1, 0, 0, 2, 50)
+
+    def test_what_a_server_that_does_not_report_its_usage_holds_is_estimated(self) -> None:
+        to = account()
+        first, *_ = sent(to, 100, 50, 30)
+        to.generated(first, 4)
+        to.begin_look()
+        # The one that streams and the next in line run; the last one waits.
+        to.refresh_from(EngineLoad(2, 1, math.nan, 0.0), 0.0)
+        assert (to.kv_tokens, to.running, to.waiting, to.waiting_tokens) == (104 + 50, 2, 1, 30)
+        # Two more run that somebody else sent: they are taken to be as long as the own ones on the mean.
+        to.begin_look()
+        to.refresh_from(EngineLoad(5, 0, math.nan, 0.0), 0.0)
+        assert to.kv_tokens == 104 + 50 + 30 + 2 * 60
 
     def test_the_requests_sent_last_are_those_that_wait(self) -> None:
         to = account()

@@ -39,7 +39,7 @@ _TIMES = (("ttft", "time to first token"), ("tpot", "time per output token"), ("
     show_default=True,
     help="Rows with missing, zero, negative or non-numeric values.",
 )
-@options(ReplayOptions, "model", "as_text", "timeout_s")
+@options(ReplayOptions, "model", "as_text", "extensions", "timeout_s")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -56,6 +56,7 @@ def command(
     bad_rows: str,
     model: str,
     as_text: bool,
+    extensions: str,
     timeout_s: float,
     out: Path | None,
 ) -> int:
@@ -72,7 +73,9 @@ def command(
         raise BadValueError("Records are not written in this format.", given=out.name, allowed=".jsonl, .parquet")
     if out is not None and not out.parent.is_dir():
         raise BadValueError("There is no such folder.", given=str(out.parent), where="--out")
-    asked = ReplayOptions(url=url, time_scale=time_scale, as_text=as_text, model=model, timeout_s=timeout_s)
+    asked = ReplayOptions(
+        url=url, time_scale=time_scale, as_text=as_text, model=model, extensions=extensions, timeout_s=timeout_s
+    )
     found, facts = read_trace_and_facts(
         trace,
         columns=read_column_map(columns, where="--columns"),
@@ -116,8 +119,13 @@ def _say(result: Replay) -> None:
     for kind, count in result.failures.most_common():
         detail = next(outcome.detail for outcome in result.outcomes if outcome.failure == kind)
         say_wrapped(f"{count} x {kind}{': ' if detail else ''}{detail}", first="  ", rest="    ")
+        if result.lengths_asked and kind in ("http-400", "http-422"):
+            say_wrapped(
+                "--extensions off leaves out min_tokens and ignore_eos, which OpenAI does not know.", first="    "
+            )
     if not done:
         return
+    _say_lengths(result)
     figures = result.run().metrics()
     say_heading(f"{'':24}" + "".join(f"{name:>12}" for name in _FIGURES))
     for name, words in _TIMES:
@@ -127,3 +135,20 @@ def _say(result: Replay) -> None:
     say(f"{'throughput':24}{units.show(figures['throughput_tokens_per_s'], 'tokens/s'):>24}")
     say(f"{'':24}{units.show(figures['requests_per_s'], 'requests/s'):>24}")
     say(f"{'sent late, on average':24}{units.show(result.sending_late_s, 's'):>24}")
+
+
+def _say_lengths(result: Replay) -> None:
+    """Say where lengths are not the trace's, and what came from prefix caches."""
+    short = result.short
+    if short:
+        missing = sum(outcome.asked_tokens - outcome.output_tokens for outcome in short)
+        asked = sum(outcome.asked_tokens for outcome in result.finished)
+        say_wrapped(
+            f"{len(short)} answers were ended by the model: {missing} of {asked} output tokens of the trace were not "
+            "generated.",
+            first="  ",
+        )
+    cached = sum(outcome.cached_tokens for outcome in result.finished)
+    if cached:
+        share = cached / max(sum(outcome.prompt_tokens for outcome in result.finished), 1)
+        say(f"  {share:.1%} of the prompt tokens came from prefix caches.")

@@ -45,8 +45,8 @@ class RouterSettings:
     )
     metrics: str = setting(
         "auto",
-        says="Source of load figures: auto reads vLLM's metrics if there are any; own uses the router's "
-        "accounting alone",
+        says="Source of load figures: auto reads the metrics of vLLM, SGLang or llama.cpp if there are any; own uses "
+        "the router's accounting alone",
         choices=("auto", "own"),
     )
     max_running: int = setting(
@@ -234,6 +234,12 @@ class ReplayOptions:
     time_scale: float = setting(1.0, says="Stretch of the trace's times: 4 is slower", low=1e-9)
     as_text: bool = setting(False, says="Send text to /v1/chat/completions, not token ids to /v1/completions")
     model: str = setting("", says="Model to request; by default the first that the server lists")
+    extensions: str = setting(
+        "auto",
+        says="Whether fields beyond OpenAI's (min_tokens, ignore_eos) ask for answers as long as the trace says: auto "
+        "sends them where the models are listed as vLLM's, SGLang's, llama.cpp's or Wavetank's",
+        choices=("auto", "on", "off"),
+    )
     timeout_s: float = setting(600.0, says="Longest wait for one answer", low=1e-9)
     check: bool | None = None
 

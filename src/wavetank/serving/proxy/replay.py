@@ -5,8 +5,13 @@ not from when this process got around to it (otherwise a stalled server would lo
 simulated run, computed by the same code (:class:`wavetank.serving.simulator.simulate.ServingRun`).
 
 Prompts carry no meaning but their length and their beginning: requests that share prefix blocks in the trace share the
-tokens, so that prefix caches and prefix routers see what the trace says.  Lengths are exact where a server takes token
-ids and honours ``ignore_eos`` (vLLM and ours do).
+tokens, so that prefix caches and prefix routers see what the trace says.  Prompts are exactly as long where a server
+takes token ids, answers where it takes ``ignore_eos``.  That is no field of OpenAI's: it goes only to servers that are
+known to take it, since others refuse what they do not know.  Where an answer is shorter than the trace says, that is
+counted (:attr:`Replay.short`).
+
+A stream has ended well when its mark ``[DONE]`` came, or, since some servers send none, when an event gave the reason
+why it ended and the body was whole.
 
 Source: B. Schroeder, A. Wierman, M. Harchol-Balter, "Open Versus Closed: A Cautionary Tale", NSDI 2006.
 """
@@ -49,6 +54,8 @@ _CONNECT_TIMEOUT_S = 10.0
 # The first request is sent this long after everything is ready, in s.
 _LEAD_S = 0.2
 _DONE = b"[DONE]"
+# Who servers say that their models are owned by (``/v1/models``), of those that take more than OpenAI's fields.
+_TAKES_LENGTHS = frozenset({"vllm", "sglang", "llamacpp", "wavetank"})
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -62,6 +69,8 @@ class Outcome(msgspec.Struct, kw_only=True):
         When it was due, when it was sent, when its first and its last token came.
     prompt_tokens, output_tokens : int
         As the server counted them, else as the trace says and as they came.
+    asked_tokens : int
+        Output tokens that were asked for.
     cached_tokens : int
         Prompt tokens that the server had in its prefix cache, where it reports them.
     worker : str
@@ -81,6 +90,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     finish_s: float = math.nan
     prompt_tokens: int = 0
     output_tokens: int = 0
+    asked_tokens: int = 0
     cached_tokens: int = 0
     worker: str = ""
     failure: str = ""
@@ -99,11 +109,14 @@ class Replay:
         Whether it ended before the trace did.
     checked : bool
         Whether every token was checked.
+    lengths_asked : bool
+        Whether the server was asked, beyond OpenAI's fields, for exactly as many tokens.
     """
 
     outcomes: tuple[Outcome, ...]
     interrupted: bool
     checked: bool
+    lengths_asked: bool = False
 
     @cached_property
     def finished(self) -> tuple[Outcome, ...]:
@@ -114,6 +127,11 @@ class Replay:
     def failures(self) -> Counter[str]:
         """How many requests failed, by kind."""
         return Counter(outcome.failure for outcome in self.outcomes if outcome.failure)
+
+    @cached_property
+    def short(self) -> tuple[Outcome, ...]:
+        """The whole answers of fewer tokens than the trace says: the model ended them."""
+        return tuple(outcome for outcome in self.finished if outcome.output_tokens < outcome.asked_tokens)
 
     @cached_property
     def workers(self) -> tuple[str, ...]:
@@ -202,8 +220,8 @@ def _column(outcomes: Sequence[Outcome], name: str) -> NDArray[np.float64]:
     return np.array([getattr(outcome, name) for outcome in outcomes], np.float64)
 
 
-_TYPES = {"number": "BIGINT", "prompt_tokens": "BIGINT", "output_tokens": "BIGINT", "cached_tokens": "BIGINT",
-          "worker": "VARCHAR", "failure": "VARCHAR", "detail": "VARCHAR"}  # fmt: skip
+_TYPES = {"number": "BIGINT", "prompt_tokens": "BIGINT", "output_tokens": "BIGINT", "asked_tokens": "BIGINT",
+          "cached_tokens": "BIGINT", "worker": "VARCHAR", "failure": "VARCHAR", "detail": "VARCHAR"}  # fmt: skip
 
 
 def _to_parquet(rows: Path, path: Path) -> None:
@@ -274,6 +292,7 @@ def as_text(ids: NDArray[np.int64]) -> str:
 class _Choice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
+    finish_reason: str | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -327,6 +346,8 @@ class _Stream:
         self.worker = ""
         self.usage: _Usage | None = None
         self.ended = False
+        # Why the answer ended, as the server says.
+        self.reason = ""
         self._rest = b""
 
     def feed(self, data: bytes, now_s: float) -> None:
@@ -338,6 +359,10 @@ class _Stream:
         for line in lines:
             if line.startswith(b"data:"):
                 self._event(line[5:].strip(), now_s)
+
+    def close(self, now_s: float) -> None:
+        """Take in the end of the body: its last line need not have an end."""
+        self.feed(b"\n", now_s)
 
     def _event(self, data: bytes, now_s: float) -> None:
         if data == _DONE:
@@ -364,6 +389,7 @@ class _Stream:
                     self.first_s = now_s
                 self.last_s = now_s
                 self.tokens += 1
+            self.reason = choice.finish_reason or self.reason
 
 
 async def replay(
@@ -393,8 +419,14 @@ async def replay(
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
         model = await _model(session, options)
         check = model.owned_by == "wavetank" if options.check is None else options.check
-        outcomes = [Outcome(number=number, arrival_s=at_s) for number, at_s in enumerate(trace.arrival_s.tolist())]
-        sender = _Sender(trace, options, session, model.id, check)
+        lengths = options.extensions == "on" or (options.extensions == "auto" and model.owned_by in _TAKES_LENGTHS)
+        outcomes = [
+            Outcome(number=number, arrival_s=at_s, asked_tokens=asked)
+            for number, (at_s, asked) in enumerate(
+                zip(trace.arrival_s.tolist(), trace.output_tokens.tolist(), strict=True)
+            )
+        ]
+        sender = _Sender(trace, options, session, model.id, check, lengths)
         watch = None if progress is None else asyncio.create_task(_watch(outcomes, progress))
         tasks: list[asyncio.Task[None]] = []
         interrupted = False
@@ -420,7 +452,7 @@ async def replay(
             outcome.failure = "interrupted"
     if progress is not None:
         progress(len(tasks), sum(map(_is_done, outcomes)))
-    return Replay(tuple(outcomes), interrupted, check)
+    return Replay(tuple(outcomes), interrupted, check, lengths)
 
 
 async def _model(session: aiohttp.ClientSession, options: ReplayOptions) -> _Model:
@@ -459,9 +491,16 @@ class _Sender:
     """Sends requests and writes down what comes back."""
 
     def __init__(
-        self, trace: RequestTrace, options: ReplayOptions, session: aiohttp.ClientSession, model: str, check: bool
+        self,
+        trace: RequestTrace,
+        options: ReplayOptions,
+        session: aiohttp.ClientSession,
+        model: str,
+        check: bool,
+        lengths: bool,
     ) -> None:
         self.trace, self.options, self.session, self.model, self.check = trace, options, session, model, check
+        self._lengths = lengths
         self._first_s = float(trace.arrival_s[0])
         self._zero_s = time.monotonic() + _LEAD_S
         self._tag = secrets.token_hex(4)
@@ -488,8 +527,7 @@ class _Sender:
                 "model": self.model,
                 **prompt,
                 "max_tokens": output,
-                "min_tokens": output,
-                "ignore_eos": True,
+                **({"min_tokens": output, "ignore_eos": True} if self._lengths else {}),
                 "temperature": 0,
                 "stream": True,
                 "stream_options": {"include_usage": True},
@@ -503,10 +541,12 @@ class _Sender:
         outcome.sent_s = self.traced_s(time.monotonic())
         try:
             await self._exchange(stream, body)
-            expected = int(self.trace.output_tokens[outcome.number])
-            if not stream.ended:
+            expected = outcome.asked_tokens
+            if not (stream.ended or stream.reason):
                 raise _Bad("cut off", f"after {stream.tokens} tokens")
-            if not stream.tokens or (self.check and stream.tokens != expected):
+            # An answer that nothing kept from it may be shorter, if the model ended it.
+            short = stream.tokens < expected and stream.reason == "stop" and not self._lengths
+            if not stream.tokens or (self.check and stream.tokens != expected and not short):
                 raise _Bad("wrong answer", f"{stream.tokens} tokens instead of {expected}")
         except _Bad as bad:
             outcome.failure, outcome.detail = bad.failure, bad.detail
@@ -534,3 +574,4 @@ class _Sender:
                 raise _Bad(f"http-{response.status}", text.decode(errors="replace"))
             async for data in response.content.iter_any():
                 stream.feed(data, time.monotonic())
+            stream.close(time.monotonic())

@@ -1,7 +1,7 @@
 """The router as a process: starts, keeps its eyes on the backends, serves, drains, ends.
 
 Beside the requests run the probes and model lists of every backend, the refreshes of the view (every ``refresh_s``;
-from a backend's own metrics where it has vLLM's, else from the router's accounting), and the recording's writes.
+from a backend's own metrics where they are known, else from the router's accounting), and the recording's writes.
 
 On SIGTERM or SIGINT the router answers 503 to health checks and new requests, finishes those in flight (up to
 ``drain_s``) and ends; a second signal ends it at once.
@@ -27,12 +27,12 @@ from wavetank.serving.proxy.backend_exchange import BackendError
 from wavetank.serving.proxy.backends import Backend, room_to_eject, split_url
 from wavetank.serving.proxy.configuration import BackendSettings, RouterConfiguration
 from wavetank.serving.proxy.dispatcher import Dispatcher
+from wavetank.serving.proxy.engine_metrics import read_load
 from wavetank.serving.proxy.metrics import BackendRow, RouterMetrics
 from wavetank.serving.proxy.prompt_size import BytesPerToken
 from wavetank.serving.proxy.proxy import Proxy
 from wavetank.serving.proxy.recording import Recording
 from wavetank.serving.proxy.view import PrefixMemory, WorkerAccount
-from wavetank.serving.proxy.vllm_metrics import read_load
 
 log = logging.getLogger("wavetank.router")
 

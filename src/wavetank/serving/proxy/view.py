@@ -7,10 +7,11 @@ the next refresh, not before.
 Where a field comes from:
 
 ========================  ==========================================  ==================================================
-field                     a backend with vLLM's metrics               any other backend (own accounting)
+field                     a backend with metrics that are known       any other backend (own accounting)
 ========================  ==========================================  ==================================================
-``kv_tokens``             usage * capacity, exact                     estimate: prompts and streamed events of the
-                                                                      requests counted as running
+``kv_tokens``             usage * capacity, exact; estimated where    estimate: prompts and streamed events of the
+                          the server does not report its usage        requests counted as running
+                          (llama.cpp)
 ``kv_capacity_tokens``    exact where the server says, else as        as configured
                           configured
 ``running``, ``waiting``  exact                                       estimate: requests fill slots and KV cache in the
@@ -32,13 +33,14 @@ Traffic that reaches a backend past this router shows only in the metrics.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.serving.proxy.vllm_metrics import EngineLoad
+from wavetank.serving.proxy.engine_metrics import EngineLoad
 from wavetank.serving.routing.interface import ActiveView, WorkersView
 
 
@@ -224,14 +226,19 @@ class WorkerAccount:
         """Refresh from the backend's own metrics, asked for at :meth:`begin_look`."""
         if load.kv_capacity_tokens > 0:
             self.kv_capacity_tokens = load.kv_capacity_tokens
-        self.kv_tokens = load.kv_usage * self.kv_capacity_tokens
+        mean = self._tokens_in_all / self._requests_in_all if self._requests_in_all else 0.0
+        if math.isnan(load.kv_usage):
+            begun = list(islice(self._silent, max(load.running - len(self._decoding), 0)))
+            own = self._decoding_tokens + sum(request.prompt_tokens for request in begun)
+            self.kv_tokens = own + mean * max(load.running - len(self._decoding) - len(begun), 0)
+        else:
+            self.kv_tokens = load.kv_usage * self.kv_capacity_tokens
         self.running, self.waiting = load.running, load.waiting
         sent = self._requests_in_all - self._mark[0]
         # Those sent after the look cannot be in it; of the others the newest are the ones that wait.
         before = list(self._silent)[: max(len(self._silent) - sent, 0)]
         newest = before[-load.waiting :] if load.waiting else []
         known = float(sum(request.prompt_tokens for request in newest))
-        mean = self._tokens_in_all / self._requests_in_all if self._requests_in_all else 0.0
         self.waiting_tokens = known + mean * (load.waiting - len(newest))
         self.sent_requests = sent
         self.sent_tokens = float(self._tokens_in_all - self._mark[1])

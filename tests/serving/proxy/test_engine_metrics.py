@@ -1,11 +1,14 @@
-"""Reading a vLLM server's metrics page."""
+"""Reading the metrics pages of vLLM, SGLang and llama.cpp."""
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavetank.serving.proxy.vllm_metrics import EngineLoad, read_load
+from wavetank.serving.proxy.engine_metrics import EngineLoad, read_load
 
 # Shortened from a server's page.
 PAGE = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -20,6 +23,53 @@ vllm:kv_cache_usage_perc{engine="0",model_name="meta-llama/Llama-3.1-8B"} 0.25
 vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="27500",x="None"} 1.0
 vllm:request_success_total{engine="0",finished_reason="stop"} 120.0
 """
+
+
+SGLANG = b"""# HELP sglang:num_running_reqs The number of running requests
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"} 161.0
+sglang:num_used_tokens{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"} 123859.0
+sglang:token_usage{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"} 0.28
+sglang:num_queue_reqs{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"} 5.0
+sglang:max_total_num_tokens{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"} 442356.0
+"""
+# As a server prints it that was started with --metrics.
+LLAMACPP = b"""# HELP llamacpp:requests_processing Number of requests processing.
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 6
+# HELP llamacpp:requests_deferred Number of requests deferred.
+# TYPE llamacpp:requests_deferred gauge
+llamacpp:requests_deferred 2
+"""
+
+
+def test_sglangs_page_gives_load_and_capacity() -> None:
+    assert read_load(SGLANG) == EngineLoad(161, 5, 0.28, 442_356.0)
+    # Without its constants, which older versions do not report.
+    assert read_load(SGLANG[: SGLANG.index(b"sglang:max_total")]) == EngineLoad(161, 5, 0.28, 0.0)
+    assert read_load(SGLANG.replace(b"sglang:token_usage", b"sglang:swa_token_usage")) is None
+
+
+def test_ranks_of_one_engine_that_all_report_are_counted_once_and_engines_are_summed() -> None:
+    shards = SGLANG + SGLANG.replace(b'tp_rank="0"', b'tp_rank="1"') + SGLANG.replace(b'pp_rank="0"', b'pp_rank="12"')
+    assert read_load(shards) == read_load(SGLANG)
+    replicas = SGLANG.replace(b"{", b'{dp_rank="0",') + SGLANG.replace(b"{", b'{dp_rank="1",')
+    assert read_load(replicas) == EngineLoad(322, 10, 0.28, 884_712.0)
+
+
+def test_llamacpps_page_gives_the_load_and_its_usage_where_it_is_reported() -> None:
+    found = read_load(LLAMACPP)
+    assert found is not None
+    assert (found.running, found.waiting, found.kv_capacity_tokens) == (6, 2, 0.0)
+    assert math.isnan(found.kv_usage)
+    assert read_load(LLAMACPP + b"llamacpp:kv_cache_usage_ratio 0.5\n") == EngineLoad(6, 2, 0.5, 0.0)
+
+
+@pytest.mark.parametrize("page", [SGLANG, LLAMACPP])
+def test_a_page_that_lacks_its_queue_is_none(page: bytes) -> None:
+    for name in (b"sglang:num_queue_reqs", b"llamacpp:requests_deferred"):
+        page = page.replace(name, b"other:metric")
+    assert read_load(page) is None
 
 
 def test_a_page_gives_load_and_capacity() -> None:

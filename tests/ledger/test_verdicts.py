@@ -20,7 +20,7 @@ from wavetank.ledger.verdicts import (
     of_figure,
     of_goal,
 )
-from wavetank.study.effects import NOTHING, Effect
+from wavetank.study.effects import NOTHING, Effect, effect
 
 ENDS = st.tuples(st.floats(0.01, 50), st.floats(0.01, 50)).map(sorted)
 
@@ -30,13 +30,14 @@ def known(low: float, high: float) -> Effect:
 
 
 @pytest.mark.parametrize(("better", "paper", "ends", "verdict"), [
-    ("lower", 0.5, (0.4, 0.5), REACHED), ("lower", 0.5, (0.4, 0.9), CONSISTENT), ("lower", 0.5, (0.6, 0.9), SHORT),
+    ("lower", 0.5, (0.4, 0.5), REACHED), ("lower", 0.5, (0.4, 0.7), CONSISTENT), ("lower", 0.5, (0.6, 0.9), SHORT),
+    ("lower", 0.5, (0.4, 0.71), UNDECIDED),
     ("lower", 0.5, (0.8, 1.2), UNDECIDED), ("lower", 0.5, (0.8, 1.0), UNDECIDED),
     ("lower", 0.5, (1.0, 1.0), CONTRADICTED),
     ("lower", 0.5, (1.1, 1.2), CONTRADICTED), ("lower", 0.5, (1.0, 1.2), UNDECIDED),
     ("lower", 0.5, (0.1, 0.2), ANOTHER),
     ("lower", None, (0.9, 0.99), REACHED), ("lower", None, (1.1, 1.2), CONTRADICTED),
-    ("higher", 2.0, (2.0, 2.5), REACHED), ("higher", 2.0, (1.1, 2.1), CONSISTENT), ("higher", 2.0, (1.1, 1.9), SHORT),
+    ("higher", 2.0, (2.0, 2.5), REACHED), ("higher", 2.0, (1.42, 2.1), CONSISTENT), ("higher", 2.0, (1.41, 2.1), UNDECIDED), ("higher", 2.0, (1.1, 1.9), SHORT),
     ("higher", 2.0, (0.9, 2.5), UNDECIDED), ("higher", 2.0, (0.5, 0.9), CONTRADICTED),
     ("higher", 2.0, (4.1, 5.0), ANOTHER), ("higher", 2.0, (3.9, 5.0), REACHED), ("higher", None, (1.1, 9.0), REACHED),
 ])  # fmt: skip
@@ -63,6 +64,27 @@ def test_an_absolute_figure_of_a_paper_can_get_every_verdict(ends: tuple[float, 
 ])  # fmt: skip
 def test_a_goal(least: float | None, most: float | None, better: str, ends: tuple[float, float], verdict: str) -> None:
     assert of_goal(known(*ends), least, most, better=better) == verdict
+
+
+def test_a_limit_that_no_run_can_do_better_than_is_one_of_every_run() -> None:
+    """Typical runs lose nothing; the others are what the goal is about."""
+    lost = effect([0.0] * 18 + [1.0, 2.0])
+    assert lost.low == lost.high == 0
+    assert of_goal(lost, None, 0, better="lower") == SHORT
+    assert of_goal(effect([0.0] * 20), None, 0, better="lower") == REACHED
+    right = effect([1.0] * 18 + [0.9, 0.0])
+    assert of_goal(right, 1, None, better="higher") == SHORT
+    # Some runs keep the limit with room to spare: it is one of typical runs.
+    assert of_goal(effect([0.0] * 11 + [1.0] * 8 + [9.0]), None, 1, better="lower") == REACHED
+
+
+def test_three_equal_runs_do_not_show_that_there_is_no_effect() -> None:
+    for ratios, verdict in (([1.0] * 3, UNDECIDED), ([1.0] * 6, CONTRADICTED)):
+        assert of_figure(effect(ratios), None, better="higher", neutral=1.0) == verdict
+    assert of_figure(effect([1.0], exact=True), None, better="higher", neutral=1.0) == CONTRADICTED
+    # Half of the runs or more have no event with either system: nothing is known of the others.
+    rare = effect([1.0] * 18 + [0.0, 0.0])
+    assert of_figure(rare, None, better="lower", neutral=1.0) == UNDECIDED
 
 
 def test_without_figures_or_an_interval_there_is_no_verdict() -> None:

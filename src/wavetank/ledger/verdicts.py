@@ -5,21 +5,22 @@ Every verdict but "consistent" needs the whole interval on the side that it name
 Of a paper's figure, or of its direction where it gives no figure:
 
 reached            the interval lies at the figure or beyond it
-consistent         the interval contains the figure and excludes the neutral point
+consistent         the interval contains the figure and excludes half of its effect: a wide one decides nothing
 short of it        the effect is there, and smaller than the paper's
 contradicted       the effect has the other sign, or there is exactly none
 another quantity   the effect is so far beyond the paper's that something else was measured
-undecided          the interval contains the neutral point, or the replicates are too few for an interval
+undecided          anything else: the interval contains the neutral point, or too much besides the figure, or the
+                   replicates are too few
 
-Of a goal: reached, short of it, exceeds (beyond a two-sided goal on the good side), undecided.  Of a claim without
-records under its settings: not run.
+Of a goal: reached, short of it (outside, or a limit such as zero that some run breaks), exceeds (beyond a two-sided
+goal on the good side), undecided.  Of a claim without records under its settings: not run.
 """
 
 from __future__ import annotations
 
 import math
 
-from wavetank.study.effects import Effect
+from wavetank.study.effects import LEAST_FOR_INTERVAL, Effect
 
 REACHED, EXCEEDS, CONSISTENT = "reached", "exceeds", "consistent"
 SHORT, CONTRADICTED, ANOTHER = "short of it", "contradicted", "another quantity"
@@ -58,9 +59,11 @@ def of_figure(found: Effect, figure: float | None, *, better: str, neutral: floa
         return UNDECIDED
     sign = -1.0 if better == "lower" else 1.0
     low, high = sorted((sign * found.low, sign * found.high))
-    # Without any width at the neutral point there is exactly no effect.
-    if high < sign * neutral or low == high == sign * neutral:
+    if high < sign * neutral:
         return CONTRADICTED
+    if found.least == found.most == neutral:
+        # Exactly no effect.  A few runs that are equal show it only where all runs are: rare events miss three in a row.
+        return CONTRADICTED if found.exact or found.count >= LEAST_FOR_INTERVAL else UNDECIDED
     if low <= sign * neutral:
         return UNDECIDED
     if figure is None:
@@ -69,7 +72,16 @@ def of_figure(found: Effect, figure: float | None, *, better: str, neutral: floa
         return SHORT
     if low > sign * far(figure, neutral):
         return ANOTHER
-    return REACHED if low >= sign * figure else CONSISTENT
+    if low >= sign * figure:
+        return REACHED
+    return CONSISTENT if low > sign * _beyond(figure, neutral, share=0.5) else UNDECIDED
+
+
+def _beyond(figure: float, neutral: float, *, share: float) -> float:
+    """Return the value with that share of the figure's effect, on the logarithmic scale where there is one."""
+    if figure <= 0 or neutral <= 0:
+        return neutral + share * (figure - neutral)
+    return neutral * math.exp(share * math.log(figure / neutral))
 
 
 def far(figure: float, neutral: float) -> float:
@@ -108,6 +120,10 @@ def of_goal(found: Effect, at_least: float | None, at_most: float | None, *, bet
         return UNDECIDED
     least = -math.inf if at_least is None else at_least
     most = math.inf if at_most is None else at_most
+    # A limit that no run does better than is one of every run: of a count that must be zero, the interval of a typical
+    # run would not contain the run in ten that has one.
+    if found.least == most < found.most or found.least < least == found.most:
+        return SHORT
     if found.low >= least and found.high <= most:
         return REACHED
     two_sided = at_least is not None and at_most is not None

@@ -37,7 +37,8 @@ def known(low: float, high: float) -> Effect:
     ("lower", 0.5, (1.1, 1.2), CONTRADICTED), ("lower", 0.5, (1.0, 1.2), UNDECIDED),
     ("lower", 0.5, (0.1, 0.2), ANOTHER),
     ("lower", None, (0.9, 0.99), REACHED), ("lower", None, (1.1, 1.2), CONTRADICTED),
-    ("higher", 2.0, (2.0, 2.5), REACHED), ("higher", 2.0, (1.42, 2.1), CONSISTENT), ("higher", 2.0, (1.41, 2.1), UNDECIDED), ("higher", 2.0, (1.1, 1.9), SHORT),
+    ("higher", 2.0, (2.0, 2.5), REACHED), ("higher", 2.0, (1.42, 2.1), CONSISTENT),
+    ("higher", 2.0, (1.41, 2.1), UNDECIDED), ("higher", 2.0, (1.1, 1.9), SHORT),
     ("higher", 2.0, (0.9, 2.5), UNDECIDED), ("higher", 2.0, (0.5, 0.9), CONTRADICTED),
     ("higher", 2.0, (4.1, 5.0), ANOTHER), ("higher", 2.0, (3.9, 5.0), REACHED), ("higher", None, (1.1, 9.0), REACHED),
 ])  # fmt: skip

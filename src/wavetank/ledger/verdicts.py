@@ -62,7 +62,7 @@ def of_figure(found: Effect, figure: float | None, *, better: str, neutral: floa
     if high < sign * neutral:
         return CONTRADICTED
     if found.least == found.most == neutral:
-        # Exactly no effect.  A few runs that are equal show it only where all runs are: rare events miss three in a row.
+        # A few equal runs show that there is exactly no effect only where all runs are equal: rare events miss three.
         return CONTRADICTED if found.exact or found.count >= LEAST_FOR_INTERVAL else UNDECIDED
     if low <= sign * neutral:
         return UNDECIDED

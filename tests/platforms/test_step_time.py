@@ -5,6 +5,7 @@ import gzip
 import math
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,10 @@ STEP_TIMES: dict[str, StepTime] = {
     "roofline": RooflineStepTime(device="H100-SXM", model="Llama-3.1-8B"),
     "roofline in parallel": RooflineStepTime(device="A100-SXM-80GB", model="Llama-3.1-70B", tensor_parallel=4),
     "roofline with experts": RooflineStepTime(device="RTXPRO6000", model="Qwen3-30B-A3B"),
+    "roofline with everything": RooflineStepTime(
+        device="RTXPRO6000", model="Qwen3-30B-A3B", overlap=0.6, kv_bandwidth_efficiency=0.7, expert_efficiency=0.5,
+        layer_s=2e-5, sequence_s=5e-6,
+    ),
     "roofline with latent attention": RooflineStepTime(
         device="H200-SXM", model="DeepSeek-V3", tensor_parallel=8, precision="fp8"
     ),
@@ -349,3 +354,54 @@ def test_experts_that_do_not_divide_are_refused(workers: int) -> None:
         RooflineStepTime(**SHARED, expert_parallel=workers)
     with pytest.raises(BadValueError, match="expert_parallel"):
         RooflineStepTime(device="H100-SXM", model="Llama-3.1-8B", expert_parallel=2)
+
+
+def test_without_overlap_arithmetic_and_traffic_add_up_and_in_between_there_is_a_hyperbola() -> None:
+    whole, none, half = (replace(LLAMA, overlap=share) for share in (1.0, 0.0, 0.5))
+    dense_bytes_s, head_bytes_s = (2 * n / 3.35e12 for n in (LLAMA_DENSE, LLAMA_HEAD))
+    for tokens in (1, 64, 300, 4096):
+        dense_flops_s, head_flops_s = 2 * LLAMA_DENSE * tokens / 9.89e14, 2 * LLAMA_HEAD * tokens / 9.89e14
+        written_s = 131_072 * tokens / 3.35e12
+        pairs = ((dense_bytes_s, dense_flops_s), (head_bytes_s, head_flops_s))
+        assert whole.seconds(tokens, 0) == pytest.approx(sum(map(max, pairs)) + written_s)
+        assert none.seconds(tokens, 0) == pytest.approx(sum(map(sum, pairs)) + written_s)
+        hyperbola = sum(0.5 * (a + b + math.sqrt((a - b) ** 2 + 2 * a * b)) for a, b in pairs)
+        assert half.seconds(tokens, 0) == pytest.approx(hyperbola + written_s)
+
+
+def test_layers_and_sequences_cost_what_is_said() -> None:
+    more = replace(LLAMA, layer_s=1e-4, sequence_s=1e-5)
+    assert more.seconds(7, 700) - LLAMA.seconds(7, 700) == pytest.approx(32e-4 + 7e-5)
+    # A prompt chunk is one sequence that gets a token.
+    assert more.seconds(0, 0, 50, 1275) - LLAMA.seconds(0, 0, 50, 1275) == pytest.approx(32e-4 + 1e-5)
+
+
+def test_the_kv_cache_may_be_read_at_another_share_of_the_bandwidth() -> None:
+    half = replace(LLAMA, kv_bandwidth_efficiency=0.5)
+    assert half.context_slope_ps == pytest.approx(2 * LLAMA.context_slope_ps, abs=2)
+    assert half.seconds(8, 0) == LLAMA.seconds(8, 0)
+
+
+def test_slow_experts_lengthen_only_what_their_arithmetic_limits() -> None:
+    plain = RooflineStepTime(device="RTXPRO6000", model="Qwen3-30B-A3B", **IDEAL)
+    slow = replace(plain, expert_efficiency=0.25)
+    assert slow.seconds(1, 100) == plain.seconds(1, 100)
+    experts_s = 2 * model("Qwen3-30B-A3B").expert_parameters * (8 / 128) * 8192 / 4.67800535e14
+    assert slow.seconds(0, 0, 8192, 0) - plain.seconds(0, 0, 8192, 0) == pytest.approx(3 * experts_s, rel=1e-6)
+
+
+def test_linear_layers_alone_leave_out_attention_experts_head_and_collectives() -> None:
+    step = RooflineStepTime(
+        device="H100-SXM", model="Llama-3.1-8B", tensor_parallel=2, layer_s=1e-5, **{**IDEAL, "overhead_s": 1.0}
+    )
+    assert step.linear_layers_s(1) == pytest.approx(LLAMA_DENSE / 3.35e12 + 32e-5)
+    assert step.linear_layers_s(4096) == pytest.approx(LLAMA_DENSE * 4096 / 9.89e14 + 32e-5)
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("overlap", -0.1), ("overlap", 1.1), ("kv_bandwidth_efficiency", 0.0), ("expert_efficiency", 0.0),
+    ("expert_efficiency", 1.5), ("layer_s", -1.0), ("sequence_s", math.inf), ("overlap", math.nan),
+])  # fmt: skip
+def test_a_fitted_figure_out_of_range_is_refused(field: str, value: float) -> None:
+    with pytest.raises(BadValueError, match=field):
+        replace(LLAMA, **{field: value})  # type: ignore[arg-type]

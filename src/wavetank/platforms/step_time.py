@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
+from numba import njit, types
 
 from wavetank.errors import BadValueError
 from wavetank.platforms.catalog import Device, Model, as_device, as_model
@@ -276,9 +276,17 @@ def check_expert_parallel(model: Model, expert_parallel: int) -> None:
         )
 
 
-# Layout of the roofline's table, all in picoseconds but the logarithm.
+# Layout of the roofline's table, all in picoseconds but the logarithm and the share that does not overlap.
 FIXED, _DENSE_BYTES, _DENSE_FLOPS, _EXPERT_BYTES, _EXPERT_FLOPS, _LOG_UNTOUCHED = range(6)
-HEAD_BYTES, HEAD_FLOPS, PER_PAIR, PER_TOKEN, SLOPE, PER_ROW = range(6, 12)
+HEAD_BYTES, HEAD_FLOPS, PER_PAIR, PER_TOKEN, SLOPE, PER_ROW, UNOVERLAPPED = range(6, 13)
+
+
+@njit(inline="always")
+def longer(a: float, b: float, unoverlapped: float) -> float:
+    """Return the time of two things that overlap: the longer one, at 1 their sum, and a hyperbola between these."""
+    if unoverlapped == 0.0:
+        return max(a, b)
+    return 0.5 * (a + b + math.sqrt((a - b) * (a - b) + 4.0 * unoverlapped * a * b))
 
 
 @compiled(STEP_SIGNATURE)
@@ -286,12 +294,17 @@ def _roofline(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) ->
     tokens = R + P
     rows = R + (1 if P > 0 else 0)
     ps = table[FIXED] + table[PER_TOKEN] * tokens + table[PER_PAIR] * S + table[PER_ROW] * rows
-    ps += max(table[_DENSE_BYTES], table[_DENSE_FLOPS] * tokens)
-    ps += max(table[HEAD_BYTES], table[HEAD_FLOPS] * rows)
+    ps += longer(table[_DENSE_BYTES], table[_DENSE_FLOPS] * tokens, table[UNOVERLAPPED])
+    ps += longer(table[HEAD_BYTES], table[HEAD_FLOPS] * rows, table[UNOVERLAPPED])
     if table[_EXPERT_BYTES] > 0.0:
         touched = -math.expm1(table[_LOG_UNTOUCHED] * tokens)
-        ps += max(table[_EXPERT_BYTES] * touched, table[_EXPERT_FLOPS] * tokens)
+        ps += longer(table[_EXPERT_BYTES] * touched, table[_EXPERT_FLOPS] * tokens, table[UNOVERLAPPED])
     return max(1, int(ps + 0.5)) + int(table[SLOPE]) * C
+
+
+_SHARES = (
+    "flops_efficiency", "bandwidth_efficiency", "link_efficiency", "kv_bandwidth_efficiency", "expert_efficiency",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +315,7 @@ class RooflineStepTime:
     :math:`B` after their efficiencies, and :math:`w` bytes a weight, the step takes the sum of
 
     ==================  =============================================================================================
-    overhead            ``overhead_s``
+    overhead            ``overhead_s``, ``layer_s`` for each layer, and ``sequence_s`` for each row
     linear layers       max(2 N n / (t F), w N / (t B)), N = weights of projections and feed-forward blocks
     routed experts      max(2 N_e k n / (E t F), w N_e (1 - (1 - k/E)^n) / (t B)): k of E experts a token, so that n
                         tokens touch that share of the expert weights N_e when routing is uniform
@@ -316,7 +329,8 @@ class RooflineStepTime:
                         then keeps N_e / g of their weights and meets the tokens of all, taken to be g n
     ==================  =============================================================================================
 
-    T is linear in C, with the slope rounded to a whole picosecond per token.
+    T is linear in C, with the slope rounded to a whole picosecond per token.  Where arithmetic and traffic overlap by a
+    share o only, :math:`\max(a, b)` becomes :math:`(a + b + \sqrt{(a - b)^2 + 4 (1 - o) a b}) / 2`, the sum at o = 0.
 
     Parameters
     ----------
@@ -342,6 +356,16 @@ class RooflineStepTime:
         Data-parallel workers g that share the experts.
     link : Link, optional
         A link of known figures, in place of the device's with ``link_efficiency`` and ``all_reduce_latency_s``.
+    overlap : float, default 1
+        How far arithmetic and memory traffic of linear layers, experts and output head overlap.
+    kv_bandwidth_efficiency : float, optional
+        Share of the peak memory bandwidth that reading the KV cache reaches; ``bandwidth_efficiency`` when left out.
+    expert_efficiency : float, default 1
+        Rate of arithmetic of routed experts, whose matrices meet few tokens each, over that of other layers.
+    layer_s : float, default 0
+        Launches and small kernels of one layer, s.
+    sequence_s : float, default 0
+        Each sequence that a step gives a token, s.
 
     Notes
     -----
@@ -352,7 +376,8 @@ class RooflineStepTime:
     The default efficiencies come from data set ``gpu-specs-and-estimates``: 0.8 is its achievable share of memory
     bandwidth, 0.7 brings prompts near its predictions.  Decode and prompt steps of H100, H200 and A100 are then 0.62 to
     1.25 times those predictions (median 0.91), the low ones at tensor parallelism 8.  Collectives of four and more
-    devices over PCIe are far too optimistic (down to a tenth): those predictions let them cross sockets.
+    devices over PCIe are far too optimistic (down to a tenth): those predictions let them cross sockets.  Values that
+    were fitted ship too: :func:`wavetank.platforms.calibration.calibrated_roofline`.
 
     Examples
     --------
@@ -372,6 +397,11 @@ class RooflineStepTime:
     all_reduce_latency_s: float | None = None
     expert_parallel: int = 1
     link: Link | None = None
+    overlap: float = 1.0
+    kv_bandwidth_efficiency: float | None = None
+    expert_efficiency: float = 1.0
+    layer_s: float = 0.0
+    sequence_s: float = 0.0
 
     def __post_init__(self) -> None:
         device = as_device(self.device)
@@ -380,9 +410,13 @@ class RooflineStepTime:
         weight_bytes_per_parameter(self.precision)
         if self.precision == "fp8" and device.fp8_flops_per_s is None:
             raise BadValueError(f"{device.name} has no 8-bit floating point.", given="precision='fp8'", allowed="bf16")
-        within("overhead_s", self.overhead_s, 0.0, math.inf)
-        for name in ("flops_efficiency", "bandwidth_efficiency", "link_efficiency"):
+        for name in ("overhead_s", "layer_s", "sequence_s"):
+            within(name, getattr(self, name), 0.0, math.inf)
+        within("overlap", self.overlap, 0.0, 1.0)
+        for name in _SHARES:
             value = getattr(self, name)
+            if name == "kv_bandwidth_efficiency" and value is None:
+                continue
             within(name, value, 0.0, 1.0)
             if value == 0.0:
                 raise BadValueError(f"{name} is out of range.", given=value, allowed="more than 0, at most 1")
@@ -395,15 +429,16 @@ class RooflineStepTime:
         device, model = as_device(self.device), as_model(self.model)
         traffic = model.kv_bytes_per_token * kv_share(model, self.tensor_parallel)
         arithmetic = model.decode_flops_per_context_token / self.tensor_parallel
+        reached = self.bandwidth_efficiency if self.kv_bandwidth_efficiency is None else self.kv_bandwidth_efficiency
         seconds = max(
-            traffic / (device.hbm_bytes_per_s * self.bandwidth_efficiency),
+            traffic / (device.hbm_bytes_per_s * reached),
             arithmetic / (device.bf16_flops_per_s * self.flops_efficiency),
         )
         return round(seconds * PS_PER_S)
 
     @cached_property
     def table(self) -> npt.NDArray[np.float64]:
-        """Terms of the formula in picoseconds, float64 of shape (12,)."""
+        """Terms of the formula in picoseconds, float64 of shape (13,)."""
         device, model, share = as_device(self.device), as_model(self.model), 1 / self.tensor_parallel
         weight_bytes = weight_bytes_per_parameter(self.precision)
         peak = device.bf16_flops_per_s
@@ -412,14 +447,16 @@ class RooflineStepTime:
         per_flop = PS_PER_S / (peak * self.flops_efficiency)
         per_attention_flop = PS_PER_S / (device.bf16_flops_per_s * self.flops_efficiency)
         per_byte = PS_PER_S / (device.hbm_bytes_per_s * self.bandwidth_efficiency)
-        table = np.zeros(12)
-        table[FIXED] = self.overhead_s * PS_PER_S
+        table = np.zeros(13)
+        table[FIXED] = (self.overhead_s + self.layer_s * model.layers) * PS_PER_S
+        table[PER_ROW] = self.sequence_s * PS_PER_S
+        table[UNOVERLAPPED] = 1.0 - self.overlap
         table[_DENSE_BYTES] = model.dense_parameters * share * weight_bytes * per_byte
         table[_DENSE_FLOPS] = model.dense_parameters * share * 2 * per_flop
         if model.experts:
             chosen = model.experts_per_token / model.experts
             table[_EXPERT_BYTES] = model.expert_parameters * share * weight_bytes * per_byte / self.expert_parallel
-            table[_EXPERT_FLOPS] = model.expert_parameters * chosen * share * 2 * per_flop
+            table[_EXPERT_FLOPS] = model.expert_parameters * chosen * share * 2 * per_flop / self.expert_efficiency
             table[_LOG_UNTOUCHED] = self.expert_parallel * math.log1p(-chosen)
         table[HEAD_BYTES] = model.head_parameters * share * weight_bytes * per_byte
         table[HEAD_FLOPS] = model.head_parameters * share * 2 * per_flop
@@ -442,6 +479,13 @@ class RooflineStepTime:
     def function(self) -> StepFunction:
         """Compiled function of signature ``STEP_SIGNATURE``."""
         return _roofline
+
+    def linear_layers_s(self, tokens: int) -> float:
+        """Return the time of everything in the layers but attention, experts and collectives, s."""
+        alone = self.table.copy()
+        alone[[_EXPERT_BYTES, HEAD_BYTES, HEAD_FLOPS, PER_TOKEN, PER_ROW]] = 0.0
+        alone[FIXED] = self.layer_s * as_model(self.model).layers * PS_PER_S
+        return _roofline(tokens, 0, 0, 0, alone) / PS_PER_S
 
     def seconds(
         self, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0

@@ -53,9 +53,11 @@ from wavetank.platforms.step_time import (
     PS_PER_S,
     SLOPE,
     STEP_SIGNATURE,
+    UNOVERLAPPED,
     RooflineStepTime,
     StepFunction,
     check_expert_parallel,
+    longer,
     step_ps,
     within,
 )
@@ -192,8 +194,8 @@ def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
 @compiled(STEP_SIGNATURE)
 def _linear_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
     rows = R + (1 if P > 0 else 0)
-    ps = _line(table, 6, int(table[0]), R + P) + table[3] * S
-    ps += max(table[1], table[2] * rows) + table[5] * rows
+    ps = _line(table, 7, int(table[0]), R + P) + table[3] * S
+    ps += longer(table[1], table[2] * rows, table[6]) + table[5] * rows
     return max(1, int(ps + 0.5)) + int(table[4]) * C
 
 
@@ -363,29 +365,14 @@ class TableStepTime:
         -----
         A profile serves every model with its heads, width and feed-forward width: Llama-2-70B's that of Llama-3.1-70B.
         """
-        shape = as_model(roofline.model)
-        root = _data_set("vidur-profiles") if folder is None else Path(folder)
-        family = as_device(roofline.device).name.split("-")[0].lower()
-        file = _vidur_file(_choose(root, family, "device profiled"), shape)
-        columns = [f"time_stats.{op}.median" for op in (_VIDUR_PER_STEP, *_VIDUR_PER_LAYER)]
-        by_tokens: dict[float, list[float]] = {}
-        for degree, tokens, once_ms, *layer_ms in _rows_of(
-            file, ("num_tensor_parallel_workers", "num_tokens", *columns)
-        ):
-            if degree == roofline.tensor_parallel:
-                by_tokens.setdefault(tokens, []).append(once_ms + shape.layers * sum(layer_ms))
-        if len(by_tokens) < 2:
-            raise BadFileError(
-                f"No profile for tensor_parallel={roofline.tensor_parallel}.", given=str(file), hint="try 1, 2, 4 or 8"
-            )
-        axis = np.array(sorted(by_tokens))
-        line = np.array([statistics.median(by_tokens[tokens]) for tokens in axis.tolist()]) * (PS_PER_S / 1000)
-        line += roofline.table[FIXED] + roofline.table[PER_TOKEN] * axis
-        axis, line = _with_trend(axis, line)
-        terms = (HEAD_BYTES, HEAD_FLOPS, PER_PAIR, SLOPE, PER_ROW)
+        axis, seconds, file = vidur_linear_layers(roofline, folder)
+        # The profile has the layers' own launches.
+        fixed = roofline.table[FIXED] - roofline.layer_s * as_model(roofline.model).layers * PS_PER_S
+        axis, line = _with_trend(axis, seconds * PS_PER_S + fixed + roofline.table[PER_TOKEN] * axis)
+        terms = (HEAD_BYTES, HEAD_FLOPS, PER_PAIR, SLOPE, PER_ROW, UNOVERLAPPED)
         head = [float(axis.size), *(float(roofline.table[term]) for term in terms)]
         return cls(
-            source=f"vidur-profiles {family}/{file.name}",
+            source=f"vidur-profiles {file.parent.name}/{file.name}",
             layout="linear-layers",
             values=(*head, *axis.tolist(), *line.tolist()),
             context_slope_ps=roofline.context_slope_ps,
@@ -452,6 +439,38 @@ class TableStepTime:
     ) -> float:
         """Return the step time in s."""
         return step_ps(self, decode_requests, context_tokens, prefill_tokens, prefill_pairs) / PS_PER_S
+
+
+def vidur_linear_layers(roofline: RooflineStepTime, folder: str | Path | None = None) -> tuple[_Array, _Array, Path]:
+    """Read how long everything in a model's layers but attention takes, from data set ``vidur-profiles``.
+
+    Parameters
+    ----------
+    roofline : RooflineStepTime
+        Names device, model and tensor parallelism.
+    folder : str or Path, optional
+        As of :meth:`TableStepTime.from_vidur_profiles`.
+
+    Returns
+    -------
+    ndarray, ndarray, Path
+        Tokens, ascending; seconds, the embedding once; the file.
+    """
+    shape = as_model(roofline.model)
+    root = _data_set("vidur-profiles") if folder is None else Path(folder)
+    family = as_device(roofline.device).name.split("-")[0].lower()
+    file = _vidur_file(_choose(root, family, "device profiled"), shape)
+    columns = [f"time_stats.{op}.median" for op in (_VIDUR_PER_STEP, *_VIDUR_PER_LAYER)]
+    by_tokens: dict[float, list[float]] = {}
+    for degree, tokens, once_ms, *layer_ms in _rows_of(file, ("num_tensor_parallel_workers", "num_tokens", *columns)):
+        if degree == roofline.tensor_parallel:
+            by_tokens.setdefault(tokens, []).append(once_ms + shape.layers * sum(layer_ms))
+    if len(by_tokens) < 2:
+        raise BadFileError(
+            f"No profile for tensor_parallel={roofline.tensor_parallel}.", given=str(file), hint="try 1, 2, 4 or 8"
+        )
+    axis = np.array(sorted(by_tokens))
+    return axis, np.array([statistics.median(by_tokens[tokens]) for tokens in axis.tolist()]) / 1e3, file
 
 
 def _data_set(name: str) -> Path:

@@ -8,10 +8,13 @@ import pytest
 
 from wavetank.errors import BadValueError, DataUnavailableError
 from wavetank.platforms import TableStepTime
+from wavetank.platforms.calibration import calibration
 from wavetank.platforms.engine_overheads import EngineOverheads, vllm_graph_sizes
 from wavetank.platforms.links import Link
+from wavetank.platforms.roofline_fit import FittedEfficiencies
 from wavetank.serving.fidelity import predictors as run_predictors
 from wavetank.serving.fidelity.predictors import (
+    CalibratedRoofline,
     LinearTokens,
     ProfilesOnly,
     ProfilesWithOverheads,
@@ -176,6 +179,53 @@ def test_each_term_can_be_left_out_and_is_missed(profile: TableStepTime, term: s
 
 
 @pytest.mark.usefixtures("profiled")
+def test_a_calibrated_roofline_finds_the_overheads_of_other_runs_and_never_looks_at_the_judged_one() -> None:
+    predictor = CalibratedRoofline()
+    runs = [roofline_run(seed, predictor, TRUE) for seed in range(3)]
+    prediction = predictor.predict(runs[0], runs[1:])
+    assert prediction.coefficients["step_s"] == pytest.approx(TRUE.step_s, rel=0.2)
+    measured, predicted = prediction.figures["e2e_mean"]
+    assert predicted == pytest.approx(measured, rel=0.01)
+    other = replace(runs[0], first_token_s=runs[0].first_token_s + 1.0, last_token_s=runs[0].last_token_s * 2)
+    assert predictor.predict(other, runs[1:]).coefficients == prediction.coefficients
+
+
+def test_a_calibrated_roofline_without_other_runs_has_what_ships() -> None:
+    run = roofline_run(0, CalibratedRoofline(), EngineOverheads())
+    shipped = calibration().shared
+    assert CalibratedRoofline().predict(run, []).coefficients == {
+        "step_s": shipped["overhead_s"], "sequence_s": shipped["sequence_s"]
+    }  # fmt: skip
+
+
+def test_on_an_unknown_device_its_own_runs_and_layers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def without(device: str) -> FittedEfficiencies:
+        asked.append(device)
+        return FittedEfficiencies(shared={"overlap": 0.5}, families={"x": {
+            "flops_efficiency": 0.5, "bandwidth_efficiency": 0.5, "kv_bandwidth_efficiency": 0.5}})  # fmt: skip
+
+    monkeypatch.setattr(run_predictors, "_efficiencies", without)
+    run = roofline_run(0, CalibratedRoofline(), TRUE)
+    alike = roofline_run(1, CalibratedRoofline(), TRUE)
+    elsewhere = CalibratedRoofline(knows_device=False)
+    # The other run is of the same device, so that what ships counts.
+    assert elsewhere.predict(run, [alike]).coefficients["step_s"] == calibration().shared["overhead_s"]
+    assert asked == [run.hardware]
+    assert elsewhere.roofline(run, run.hardware).bandwidth_efficiency == 0.5
+    assert elsewhere.step_time("H100-SXM", "Llama-3.1-8B", 1) is None
+    assert CalibratedRoofline().step_time("H100-SXM", "Llama-3.1-8B", 2) is not None
+
+
+def roofline_run(seed: int, predictor: CalibratedRoofline, overheads: EngineOverheads) -> RecordedRun:
+    """What an engine whose steps are the calibrated roofline's would have recorded."""
+    run = made_run(seed, made_profile())
+    step_time = replace(predictor.roofline(run), overhead_s=overheads.step_s, sequence_s=overheads.sequence_s)
+    served = simulate_plainly(run, step_time)
+    return replace(run, first_token_s=served.first_token_s, last_token_s=served.finish_s)
+
+
 def test_tokens_alone_make_one_line(profile: TableStepTime) -> None:
     prediction = LinearTokens().predict(made_run(8, profile), [])
     assert 5e-3 < prediction.coefficients["step_s"] < 2e-2

@@ -1,6 +1,7 @@
 """Study llm-routing: small, but whole."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import wavetank
 from wavetank.errors import BadFileError, BadValueError, DataUnavailableError, WavetankError
 from wavetank.ledger import catalog
+from wavetank.platforms import RooflineStepTime, calibrated_roofline
 from wavetank.serving.fidelity.shipped_fit import shipped_fit
 from wavetank.serving.routing import study as llm_routing
 from wavetank.serving.routing.baselines import RoundRobin
@@ -223,8 +225,16 @@ class TestSaturation:
         said = " ".join(study.notes())
         assert show(saturation_per_s(study), "requests/s") in said
         assert "at or above saturation" in said
-        assert shipped_fit().said_of_roofline() in said
+        assert shipped_fit().said_of_roofline(study.device, calibrated=True) in said
+        plain = " ".join(replace(study, calibrated=False).notes())
+        assert shipped_fit().said_of_roofline(study.device, calibrated=False) in plain
         assert "at or above saturation" not in " ".join(LLMRouting(requests=400, workers=4, load=0.9).notes())
+
+    def test_step_times_are_calibrated_unless_that_is_switched_off(self):
+        study = LLMRouting(tensor_parallel=2)
+        assert study.cluster().step_time == calibrated_roofline("H200-SXM", "Qwen3-30B-A3B", 2)
+        bare = RooflineStepTime(device="H200-SXM", model="Qwen3-30B-A3B", tensor_parallel=2)
+        assert replace(study, calibrated=False).cluster().step_time == bare
 
     def test_prefixes_that_workers_keep_count_in_it(self):
         # A prefill-bound cluster, whose prompts share most of their tokens.

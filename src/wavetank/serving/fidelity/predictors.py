@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from wavetank.settings import setting
 
 if TYPE_CHECKING:
     from wavetank.platforms.links import Link
+    from wavetank.platforms.roofline_fit import FittedEfficiencies
     from wavetank.serving.simulator.simulate import ServingRun
     from wavetank.workloads.requests import RequestTrace
 
@@ -133,21 +134,32 @@ def fit_overheads(
     BadValueError
         If there is no run, or not one profile per run.
     """
-    from scipy.optimize import minimize
-
     if not runs or len(runs) != len(profiles):
         raise BadValueError(
             "Overheads are fitted to one run or more, each with a profile.",
             given=f"{len(runs)} runs, {len(profiles)} profiles",
         )
 
+    def served(run: RecordedRun, overheads: EngineOverheads) -> ServingRun:
+        profile = profiles[next(i for i, each in enumerate(runs) if each is run)]
+        return simulate_engine(run, _with(profile, overheads, run, terms), terms)
+
+    return _fit_two(runs, served)
+
+
+def _fit_two(
+    runs: Sequence[RecordedRun], served_of: Callable[[RecordedRun, EngineOverheads], ServingRun]
+) -> EngineOverheads:
+    """Search the time per step and the time per sequence with which runs are served most nearly as they were."""
+    from scipy.optimize import minimize
+
     def overheads_of(x: _Floats) -> EngineOverheads:
         return EngineOverheads(step_s=float(x[0]) * _STEP_UNIT_S, sequence_s=float(x[1]) * _SEQUENCE_UNIT_S)
 
     def loss(x: _Floats) -> float:
         total = 0.0
-        for run, profile in zip(runs, profiles, strict=True):
-            served = simulate_engine(run, _with(profile, overheads_of(x), run, terms), terms)
+        for run in runs:
+            served = served_of(run, overheads_of(x))
             relative = np.concatenate([served.tpot_s / run.tpot_s - 1, served.e2e_s / run.e2e_s - 1])
             relative = relative[~np.isnan(relative)]
             total += float(np.mean(np.sqrt(1 + (relative / _ORDINARY_ERROR) ** 2) - 1))
@@ -317,6 +329,93 @@ class RooflineOnly:
         return RooflineStepTime(
             device=device, model=model, tensor_parallel=tensor_parallel, expert_parallel=expert_parallel
         )
+
+
+@lru_cache(maxsize=8)
+def _efficiencies(without: str) -> FittedEfficiencies:
+    """Fit a roofline to everything measured but one device."""
+    from wavetank.platforms.roofline_fit import fit_roofline, measured_steps
+
+    return fit_roofline([each for each in measured_steps() if each.roofline.device != without])
+
+
+@lru_cache(maxsize=16)
+def fit_roofline_overheads(
+    runs: tuple[RecordedRun, ...], predictor: CalibratedRoofline, without: str = ""
+) -> EngineOverheads:
+    """Fit the time per step and the time per sequence of the calibrated roofline to recorded runs.
+
+    Parameters
+    ----------
+    runs : tuple of RecordedRun
+        At least one.
+    predictor : CalibratedRoofline
+    without : str
+        A device of which no measured layer may count.
+    """
+
+    def served(run: RecordedRun, overheads: EngineOverheads) -> ServingRun:
+        bare = predictor.roofline(run, without)
+        return simulate_plainly(run, replace(bare, overhead_s=overheads.step_s, sequence_s=overheads.sequence_s))
+
+    return _fit_two(runs, served)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedRoofline:
+    """The roofline that routers are simulated with: shares of the data sheet fitted to layers, overheads to runs."""
+
+    knows_device: bool = setting(
+        True, says="Whether layers and runs of the run's own device count; else only those of other devices do"
+    )
+
+    def predict(self, run: RecordedRun, others: Sequence[RecordedRun]) -> Prediction:
+        """Return what the simulated engine does with the run's requests.
+
+        Parameters
+        ----------
+        run : RecordedRun
+        others : sequence of RecordedRun
+            What the overheads are fitted to; without any, those that ship with the package count.
+        """
+        from wavetank.platforms.calibration import calibration
+
+        without = "" if self.knows_device else run.hardware
+        fitted_to = tuple(other for other in others if other.hardware != without)
+        if fitted_to:
+            overheads = fit_roofline_overheads(fitted_to, self, without)
+        else:
+            shipped = calibration().shared
+            overheads = EngineOverheads(step_s=shipped["overhead_s"], sequence_s=shipped["sequence_s"])
+        step_time = replace(self.roofline(run, without), overhead_s=overheads.step_s, sequence_s=overheads.sequence_s)
+        return _compared(
+            run, simulate_plainly(run, step_time), {"step_s": overheads.step_s, "sequence_s": overheads.sequence_s}
+        )
+
+    def roofline(self, run: RecordedRun, without: str = "") -> RooflineStepTime:
+        """Return the calibrated roofline of a run's model on its hardware, its link where the run has one.
+
+        Parameters
+        ----------
+        run : RecordedRun
+        without : str
+            A device of which no measurement may count; empty: the shares that ship.
+        """
+        from wavetank.platforms.calibration import calibrated_roofline
+
+        engine = run.engine
+        found = calibrated_roofline(
+            run.hardware, run.model, engine.tensor_parallel, expert_parallel=engine.expert_parallel
+        )
+        if without:
+            found = replace(found, **_efficiencies(without).terms(""))  # type: ignore[arg-type]
+        return replace(found, link=engine.link)
+
+    def step_time(self, device: str, model: str, tensor_parallel: int) -> StepTime | None:
+        """Return the step time of a model on a device, with the figures that ship."""
+        from wavetank.platforms.calibration import calibrated_roofline
+
+        return calibrated_roofline(device, model, tensor_parallel) if self.knows_device else None
 
 
 @dataclass(frozen=True, kw_only=True)

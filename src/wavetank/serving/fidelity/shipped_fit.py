@@ -1,7 +1,7 @@
 """What was fitted to the recorded runs and ships with the package: data with the runs that it came from.
 
 A user with one run of their own has nothing to fit to, and a user of ``llm-routing`` has none at all.  The first is
-judged against these coefficients; the second reads how far the roofline, which is not fitted, was from the same runs.
+judged against these coefficients; the second reads how far the roofline, calibrated or not, was from the same runs.
 ``shipped_fit.toml`` holds both; a test computes them again where the data set is.
 """
 
@@ -15,7 +15,9 @@ from pathlib import Path
 
 from wavetank.platforms.engine_overheads import EngineOverheads
 
-_FORMAT = 1
+_FORMAT = 2
+BARE, RUN_LEFT_OUT, DEVICE_LEFT_OUT = "data sheets alone", "run left out", "device left out"
+ROOFLINES = (BARE, RUN_LEFT_OUT, DEVICE_LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,15 +32,15 @@ class ShippedFit:
         Where the runs are from.
     runs : mapping of str to str
         ``<hardware>/<model>`` to the SHA-256 of the requests.
-    roofline_deviations : mapping of str to (float, float, float)
-        Run to predicted / measured - 1 of the means of time to first token, time per output token and end-to-end time,
-        with a step time that is the roofline with its defaults.
+    roofline_deviations : mapping of str to mapping of str to (float, float, float)
+        Word of :data:`ROOFLINES`, then run, to predicted / measured - 1 of the means of time to first token, time per
+        output token and end-to-end time.
     """
 
     overheads: EngineOverheads
     source: str
     runs: Mapping[str, str]
-    roofline_deviations: Mapping[str, tuple[float, float, float]]
+    roofline_deviations: Mapping[str, Mapping[str, tuple[float, float, float]]]
 
     def said(self) -> str:
         """Return in one sentence what the coefficients are and where they come from."""
@@ -48,16 +50,35 @@ class ShippedFit:
             f"{overheads.sequence_s * 1e6:.1f} us, fitted to {', '.join(self.runs)} ({self.source})."
         )
 
-    def said_of_roofline(self) -> str:
-        """Return in one sentence how far the roofline was from the recorded runs."""
-        each = ", ".join(
-            f"{run} {ttft:+.0%} / {tpot:+.0%} / {e2e:+.0%}"
-            for run, (ttft, tpot, e2e) in self.roofline_deviations.items()
-        )
+    def said_of_roofline(self, device: str, *, calibrated: bool) -> str:
+        """Return what the step times of a device are, and how far such ones were from the recorded runs.
+
+        Parameters
+        ----------
+        device : str
+        calibrated : bool
+            Whether the roofline has the fitted figures that ship.
+        """
+        from wavetank.platforms.calibration import said_of
+
+        compared = "(wavetank compare serving-fidelity)"
+        if not calibrated:
+            return (
+                "Step times are a roofline of data-sheet figures, fitted to nothing. On recorded runs of vLLM its mean "
+                f"times to first token, per output token and end to end were off by: {self._listed(BARE)} {compared}."
+            )
         return (
-            "Step times are a roofline of data-sheet figures, fitted to nothing. On recorded runs of vLLM "
-            f"its mean times to first token, per output token and end to end were off by: {each} "
-            "(wavetank compare serving-fidelity)."
+            f"Step times are a calibrated roofline. {said_of(device)} On recorded runs of vLLM left out of the fit its "
+            "mean times to first token, per output token and end to end were off by: "
+            f"{self._listed(RUN_LEFT_OUT)}; without any measurement of the run's own device by: "
+            f"{self._listed(DEVICE_LEFT_OUT)} {compared}. No run on several devices that share layers is among them"
+            + ("." if device in {run.partition("/")[0] for run in self.runs} else f", and none on {device}.")
+        )
+
+    def _listed(self, roofline: str) -> str:
+        return ", ".join(
+            f"{run} {ttft:+.0%} / {tpot:+.0%} / {e2e:+.0%}"
+            for run, (ttft, tpot, e2e) in self.roofline_deviations[roofline].items()
         )
 
 
@@ -72,5 +93,7 @@ def shipped_fit() -> ShippedFit:
         overheads=EngineOverheads(step_s=fitted["step_s"], sequence_s=fitted["sequence_s"]),
         source=found["source"],
         runs=found["runs"],
-        roofline_deviations={run: (a, b, c) for run, (a, b, c) in found["roofline"].items()},
+        roofline_deviations={
+            which: {run: (a, b, c) for run, (a, b, c) in found["roofline"][which].items()} for which in ROOFLINES
+        },
     )

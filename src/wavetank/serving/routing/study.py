@@ -176,6 +176,10 @@ class LLMRouting(Traffic, Study):
         low=1,
         high=10_000,
     )
+    calibrated: bool = setting(
+        True,
+        says="Whether step times are a roofline fitted to measured layers and recorded runs; else data sheets alone",
+    )
     max_running: int = setting(64, unit="requests", says="Most requests in a worker's batch", low=1, high=100_000)
     max_batched_tokens: int = setting(2048, unit="tokens", says="Token budget of a step", low=1, high=10_000_000)
     kv_capacity_tokens: int = setting(
@@ -276,7 +280,7 @@ class LLMRouting(Traffic, Study):
 
         said = [
             self.assumed(),
-            shipped_fit().said_of_roofline(),
+            shipped_fit().said_of_roofline(self.device, calibrated=self.calibrated),
             f"Saturation rate of this cluster: {show(saturation_per_s(self), 'requests/s')} "
             "(a backlog replayed behind fewest-kv-tokens until the rate is steady; of seed 0, others have their own).",
             "Routers with a length predictor learned from "
@@ -363,10 +367,10 @@ class LLMRouting(Traffic, Study):
 
     def cluster(self, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
         """Return the cluster, optionally with signals of another age."""
-        from wavetank.platforms import RooflineStepTime, kv_capacity_tokens
+        from wavetank.platforms import RooflineStepTime, calibrated_roofline, kv_capacity_tokens
         from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
 
-        step_time = RooflineStepTime(
+        step_time = (calibrated_roofline if self.calibrated else RooflineStepTime)(
             device=self.device,
             model=self.model,
             tensor_parallel=self.tensor_parallel,

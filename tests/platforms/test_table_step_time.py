@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -651,3 +653,51 @@ def test_without_measurements_of_unequal_contexts_they_are_refused(folder: Path)
         TableStepTime.from_vllm_profiles("card", MODEL, folder=folder, context_variation=0.5)
     with pytest.raises(BadValueError, match="context_variation"):
         TableStepTime.from_vllm_profiles("card", MODEL, folder=folder, context_variation=-0.1)
+
+
+class TestProbes:
+    """Whole steps as they were measured at an engine."""
+
+    DECODE: ClassVar = {(n, c): 1e-3 * n + 1e-6 * n * c for n in (1, 4, 16) for c in (64, 512)}
+    PREFILL: ClassVar = {(p, o): 1e-3 + 2e-5 * p + 1e-8 * p * o for p in (8, 64, 512) for o in (0, 500)}
+
+    def made(self, **changed: Any) -> TableStepTime:
+        return TableStepTime.from_probes(
+            "an engine", **{"decode_s": self.DECODE, "prefill_s": self.PREFILL, "shared_s": 1e-3, **changed}
+        )
+
+    def test_what_was_measured_comes_out(self) -> None:
+        step = self.made()
+        for (n, context), seconds in self.DECODE.items():
+            assert step.seconds(n, n * context) == pytest.approx(seconds, abs=1e-12)
+        for (chunk, before), seconds in self.PREFILL.items():
+            pairs = chunk * before + chunk * (chunk + 1) // 2
+            assert step.seconds(0, 0, chunk, pairs) == pytest.approx(seconds, abs=1e-12)
+
+    def test_a_step_that_does_both_shares_what_was_measured_as_shared(self) -> None:
+        alone = self.DECODE[4, 64] + self.PREFILL[64, 0]
+        pairs = 64 * 65 // 2
+        for shared in (0.0, 1e-3):
+            assert self.made(shared_s=shared).seconds(4, 256, 64, pairs) == pytest.approx(alone - shared, abs=1e-12)
+        # Never shorter than the longer of the two.
+        longer = max(self.DECODE[4, 64], self.PREFILL[64, 0])
+        assert self.made(shared_s=1.0).seconds(4, 256, 64, pairs) == pytest.approx(longer, abs=1e-12)
+
+    def test_more_work_never_takes_less_time(self) -> None:
+        noisy = {**self.DECODE, (4, 64): 0.5e-3, (16, 512): 1e-3}
+        step = self.made(decode_s=noisy)
+        assert step.seconds(1, 64) <= step.seconds(4, 256) <= step.seconds(4, 2048) <= step.seconds(16, 16 * 512)
+
+    @pytest.mark.parametrize(
+        ("changed", "says"),
+        [
+            ({"decode_s": {(1, 64): 1e-3, (4, 64): 2e-3}}, "Too few"),
+            ({"prefill_s": {}}, "Too few"),
+            ({"prefill_s": {(1, 0): 1e-3, (2, 1): math.nan}}, "takes time"),
+            ({"decode_s": {(1, 0): 1e-3, (2, 1): 0.0}}, "takes time"),
+            ({"shared_s": -1.0}, "shared_s"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, changed: dict[str, Any], says: str) -> None:
+        with pytest.raises(BadValueError, match=says):
+            self.made(**changed)

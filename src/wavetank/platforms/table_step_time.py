@@ -28,7 +28,7 @@ import gzip
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -377,6 +377,61 @@ class TableStepTime:
             values=(*head, *axis.tolist(), *line.tolist()),
             context_slope_ps=roofline.context_slope_ps,
         )
+
+    @classmethod
+    def from_probes(
+        cls,
+        source: str,
+        *,
+        decode_s: Mapping[tuple[int, int], float],
+        prefill_s: Mapping[tuple[int, int], float],
+        shared_s: float,
+    ) -> TableStepTime:
+        """Take the times of whole steps as they were measured at an engine.
+
+        Parameters
+        ----------
+        source : str
+            Which engine, for people.
+        decode_s : mapping
+            Sequences and the context of each to the time of a step that decodes a token for each, s.
+        prefill_s : mapping
+            Tokens of a prompt chunk and those before it to the time of a step that computes it alone, s.
+        shared_s : float
+            What a step that does both takes less than the two alone, s; never so much that it is shorter than one.
+
+        Raises
+        ------
+        BadValueError
+            If a mapping lacks two values of each number, or a time is not positive.
+
+        Notes
+        -----
+        More work never takes less time: where it was measured so, the larger of the neighbours' times counts.
+        """
+        grids: list[tuple[list[_Array], _Array]] = []
+        for name, measured in (("prefill_s", prefill_s), ("decode_s", decode_s)):
+            if not all(math.isfinite(seconds) and seconds > 0 for seconds in measured.values()):
+                raise BadValueError("A measured step takes time.", given=dict(measured), where=name)
+            if any(len({key[i] for key in measured}) < 2 for i in (0, 1)):
+                raise BadValueError(
+                    "Too few measured steps.", given=sorted(measured), allowed="two values of each number", where=name
+                )
+            axes, grid = _grid({tuple(map(float, key)): s * PS_PER_S for key, s in measured.items()}, 2, where=source)
+            grids.append((axes, np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)))
+        within("shared_s", shared_s, 0.0, math.inf)
+        (prompt_axes, alone), (decode_axes, decoding) = grids
+        longer = np.maximum(alone[:, :, None, None], decoding[None, None])
+        both = np.maximum(alone[:, :, None, None] + decoding[None, None] - shared_s * PS_PER_S, longer)
+        # All of the time is in these tables: by tokens and by sequences there is nothing more.
+        nothing = np.array([1.0, 2.0]), np.zeros(2)
+        axes = [*prompt_axes, *decode_axes, *prompt_axes, *decode_axes]
+        sizes = [2.0, 2.0, *(float(axis.size) for axis in axes), 0.0, math.inf, 1.0]
+        values = np.concatenate(
+            [sizes, *nothing, *nothing, *prompt_axes, alone.ravel(), *decode_axes, decoding.ravel(), *prompt_axes,
+             *decode_axes, both.ravel()]
+        )  # fmt: skip
+        return cls(source=source, layout="all-layers", values=tuple(values.tolist()), context_slope_ps=-1)
 
     def with_overheads(self, overheads: EngineOverheads) -> TableStepTime:
         """Return the same profile with what an engine adds to it.

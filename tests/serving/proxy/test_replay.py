@@ -181,6 +181,19 @@ def test_prompts_share_tokens_exactly_as_far_as_they_share_blocks(n: int, size: 
                 assert as_text(tokens[one][:end]) != as_text(tokens[other][:end])
 
 
+def test_prompts_of_another_seed_are_unknown_to_prefix_caches() -> None:
+    made = trace(3, prompt=40, block_ids=[0, 1, 0, 2, 3, 4], block_offsets=[0, 2, 4, 6], block_tokens=20)
+    for one in range(3):
+        for other in range(3):
+            for seed, another in ((0, 1), (1, 2), (6999, 7000)):
+                ours, theirs = prompt_ids(made, one, seed), prompt_ids(made, other, another)
+                assert (ours[:3] != theirs[:3]).any()
+                assert as_text(ours) != as_text(theirs)
+    # Within a seed they share what the trace says.
+    assert (prompt_ids(made, 0, 9)[:20] == prompt_ids(made, 1, 9)[:20]).all()
+    assert max(prompt_ids(made, 2, 7000)) < 17_000
+
+
 @pytest.mark.parametrize(
     ("answer", "failure"),
     [

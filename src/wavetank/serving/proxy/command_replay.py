@@ -39,7 +39,7 @@ _TIMES = (("ttft", "time to first token"), ("tpot", "time per output token"), ("
     show_default=True,
     help="Rows with missing, zero, negative or non-numeric values.",
 )
-@options(ReplayOptions, "model", "as_text", "extensions", "timeout_s")
+@options(ReplayOptions, "model", "as_text", "extensions", "prompt_seed", "timeout_s")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -57,6 +57,7 @@ def command(
     model: str,
     as_text: bool,
     extensions: str,
+    prompt_seed: int,
     timeout_s: float,
     out: Path | None,
 ) -> int:
@@ -74,7 +75,13 @@ def command(
     if out is not None and not out.parent.is_dir():
         raise BadValueError("There is no such folder.", given=str(out.parent), where="--out")
     asked = ReplayOptions(
-        url=url, time_scale=time_scale, as_text=as_text, model=model, extensions=extensions, timeout_s=timeout_s
+        url=url,
+        time_scale=time_scale,
+        as_text=as_text,
+        model=model,
+        extensions=extensions,
+        prompt_seed=prompt_seed,
+        timeout_s=timeout_s,
     )
     found, facts = read_trace_and_facts(
         trace,

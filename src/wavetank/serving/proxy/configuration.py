@@ -240,6 +240,9 @@ class ReplayOptions:
         "sends them where the models are listed as vLLM's, SGLang's, llama.cpp's or Wavetank's",
         choices=("auto", "on", "off"),
     )
+    prompt_seed: int = setting(
+        0, says="Prompts of another seed are others, so that prefix caches know nothing of them", low=0, high=7000
+    )
     timeout_s: float = setting(600.0, says="Longest wait for one answer", low=1e-9)
     check: bool | None = None
 

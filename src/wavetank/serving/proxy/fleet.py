@@ -13,7 +13,7 @@ import http.client
 import json
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def engine_words(cluster: Cluster, number: int, time_scale: float, block_tokens:
             allowed="group_size=1, sync_s=0",
         )
     plain = Cluster(workers=cluster.workers, step_time=cluster.step_time)
-    for name in ("adapters", "scheduler_overhead", "max_waiting"):
+    for name in ("adapters", "scheduler_overhead", "scheduled_ahead", "max_waiting"):
         if getattr(cluster, name) != getattr(plain, name):
             raise BadValueError(
                 "Stand-in engines know nothing of this part of a cluster.",
@@ -271,15 +271,39 @@ def fleet(cluster: Cluster, policy: Policy, *, time_scale: float = 1.0, block_to
             for number in range(cluster.workers)
         ]
         urls = tuple(_address(engine) for engine in engines)
+        settings = router_settings(cluster, time_scale, block_tokens)
+        yield stack.enter_context(routed(policy, settings, urls, engines))
+
+
+@contextlib.contextmanager
+def routed(
+    policy: Policy, settings: Mapping[str, object], urls: Sequence[str], engines: Sequence[ChildProcess]
+) -> Iterator[Fleet]:
+    """Start a router in front of running engines, yield both once it routes to all of them, and end the router.
+
+    Parameters
+    ----------
+    policy : Policy
+    settings : mapping
+        Of the router.
+    urls : sequence of str
+        Of the engines.
+    engines : sequence of ChildProcess
+
+    Raises
+    ------
+    WavetankError
+        If the router cannot be started or does not reach every engine within a minute.
+    """
+    with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wavetank-fleet-")))
-        words = python_module("wavetank", "launch", "router")
-        words += _configured(policy, router_settings(cluster, time_scale, block_tokens), urls, folder)
+        words = [*python_module("wavetank", "launch", "router"), *_configured(policy, settings, urls, folder)]
         router = stack.enter_context(ChildProcess(words, name="router"))
         url = _address(router)
-        complaint = f"does not route to all {cluster.workers} workers"
-        router.until(lambda: _workers_behind(url) == cluster.workers, _READY_S, complaint)
+        complaint = f"does not route to all {len(urls)} workers"
+        router.until(lambda: _workers_behind(url) == len(urls), _READY_S, complaint)
         model = json.loads(_page(urls[0], "/v1/models"))["data"][0]["id"]
-        yield Fleet(url, urls, model, (*engines, router), Path(words[-1]))
+        yield Fleet(url, tuple(urls), model, (*engines, router), Path(words[-1]))
 
 
 def _address(process: ChildProcess) -> str:
@@ -290,7 +314,7 @@ def _address(process: ChildProcess) -> str:
     return address.rstrip("/,")
 
 
-def _configured(policy: Policy, settings: dict[str, object], backends: tuple[str, ...], folder: Path) -> list[str]:
+def _configured(policy: Policy, settings: Mapping[str, object], backends: Sequence[str], folder: Path) -> list[str]:
     """Write the configuration of a router into a file and return the words that name it."""
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     lines += [f"policy = {json.dumps(policy.name)}", f"backends = {json.dumps(list(backends))}", "[parameters]"]

@@ -10,9 +10,6 @@ takes token ids, answers where it takes ``ignore_eos``.  That is no field of Ope
 known to take it, since others refuse what they do not know.  Where an answer is shorter than the trace says, that is
 counted (:attr:`Replay.short`).
 
-A stream has ended well when its mark ``[DONE]`` came, or, since some servers send none, when an event gave the reason
-why it ended and the body was whole.
-
 Source: B. Schroeder, A. Wierman, M. Harchol-Balter, "Open Versus Closed: A Cautionary Tale", NSDI 2006.
 """
 
@@ -27,15 +24,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import WavetankError, missing_extra, unknown_name
+from wavetank.serving.proxy.answer_stream import AnswerStream, BadAnswer, Usage
 from wavetank.serving.proxy.configuration import ReplayOptions
-from wavetank.serving.proxy.engine import token_text
 from wavetank.serving.proxy.wakeups import Wakeup
 from wavetank.serving.simulator.simulate import ServingRun
 from wavetank.workloads.requests import RequestTrace
@@ -49,11 +45,9 @@ except ImportError as error:
 _FIRST_ID, _IDS = 1000, 16_000
 _SHARED, _OWN = 998, 999
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
-_MOST_LINE_BYTES = 1 << 20
 _CONNECT_TIMEOUT_S = 10.0
 # The first request is sent this long after everything is ready, in s.
 _LEAD_S = 0.2
-_DONE = b"[DONE]"
 # Who servers say that their models are owned by (``/v1/models``), of those that take more than OpenAI's fields.
 _TAKES_LENGTHS = frozenset({"vllm", "sglang", "llamacpp", "wavetank"})
 
@@ -238,7 +232,7 @@ def _to_parquet(rows: Path, path: Path) -> None:
         ) from error
 
 
-def prompt_ids(trace: RequestTrace, number: int) -> NDArray[np.int64]:
+def prompt_ids(trace: RequestTrace, number: int, seed: int = 0) -> NDArray[np.int64]:
     """Return the token ids of a request's prompt.
 
     Parameters
@@ -246,6 +240,8 @@ def prompt_ids(trace: RequestTrace, number: int) -> NDArray[np.int64]:
     trace : RequestTrace
     number : int
         Row of the trace.
+    seed : int
+        Prompts of another seed share at most their first two tokens with these.
 
     Returns
     -------
@@ -259,15 +255,17 @@ def prompt_ids(trace: RequestTrace, number: int) -> NDArray[np.int64]:
         first, stop = int(trace.block_offsets[number]), int(trace.block_offsets[number + 1])
         for block in trace.block_ids[first:stop].tolist():
             size = min(trace.block_tokens, length)
-            parts.append(_content(_SHARED, block, size))
+            parts.append(_content(_SHARED, block, size, seed))
             length -= size
     if length:
-        parts.append(_content(_OWN, number, length))
+        parts.append(_content(_OWN, number, length, seed))
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
-def _content(kind: int, name: int, size: int) -> NDArray[np.int64]:
+def _content(kind: int, name: int, size: int, seed: int) -> NDArray[np.int64]:
     """Return tokens that begin with a name: whose they are, in two digits and a mark."""
+    if seed:
+        kind = _FIRST_ID + 2 * seed + kind - _SHARED
     ids = _FIRST_ID + (name * 31 + np.arange(size)) % _IDS
     head = [_FIRST_ID + name % _IDS, _FIRST_ID + name // _IDS % _IDS, kind][:size]
     ids[: len(head)] = head
@@ -289,34 +287,6 @@ def as_text(ids: NDArray[np.int64]) -> str:
     return words.tobytes().decode()
 
 
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Event(msgspec.Struct):
-    id: str = ""
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    system_fingerprint: str | None = None
-    error: Any = None
-
-
 class _Model(msgspec.Struct):
     id: str
     owned_by: str = ""
@@ -324,72 +294,6 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model]
-
-
-_EVENT = msgspec.json.Decoder(_Event)
-
-
-class _Bad(Exception):  # noqa: N818  (an outcome)
-    def __init__(self, failure: str, detail: str = "") -> None:
-        super().__init__(failure)
-        self.failure, self.detail = failure, detail
-
-
-class _Stream:
-    """Reads one streamed answer, piece by piece."""
-
-    def __init__(self, request_id: str, check: bool) -> None:
-        self.request_id = request_id
-        self.check = check
-        self.tokens = 0
-        self.first_s = self.last_s = math.nan
-        self.worker = ""
-        self.usage: _Usage | None = None
-        self.ended = False
-        # Why the answer ended, as the server says.
-        self.reason = ""
-        self._rest = b""
-
-    def feed(self, data: bytes, now_s: float) -> None:
-        """Take what came, with the time when it came."""
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > _MOST_LINE_BYTES:
-            raise _Bad("malformed", f"a line of more than {_MOST_LINE_BYTES} bytes")
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._event(line[5:].strip(), now_s)
-
-    def close(self, now_s: float) -> None:
-        """Take in the end of the body: its last line need not have an end."""
-        self.feed(b"\n", now_s)
-
-    def _event(self, data: bytes, now_s: float) -> None:
-        if data == _DONE:
-            self.ended = True
-            return
-        try:
-            event = _EVENT.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise _Bad("malformed", str(error)) from None
-        if event.error is not None:
-            raise _Bad("error event", str(event.error)[:200])
-        if event.usage is not None:
-            self.usage = event.usage
-        if event.system_fingerprint:
-            self.worker = event.system_fingerprint
-        if self.check and not event.id.endswith(self.request_id):
-            raise _Bad("wrong answer", f"part of {event.id} in the answer to {self.request_id}")
-        for choice in event.choices:
-            text = choice.text if choice.delta is None else choice.delta.content
-            if text:
-                if self.check and (self.ended or text != token_text(self.tokens)):
-                    raise _Bad("wrong answer", f"{text!r} in the place of {token_text(self.tokens)!r}")
-                if not self.tokens:
-                    self.first_s = now_s
-                self.last_s = now_s
-                self.tokens += 1
-            self.reason = choice.finish_reason or self.reason
 
 
 async def replay(
@@ -516,7 +420,7 @@ class _Sender:
 
     def body(self, number: int) -> bytes:
         """Return the JSON text of a request."""
-        ids, output = prompt_ids(self.trace, number), int(self.trace.output_tokens[number])
+        ids, output = prompt_ids(self.trace, number, self.options.prompt_seed), int(self.trace.output_tokens[number])
         prompt: dict[str, object] = (
             {"messages": [{"role": "user", "content": as_text(ids)}]}
             if self.options.as_text
@@ -537,18 +441,18 @@ class _Sender:
     async def send(self, outcome: Outcome, body: bytes) -> None:
         """Send one request, read its answer and complete its outcome."""
         request_id = f"{self._tag}-{outcome.number}"
-        stream = _Stream(request_id, self.check)
+        stream = AnswerStream(request_id, self.check)
         outcome.sent_s = self.traced_s(time.monotonic())
         try:
             await self._exchange(stream, body)
             expected = outcome.asked_tokens
             if not (stream.ended or stream.reason):
-                raise _Bad("cut off", f"after {stream.tokens} tokens")
+                raise BadAnswer("cut off", f"after {stream.tokens} tokens")
             # An answer that nothing kept from it may be shorter, if the model ended it.
             short = stream.tokens < expected and stream.reason == "stop" and not self._lengths
             if not stream.tokens or (self.check and stream.tokens != expected and not short):
-                raise _Bad("wrong answer", f"{stream.tokens} tokens instead of {expected}")
-        except _Bad as bad:
+                raise BadAnswer("wrong answer", f"{stream.tokens} tokens instead of {expected}")
+        except BadAnswer as bad:
             outcome.failure, outcome.detail = bad.failure, bad.detail
         except TimeoutError:
             outcome.failure = "timeout"
@@ -560,18 +464,18 @@ class _Sender:
         if stream.tokens:
             outcome.first_token_s = self.traced_s(stream.first_s)
             outcome.finish_s = self.traced_s(stream.last_s)
-        usage = stream.usage or _Usage()
+        usage = stream.usage or Usage()
         outcome.prompt_tokens = usage.prompt_tokens or int(self.trace.prompt_tokens[outcome.number])
         outcome.output_tokens = usage.completion_tokens or stream.tokens
         if usage.prompt_tokens_details is not None:
             outcome.cached_tokens = usage.prompt_tokens_details.cached_tokens or 0
 
-    async def _exchange(self, stream: _Stream, body: bytes) -> None:
+    async def _exchange(self, stream: AnswerStream, body: bytes) -> None:
         headers = {"Content-Type": "application/json", "X-Request-Id": stream.request_id}
         async with self.session.post(self._url, data=body, headers=headers) as response:
             if response.status != 200:
                 text = await response.content.read(500)
-                raise _Bad(f"http-{response.status}", text.decode(errors="replace"))
+                raise BadAnswer(f"http-{response.status}", text.decode(errors="replace"))
             async for data in response.content.iter_any():
                 stream.feed(data, time.monotonic())
             stream.close(time.monotonic())

@@ -167,7 +167,7 @@ def _put(made: Path, place: Path) -> None:
             return
         if _is_whole(place):
             return
-        # Whoever has its files open keeps them.
+        # A process that has its files open keeps them.
         aside = Path(tempfile.mkdtemp(prefix=f"{place.name}.", suffix=".damaged", dir=place.parent))
         with contextlib.suppress(OSError):
             place.rename(aside / "it")

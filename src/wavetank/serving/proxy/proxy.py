@@ -31,14 +31,9 @@ import contextlib
 import hmac
 import json
 import logging
-import re
-import secrets
-import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 from urllib.parse import unquote
 
 from wavetank.errors import missing_extra
@@ -52,8 +47,10 @@ except ImportError:
 from wavetank.serving.proxy.backend_connection import BackendConnection
 from wavetank.serving.proxy.backend_exchange import BackendError, BackendExchange
 from wavetank.serving.proxy.backends import Backend, Failure
+from wavetank.serving.proxy.client_connection import ClientRequest, ClientServer, RefusedConnection, reset, sign
 from wavetank.serving.proxy.configuration import RouterSettings
 from wavetank.serving.proxy.dispatcher import Dispatcher, NoBackendError, PoolFullError, PoolTimeoutError
+from wavetank.serving.proxy.forwarding import forwarded, headers_of
 from wavetank.serving.proxy.metrics import CONTENT_TYPE, RouterMetrics
 from wavetank.serving.proxy.prompt_size import (
     BodyError,
@@ -64,6 +61,7 @@ from wavetank.serving.proxy.prompt_size import (
     read_usage,
 )
 from wavetank.serving.proxy.recording import Recording
+from wavetank.serving.proxy.refusals import RequestError, error_body
 from wavetank.serving.proxy.retry_budget import RetryBudget
 from wavetank.serving.proxy.view import LiveRequest
 
@@ -73,17 +71,6 @@ COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 _ALLOWED = {"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET", "/health": "GET",
             "/metrics": "GET", "/v1/models/": "GET"}  # fmt: skip
 _ONE_MODEL = "/v1/models/"
-# No version: it helps nobody but those who look for holes.
-_SERVER = "wavetank"
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-
-# Of one connection, not of the message (RFC 9110, 7.6.1), or made anew for the next one.
-_HOP_BY_HOP = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
-     b"trailer", b"transfer-encoding", b"upgrade")
-)  # fmt: skip
-_NOT_TO_BACKEND = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding", b"x-request-id"}
-_NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"server", b"x-request-id"}
 
 # What a server answers that has not taken the request on: another one may.
 _NOT_TAKEN = 503
@@ -105,33 +92,12 @@ _HELD_BACK_BYTES = 1_048_576
 _TAIL_PIECES = 4
 
 
-class RequestError(Exception):
-    """A request that the router itself answers.
-
-    Attributes
-    ----------
-    status : int
-    kind, code : str
-        ``type`` and ``code`` of the OpenAI error object.
-    """
-
-    def __init__(self, status: int, message: str, *, kind: str = "invalid_request_error", code: str = "") -> None:
-        super().__init__(message)
-        self.status, self.kind, self.code = status, kind, code
-
-
 class _UnavailableError(Exception):
     """A backend's own answer that shows it cannot serve now."""
 
     def __init__(self, response: web.Response) -> None:
         super().__init__()
         self.response = response
-
-
-def error_body(status: int, message: str, kind: str, code: str | None) -> bytes:
-    """Return the JSON of an OpenAI error object."""
-    error = {"message": message, "type": kind, "param": None, "code": code or str(status)}
-    return json.dumps({"error": error}).encode()
 
 
 class Proxy:
@@ -197,7 +163,7 @@ class Proxy:
         self.idle = asyncio.Event()
         self.idle.set()
         self._silent: dict[object, asyncio.TimerHandle] = {}
-        self.server = _Server(
+        self.server = ClientServer(
             self.handle,
             write_s=settings.write_s,
             lost=self._spoke,
@@ -215,7 +181,7 @@ class Proxy:
     def connect(self) -> asyncio.Protocol:
         """Return the protocol of a new client's connection."""
         if len(self.server.connections) >= self._settings.max_connections:
-            return _Refused()
+            return RefusedConnection()
         connection = self.server()
         loop = asyncio.get_running_loop()
         self._silent[connection] = loop.call_later(self._settings.read_s, self._hang_up, connection)
@@ -234,7 +200,7 @@ class Proxy:
 
     def _request(self, message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
         self._spoke(protocol)
-        return _Request(
+        return ClientRequest(
             message, payload, protocol, writer, task, asyncio.get_running_loop(),
             client_max_size=self._settings.max_body_bytes,
         )  # fmt: skip
@@ -243,18 +209,18 @@ class Proxy:
         """Give up the answers under way: the router ends.  Those whose orderly end could look complete are reset."""
         self._ending = True
         for transport in tuple(self._unframed):
-            _reset(transport)
+            reset(transport)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    async def handle(self, request: _Request) -> web.StreamResponse:
+    async def handle(self, request: ClientRequest) -> web.StreamResponse:
         """Answer one request."""
         response = await self._handle(request)
         if not response.prepared:
-            _sign(response, request)
+            sign(response, request)
         return response
 
-    async def _handle(self, request: _Request) -> web.StreamResponse:
+    async def _handle(self, request: ClientRequest) -> web.StreamResponse:
         path = _path_of(request)
         try:
             allowed = _ALLOWED.get(path)
@@ -282,14 +248,14 @@ class Proxy:
                 return request.answer
             return self._refuse(request, RequestError(500, "The router failed.", kind="server_error"))
 
-    def _model_page(self, request: _Request) -> bytes:
+    def _model_page(self, request: ClientRequest) -> bytes:
         name = unquote(request.raw_path.partition("?")[0].removeprefix(_ONE_MODEL))
         page = self._models.get(name)
         if page is None:
             raise _no_model(name)
         return page
 
-    def _refuse(self, request: _Request, error: RequestError) -> web.Response:
+    def _refuse(self, request: ClientRequest, error: RequestError) -> web.Response:
         self._metrics.answered("none", error.status)
         if self._log_errors:
             log.info("%s %.200r %d %s", request.method, request.raw_path, error.status, error)
@@ -319,7 +285,7 @@ class Proxy:
             headers={"Content-Type": "application/json"},
         )
 
-    def _check_key(self, request: _Request) -> None:
+    def _check_key(self, request: ClientRequest) -> None:
         if not self._authorization:
             return
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -338,7 +304,7 @@ class Proxy:
         self._models_known = bool(up) and all(backend.models for backend in up)
         self.models_page = b'{"object":"list","data":[' + b",".join(merged.values()) + b"]}"
 
-    async def _completion(self, request: _Request, arrived_s: float) -> web.StreamResponse:
+    async def _completion(self, request: ClientRequest, arrived_s: float) -> web.StreamResponse:
         self.in_flight += 1
         self.idle.clear()
         try:
@@ -382,7 +348,7 @@ class Proxy:
             if not self.in_flight:
                 self.idle.set()
 
-    async def _body(self, request: _Request) -> bytes:
+    async def _body(self, request: ClientRequest) -> bytes:
         settings = self._settings
         length = request.content_length
         if length is not None and length > settings.max_body_bytes:
@@ -435,7 +401,9 @@ class Proxy:
 
     # -- serving -------------------------------------------------------------------------------------------------------
 
-    async def _serve(self, request: _Request, body: bytes, prompt: Prompt, live: LiveRequest) -> web.StreamResponse:
+    async def _serve(
+        self, request: ClientRequest, body: bytes, prompt: Prompt, live: LiveRequest
+    ) -> web.StreamResponse:
         asked_s = time.monotonic()
         backend = await self._dispatcher.assign(live)
         waited_s = 0.0
@@ -444,7 +412,7 @@ class Proxy:
             self._metrics.pool_waited(waited_s)
         if not backend.serves(prompt.model):
             backend = self._elsewhere(live, backend, prompt.model)
-        forwarded = _forwarded(request, len(body))
+        message = forwarded(request, len(body))
         self._budget.request(time.monotonic())
         tried: list[Backend] = []
         refused = 0
@@ -452,7 +420,7 @@ class Proxy:
         while True:
             tried.append(backend)
             try:
-                return await self._exchange(request, forwarded, body, prompt, live, backend, waited_s)
+                return await self._exchange(request, message, body, prompt, live, backend, waited_s)
             except (BackendError, _UnavailableError) as error:
                 failure = error
             finally:
@@ -468,7 +436,7 @@ class Proxy:
             self._metrics.retried(tried[-1].name, reason)
 
     def _may_try_again(
-        self, request: _Request, failure: BackendError | _UnavailableError, reason: str, asked: int
+        self, request: ClientRequest, failure: BackendError | _UnavailableError, reason: str, asked: int
     ) -> bool:
         """Say whether another backend may be asked, after ``asked`` of them that did not refuse the connection."""
         # A connection that was refused cost no backend anything.
@@ -505,7 +473,7 @@ class Proxy:
             self._changed()
 
     def _given_up(
-        self, request: _Request, backend: Backend, failure: BackendError | _UnavailableError
+        self, request: ClientRequest, backend: Backend, failure: BackendError | _UnavailableError
     ) -> web.StreamResponse:
         if isinstance(failure, _UnavailableError):
             self._metrics.answered(backend.name, failure.response.status)
@@ -515,8 +483,8 @@ class Proxy:
 
     async def _exchange(
         self,
-        request: _Request,
-        forwarded: tuple[bytes, bytes],
+        request: ClientRequest,
+        lines: tuple[bytes, bytes],
         body: bytes,
         prompt: Prompt,
         live: LiveRequest,
@@ -524,7 +492,7 @@ class Proxy:
         waited_s: float,
     ) -> web.StreamResponse:
         """Ask one backend; raises BackendError or _UnavailableError as long as nothing has gone to the client."""
-        message = b"%bHost: %b\r\n%b%b" % (forwarded[0], backend.host_header, forwarded[1], body)
+        message = b"%bHost: %b\r\n%b%b" % (lines[0], backend.host_header, lines[1], body)
         pool = backend.connections
         connection = pool.idle() or await pool.fresh()
         sent_s = time.monotonic()
@@ -543,7 +511,7 @@ class Proxy:
             piece = await connection.read()
             first_s = time.monotonic()
             times_s = (sent_s - waited_s, first_s)
-            headers = _headers_of(exchange)
+            headers = headers_of(exchange)
             streams = headers.get("Content-Type", "").startswith("text/event-stream")
             if streams and status != _NOT_TAKEN:
                 return await self._stream(request, prompt, live, backend, connection, headers, piece, times_s)
@@ -582,7 +550,9 @@ class Proxy:
         self._metrics.added(sent_s - waited_s - live.arrived_s + time.monotonic() - done_s)
         return response
 
-    def _was_stale(self, request: _Request, connection: BackendConnection, error: BackendError, after_s: float) -> bool:
+    def _was_stale(
+        self, request: ClientRequest, connection: BackendConnection, error: BackendError, after_s: float
+    ) -> bool:
         """Say whether a connection was most likely closed while it was idle, and its request may be sent again."""
         return (
             error.untouched
@@ -611,7 +581,7 @@ class Proxy:
 
     async def _stream(
         self,
-        request: _Request,
+        request: ClientRequest,
         prompt: Prompt,
         live: LiveRequest,
         backend: Backend,
@@ -625,7 +595,7 @@ class Proxy:
         exchange = connection.exchange
         status = exchange.status
         response = web.StreamResponse(status=status, headers=headers)
-        _sign(response, request)
+        sign(response, request)
         length = next((value for name, value in exchange.headers if name == b"content-length"), None)
         if length is not None:
             response.content_length = int(length)
@@ -687,12 +657,12 @@ class Proxy:
             log.info("%s %s %d %s", request.method, request.raw_path, status, backend.name)
         return response
 
-    async def _break_off(self, request: _Request, response: web.StreamResponse, why: str) -> None:
+    async def _break_off(self, request: ClientRequest, response: web.StreamResponse, why: str) -> None:
         """End an answer so that nobody takes it for a complete one."""
         transport = request.transport
         if response.prepared and not response.chunked:
             # An event could fill the announced length up, and without one an orderly end is the answer's own.
-            _reset(transport)
+            reset(transport)
             return
         if response.headers.get("Content-Type", "").startswith("text/event-stream") and response.prepared:
             event = b"data: " + error_body(502, why, "server_error", "backend_failed") + b"\n\n"
@@ -703,7 +673,7 @@ class Proxy:
             # What was written goes out; the end of the coding never comes.
             transport.close()
 
-    def _left(self, request: _Request) -> None:
+    def _left(self, request: ClientRequest) -> None:
         self._metrics.cancelled()
         if self._log_errors:
             log.info("%s %s client left", request.method, request.raw_path)
@@ -726,83 +696,6 @@ class Proxy:
             )
 
 
-class _Request(web.BaseRequest):
-    """A request that remembers how often its connection to a backend died without a byte, and the answer that began."""
-
-    deaths: int = 0
-    answer: web.StreamResponse | None = None
-    event_ended: bool = True
-    _id: bytes = b""
-
-    @property
-    def request_id(self) -> bytes:
-        """The client's own ``X-Request-Id`` where it is a word of printable characters, else a random one."""
-        if not self._id:
-            given = next((value for name, value in self.raw_headers if name.lower() == b"x-request-id"), b"")
-            self._id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16).encode()
-        return self._id
-
-
-class _Handler(web.RequestHandler):
-    """A client's connection: errors of its framing have OpenAI's form, and a client that reads nothing is left.
-
-    A client that takes no byte for ``write_s`` is found by the system, which knows what the other side acknowledged:
-    neither buffers nor a backend's batch are held for it for ever.
-    """
-
-    __slots__ = ("lost", "write_s")
-    lost: Callable[[object], None]
-    write_s: float
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        own = transport.get_extra_info("socket")
-        if own is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(self.write_s * 1000), 1))
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
-        self.lost(self)
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        super().handle_error(request, status, exc, message)
-        kind = "invalid_request_error" if status < 500 else "server_error"
-        says = (message or "The request is not valid HTTP.") if status < 500 else "The router failed."
-        response = web.Response(
-            status=status,
-            body=error_body(status, says.strip().partition("\n")[0], kind, "invalid_http" if status < 500 else None),
-            headers={"Content-Type": "application/json", "Server": _SERVER},
-        )
-        response.force_close()
-        return response
-
-
-class _Server(web.Server):
-    """Makes the connections of clients."""
-
-    def __init__(self, handler: Any, *, write_s: float, lost: Callable[[object], None], **more: Any) -> None:
-        super().__init__(handler, **more)
-        self._write_s, self._lost = write_s, lost
-
-    def __call__(self) -> web.RequestHandler:
-        made = _Handler(self, loop=self._loop, **self._kwargs)
-        made.write_s, made.lost = self._write_s, self._lost
-        return made
-
-
-class _Refused(asyncio.Protocol):
-    """A connection beyond the limit."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
 def _too_long(limit: int) -> RequestError:
     return RequestError(413, f"The request is longer than {limit} bytes.", code="request_too_large")
 
@@ -811,23 +704,13 @@ def _no_model(name: str) -> RequestError:
     return RequestError(404, f"The model `{name[:200]}` does not exist.", code="model_not_found")
 
 
-def _path_of(request: _Request) -> str:
+def _path_of(request: ClientRequest) -> str:
     """Return the path as :data:`_ALLOWED` has it."""
     path = request.raw_path.partition("?")[0]
     return _ONE_MODEL if path.startswith(_ONE_MODEL) and path != _ONE_MODEL else path if path != _ONE_MODEL else ""
 
 
-def _reset(transport: asyncio.Transport | None) -> None:
-    """Close a connection so that the other side sees an error and no orderly end."""
-    if transport is None:
-        return
-    own = transport.get_extra_info("socket")
-    if own is not None:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
-
-
-async def _answered(request: _Request, connection: BackendConnection, sent_s: float) -> int:
+async def _answered(request: ClientRequest, connection: BackendConnection, sent_s: float) -> int:
     """Wait for the status of an answer; a connection that dies without a byte, or had ended before, is counted."""
     try:
         status = await connection.answer()
@@ -838,49 +721,6 @@ async def _answered(request: _Request, connection: BackendConnection, sent_s: fl
     except BackendError as error:
         request.deaths += error.untouched
         raise
-
-
-def _sign(response: web.StreamResponse, request: _Request) -> None:
-    """Put on an answer who gives it, and to which request."""
-    response.headers["Server"] = _SERVER
-    response.headers["X-Request-Id"] = request.request_id.decode("ascii")
-
-
-def _forwarded(request: _Request, length: int) -> tuple[bytes, bytes]:
-    """Return the request line, and the header lines that go to a backend."""
-    path = request.raw_path.encode("utf-8", "surrogateescape")
-    lines = [b"Content-Length: %d\r\nX-Request-Id: %b\r\n" % (length, request.request_id)]
-    dropped: frozenset[bytes] | set[bytes] = _NOT_TO_BACKEND
-    raw = request.raw_headers
-    for name, value in raw:
-        if name.lower() == b"connection":
-            dropped = dropped | {each.strip().lower() for each in value.split(b",")}
-    for name, value in raw:
-        if name.lower() not in dropped:
-            lines.append(b"%b: %b\r\n" % (name, value))
-    lines.append(b"\r\n")
-    return b"POST %b HTTP/1.1\r\n" % path, b"".join(lines)
-
-
-def _headers_of(exchange: BackendExchange) -> CIMultiDict[str]:
-    """Return the headers of an answer that go to the client."""
-    dropped: frozenset[bytes] | set[bytes] = _NOT_TO_CLIENT
-    for name, value in exchange.headers:
-        if name == b"connection":
-            dropped = dropped | {each.strip().lower() for each in value.split(b",")}
-    found = CIMultiDict(
-        (name.decode("ascii"), _decoded(value)) for name, value in exchange.headers if name not in dropped
-    )
-    found.setdefault("Content-Type", "application/octet-stream")
-    return found
-
-
-def _decoded(value: bytes) -> str:
-    # Header values go out as UTF-8.
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def _is_json(text: bytes) -> bool:

@@ -1,0 +1,120 @@
+"""Connections of clients: requests that carry an id, framing errors in OpenAI's form, ends that nobody can mistake.
+
+Everything here is what the HTTP server of aiohttp leaves to its user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from wavetank.errors import missing_extra
+
+try:
+    from aiohttp import web
+except ImportError:
+    raise missing_extra("aiohttp", "serving", needed_for="The router") from None
+
+from wavetank.serving.proxy.refusals import error_body
+
+# No version: it helps nobody but those who look for holes.
+SERVER = "wavetank"
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class ClientRequest(web.BaseRequest):
+    """A request that remembers how often its connection to a backend died without a byte, and the answer that began."""
+
+    deaths: int = 0
+    answer: web.StreamResponse | None = None
+    event_ended: bool = True
+    _id: bytes = b""
+
+    @property
+    def request_id(self) -> bytes:
+        """The client's own ``X-Request-Id`` where it is a word of printable characters, else a random one."""
+        if not self._id:
+            given = next((value for name, value in self.raw_headers if name.lower() == b"x-request-id"), b"")
+            self._id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16).encode()
+        return self._id
+
+
+class _Handler(web.RequestHandler):
+    """A client's connection: errors of its framing have OpenAI's form, and a client that reads nothing is left.
+
+    A client that takes no byte for ``write_s`` is found by the system, which knows what the other side acknowledged:
+    neither buffers nor a backend's batch are held for it for ever.
+    """
+
+    __slots__ = ("lost", "write_s")
+    lost: Callable[[object], None]
+    write_s: float
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        own = transport.get_extra_info("socket")
+        if own is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(self.write_s * 1000), 1))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.lost(self)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        super().handle_error(request, status, exc, message)
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        says = (message or "The request is not valid HTTP.") if status < 500 else "The router failed."
+        response = web.Response(
+            status=status,
+            body=error_body(status, says.strip().partition("\n")[0], kind, "invalid_http" if status < 500 else None),
+            headers={"Content-Type": "application/json", "Server": SERVER},
+        )
+        response.force_close()
+        return response
+
+
+class ClientServer(web.Server):
+    """Makes the connections of clients."""
+
+    def __init__(self, handler: Any, *, write_s: float, lost: Callable[[object], None], **more: Any) -> None:
+        super().__init__(handler, **more)
+        self._write_s, self._lost = write_s, lost
+
+    def __call__(self) -> web.RequestHandler:
+        made = _Handler(self, loop=self._loop, **self._kwargs)
+        made.write_s, made.lost = self._write_s, self._lost
+        return made
+
+
+class RefusedConnection(asyncio.Protocol):
+    """A connection beyond the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def sign(response: web.StreamResponse, request: ClientRequest) -> None:
+    """Put on an answer who gives it, and to which request."""
+    response.headers["Server"] = SERVER
+    response.headers["X-Request-Id"] = request.request_id.decode("ascii")
+
+
+def reset(transport: asyncio.Transport | None) -> None:
+    """Close a connection so that the other side sees an error and no orderly end."""
+    if transport is None:
+        return
+    own = transport.get_extra_info("socket")
+    if own is not None:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

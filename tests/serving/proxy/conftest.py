@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import datetime
+import ipaddress
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -97,6 +102,10 @@ class FakeBackend:
         What it does with a completion; may be changed at any time.
     asked
         The completions it was asked for.
+    pages
+        The other pages it was asked for.
+    tls, prefix
+        How it listens, and what stands before its paths.
     left
         Connections that the other side closed in the middle of an answer.
     metrics_page
@@ -109,6 +118,7 @@ class FakeBackend:
         self.behaviour = behaviour
         self.models = models
         self.asked: list[Asked] = []
+        self.pages: list[Asked] = []
         self.left = 0
         self.answering = 0
         self.connections = 0
@@ -117,17 +127,19 @@ class FakeBackend:
         self.health = 200
         self.pause_s = 0.0
         self.port = 0
+        self.tls: ssl.SSLContext | None = None
+        self.prefix = ""
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}{self.prefix}"
 
     async def start(self) -> None:
         """Listen; on the same port as before."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:
@@ -162,11 +174,12 @@ class FakeBackend:
     async def _answer(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if asked.method == "GET":
             status, body = 404, b""
-            if asked.path == "/health":
+            self.pages.append(asked)
+            if asked.path == self.prefix + "/health":
                 status = self.health
-            elif asked.path == "/v1/models":
+            elif asked.path == self.prefix + "/v1/models":
                 status, body = 200, json.dumps({"data": [{"id": name} for name in self.models]}).encode()
-            elif asked.path == "/metrics" and self.metrics_page is not None:
+            elif asked.path == self.prefix + "/metrics" and self.metrics_page is not None:
                 self.looks += 1
                 status, body = 200, self.metrics_page
             writer.write(head(status, "text/plain", len(body)) + body)
@@ -204,26 +217,88 @@ async def backends(count: int, behaviour: Behaviour = well_behaved, **more: Any)
 
 @contextlib.asynccontextmanager
 async def routing(
-    *servers: FakeBackend, policy: str = "round-robin", parameters: dict[str, Any] | None = None, **settings: Any
+    *servers: FakeBackend,
+    policy: str = "round-robin",
+    parameters: dict[str, Any] | None = None,
+    backends: dict[str, dict[str, Any]] | None = None,
+    aliases: dict[str, str] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Router]:
-    """Start a router in front of backends; it is quick to notice things."""
+    """Start a router in front of backends; it is quick to notice things.  ``backends`` has more settings by address."""
     quick = {
         "port": 0, "refresh_s": 0.01, "probe_every_s": 0.05, "probe_s": 1.0, "connect_s": 1.0, "first_byte_s": 5.0,
         "idle_s": 5.0, "eject_s": 0.2, "log": "none",
     }  # fmt: skip
-    router = Router(
-        make_configuration(
-            policy=policy,
-            backends=[server.url for server in servers],
-            parameters=parameters or {},
-            settings={**quick, **settings},
-        )
+    made = make_configuration(
+        policy=policy,
+        backends=[server.url for server in servers],
+        parameters=parameters or {},
+        settings={**quick, **settings},
     )
+    more = backends or {}
+    listed = tuple(dataclasses.replace(each, **more.get(each.url, {})) for each in made.backends)
+    router = Router(dataclasses.replace(made, backends=listed, aliases=aliases or {}))
     await router.start()
     try:
         yield router
     finally:
         await router.stop()
+
+
+class Authority:
+    """Somebody who signs certificates, into a folder."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.ca = folder / f"{name}.pem"
+        self.ca.write_bytes(self._signed(name, self._key, 0, 30, names=(), authority=True))
+
+    def issue(self, file: str, *names: str, days: tuple[float, float] = (-1, 30), key: Any = None) -> tuple[str, str]:
+        """Write a certificate for host names or addresses, and its key; returns both paths."""
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = key or ec.generate_private_key(ec.SECP256R1())
+        cert_file, key_file = self._folder / f"{file}.crt", self._folder / f"{file}.key"
+        cert_file.write_bytes(self._signed(file, key, *days, names=names))
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        key_file.write_bytes(key.private_bytes(*form))
+        return str(cert_file), str(key_file)
+
+    def _signed(
+        self, name: str, key: Any, begin: float, end: float, *, names: tuple[str, ...], authority: bool = False
+    ) -> bytes:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.x509.oid import NameOID
+
+        now = datetime.datetime.now(datetime.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name)])
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now + datetime.timedelta(days=min(begin, end - 1)))
+            .not_valid_after(now + datetime.timedelta(days=end))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        found: list[Any] = []
+        for each in names:
+            try:
+                found.append(x509.IPAddress(ipaddress.ip_address(each)))
+            except ValueError:
+                found.append(x509.DNSName(each))
+        if found:
+            made = made.add_extension(x509.SubjectAlternativeName(found), critical=False)
+        return bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 async def until(true: Callable[[], Any]) -> None:
@@ -260,5 +335,5 @@ def live() -> SimpleNamespace:
     """All of the above."""
     return SimpleNamespace(
         ask=ask, backends=backends, chunk=chunk, event=event, head=head, plain=plain, routing=routing, run=run,
-        until=until, well_behaved=well_behaved, FakeBackend=FakeBackend,
+        until=until, well_behaved=well_behaved, FakeBackend=FakeBackend, Authority=Authority,
     )  # fmt: skip

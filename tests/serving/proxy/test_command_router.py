@@ -23,8 +23,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[RouterConfiguration]:
     """Configurations that would have been run; nothing is."""
     found: list[RouterConfiguration] = []
 
-    def run(configuration: RouterConfiguration, ready: Callable[[str], None]) -> bool:
+    def run(
+        configuration: RouterConfiguration, ready: Callable[[str], None], again: Callable[[], RouterConfiguration]
+    ) -> bool:
         found.append(configuration)
+        assert again() == configuration
         configuration.router()
         ready("http://127.0.0.1:8080")
         return configuration.settings.drain_s > 0

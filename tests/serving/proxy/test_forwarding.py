@@ -17,21 +17,27 @@ def asked(*headers: tuple[bytes, bytes], path: str = "/v1/completions") -> Any:
 
 
 def test_a_request_keeps_its_own_lines_and_loses_those_of_its_connection() -> None:
-    line, lines = forwarded(
-        asked(
-            (b"Host", b"evil"),
-            (b"Content-Length", b"999"),
-            (b"Transfer-Encoding", b"chunked"),
-            (b"Connection", b"close, X-Secret"),
-            (b"x-secret", b"1"),
-            (b"X-Request-Id", b"theirs"),
-            (b"X-Kept", b"a, b"),
-            path="/v1/completions?a=b",
-        ),
-        7,
+    given = asked(
+        (b"Host", b"evil"),
+        (b"Content-Length", b"999"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Connection", b"close, X-Secret"),
+        (b"x-secret", b"1"),
+        (b"X-Request-Id", b"theirs"),
+        (b"AUTHORIZATION", b"Bearer mine"),
+        (b"X-Kept", b"a, b"),
+        (b"x-api-key", b"mine"),
+        path="/v1/completions?a=b",
     )
-    assert line == b"POST /v1/completions?a=b HTTP/1.1\r\n"
-    assert lines == b"Content-Length: 7\r\nX-Request-Id: id-1\r\nX-Kept: a, b\r\n\r\n"
+    rest = b"Content-Length: 7\r\nX-Request-Id: id-1\r\nX-Kept: a, b\r\n\r\n"
+    start = b"POST /base/v1/completions?a=b HTTP/1.1\r\nHost: h:1\r\n"
+    mine = b"AUTHORIZATION: Bearer mine\r\nx-api-key: mine\r\n"
+    theirs = b"Authorization: Bearer theirs\r\n"
+    for credentials, keyless, sent in (
+        (b"", True, mine), (b"", False, b""), (theirs, True, theirs), (theirs, False, theirs),
+    ):  # fmt: skip
+        backend: Any = SimpleNamespace(prefix=b"/base", host_header=b"h:1", credentials=credentials)
+        assert forwarded(given, 7, keyless=keyless).to(backend) == start + sent + rest
 
 
 def test_an_answer_loses_the_lines_of_its_connection_and_always_has_a_type() -> None:

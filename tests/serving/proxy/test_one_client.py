@@ -125,7 +125,7 @@ class TestModels:
                 servers[2].models = ("m", "adapter")
                 async with live.routing(*servers, policy=policy, eject_s=50.0) as router:
                     for _ in range(3):
-                        router.proxy._failed(router.backends[2], "died")
+                        router.relay._failed(router.backends[2], "died")
                     assert router.dispatcher.targets == router.backends[:2]
                     async with aiohttp.ClientSession(router.address) as client:
                         assert await status_of(client, live.ask(model="adapter")) == 200

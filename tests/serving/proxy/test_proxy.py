@@ -87,7 +87,11 @@ class TestEndpoints:
     @pytest.mark.parametrize(
         ("method", "path", "status", "code"),
         [
-            ("GET", "/v1/embeddings", 404, "unknown_url"),
+            ("GET", "/v1/assistants", 404, "unknown_url"),
+            ("GET", "/v1/embeddings", 405, "method_not_supported"),
+            ("POST", "/V1/embeddings", 404, "unknown_url"),
+            ("POST", "//v1/embeddings", 404, "unknown_url"),
+            ("POST", "/v1/embeddings%2f", 404, "unknown_url"),
             ("POST", "/", 404, "unknown_url"),
             ("POST", "/v1/chat/completions/", 404, "unknown_url"),
             ("POST", "/v1/../metrics", 404, "unknown_url"),

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from wavetank.serving.proxy import proxy
+from wavetank.serving.proxy import relay
 
 CHAT = "/v1/chat/completions"
 
@@ -62,7 +62,7 @@ class TestSentAgain:
     def test_only_a_connection_that_ended_at_once_is_sent_again_on_the_same_backend(
         self, live: Any, monkeypatch: pytest.MonkeyPatch, limit_s: float, on_each: list[int]
     ) -> None:
-        monkeypatch.setattr(proxy, "STALE_WITHIN_S", limit_s)
+        monkeypatch.setattr(relay, "STALE_WITHIN_S", limit_s)
 
         async def main() -> None:
             async with live.backends(2) as servers, live.routing(*servers, eject_after=100) as router:
@@ -132,7 +132,7 @@ class TestSentAgain:
                     for server in servers[1:]:
                         server.behaviour = dies
                         for _ in range(3):
-                            router.proxy._failed(router.backends[servers.index(server)], "died")
+                            router.relay._failed(router.backends[servers.index(server)], "died")
                     assert router.dispatcher.targets == (router.backends[0],)
                     await servers[0].kill()
                     servers[1].behaviour = live.well_behaved

@@ -55,7 +55,7 @@ class BackendConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._poll: select.poll | None = None
-        self._paused = False
+        self._paused = self._tls = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._moved_s = 0.0
@@ -174,6 +174,7 @@ class BackendConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport, and ask the system to notice a host that vanishes."""
         self._transport = transport  # type: ignore[assignment]
+        self._tls = transport.get_extra_info("sslcontext") is not None
         own = transport.get_extra_info("socket")
         if own is not None:
             for name, value in _ALIVE:
@@ -212,6 +213,12 @@ class BackendConnection(asyncio.Protocol):
         self._transport = None
         self._poll = None
         self._paused = False
+        if self._tls and self.exchanges == 1 and not self.exchange.received_bytes:
+            # With TLS 1.3 a server refuses a client's certificate behind the handshake, and not all say so.
+            if isinstance(exc, ssl.SSLError):
+                self.exchange.fail("tls", f"No TLS: {tls_trouble(exc)}")
+            else:
+                self.exchange.fail("died", "The backend ended the connection right behind the TLS handshake.")
         self.exchange.end_of_connection(exc is None)
         self._after()
         self._lost(self)
@@ -273,21 +280,43 @@ class ConnectionPool:
     ----------
     host : str
     port : int
-    tls : bool
-        Whether to speak TLS; certificates are verified.
+    tls : bool or SSLContext
+        Whether to speak TLS, and how; certificates are verified.
     connect_s : float
         Longest time to connect, in s.
     keep_alive_s : float
         How long an idle connection is kept; below what the backend allows.
+    server_name : str
+        Name that the server's certificate must have; by default the host.
     """
 
-    def __init__(self, host: str, port: int, *, tls: bool, connect_s: float, keep_alive_s: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: bool | ssl.SSLContext,
+        connect_s: float,
+        keep_alive_s: float,
+        server_name: str = "",
+    ) -> None:
         self._host, self._port = host, port
-        self._tls = ssl.create_default_context() if tls else None
-        self._connect_s, self._keep_alive_s = connect_s, keep_alive_s
+        self._tls = tls if isinstance(tls, ssl.SSLContext) else ssl.create_default_context() if tls else None
+        self._server_name = server_name or host
+        self.configure(connect_s, keep_alive_s)
         self._idle: list[BackendConnection] = []
         self._all: set[BackendConnection] = set()
-        self._closed = False
+        self._closed = self._retired = False
+
+    def configure(self, connect_s: float, keep_alive_s: float) -> None:
+        """Set the times; parameters as of the constructor.
+
+        Parameters
+        ----------
+        connect_s : float
+        keep_alive_s : float
+        """
+        self._connect_s, self._keep_alive_s = connect_s, keep_alive_s
 
     @property
     def open(self) -> int:
@@ -320,11 +349,15 @@ class ConnectionPool:
                     self._host,
                     self._port,
                     ssl=self._tls,
-                    server_hostname=self._host if self._tls else None,
+                    server_hostname=self._server_name if self._tls else None,
                 )
+        except ssl.SSLError as error:
+            raise BackendError("tls", f"No TLS: {tls_trouble(error)}", untouched=True) from None
         except TimeoutError:
             raise BackendError("connect", f"No connection within {self._connect_s:g} s.", untouched=True) from None
         except OSError as error:
+            if self._tls is not None and isinstance(error, ConnectionAbortedError | ConnectionResetError):
+                raise BackendError("tls", "No TLS: the server ended the handshake.", untouched=True) from None
             raise BackendError("connect", f"No connection: {error.strerror or error}", untouched=True) from None
         self._all.add(connection)
         if self._closed:
@@ -333,7 +366,7 @@ class ConnectionPool:
 
     def give_back(self, connection: BackendConnection) -> None:
         """Take a connection back: keep it for the next request, or close it when its answer was given up."""
-        if connection.reusable() and not self._closed:
+        if connection.reusable() and not (self._closed or self._retired):
             connection.idle_since_s = self._now()
             self._idle.append(connection)
         else:
@@ -347,6 +380,13 @@ class ConnectionPool:
             self._idle = [connection for connection in self._idle if connection.idle_since_s >= oldest]
             for connection in stale:
                 connection.close()
+
+    def retire(self) -> None:
+        """Keep no connection any longer; requests under way come to their end."""
+        self._retired = True
+        for connection in tuple(self._idle):
+            connection.close()
+        self._idle.clear()
 
     def close(self) -> None:
         """Close all connections, answers in progress included."""
@@ -363,3 +403,10 @@ class ConnectionPool:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def tls_trouble(error: ssl.SSLError) -> str:
+    """Return what is wrong with a certificate or a handshake, in the library's words without its codes."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {error.verify_message or error.reason}"
+    return str(error.reason or error).replace("_", " ").lower()

@@ -25,6 +25,7 @@ import enum
 import ipaddress
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -34,45 +35,67 @@ from wavetank.serving.proxy.backend_connection import ConnectionPool
 from wavetank.serving.proxy.view import WorkerAccount
 from wavetank.sim.rng import stream
 
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+){0,20}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 
 
-def split_url(url: str) -> tuple[str, int, bool]:
-    """Return host, port and whether TLS is spoken.
+class Place(NamedTuple):
+    """Where a backend is: host, port, whether TLS is spoken, and what stands before every path."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str = ""
+
+
+def split_url(url: str) -> Place:
+    """Return where a backend is; a ``/v1`` at the end says nothing, as it is part of the paths.
 
     Raises
     ------
     BadValueError
-        If it is not the address of a server: scheme, host and port, without path, user or query.
+        If it is not the address of a server: scheme, host, port and path, without user or query.
 
     Examples
     --------
-    >>> split_url("http://10.0.0.4:8000"), split_url("https://[::1]/")
-    (('10.0.0.4', 8000, False), ('::1', 443, True))
+    >>> tuple(split_url("http://10.0.0.4:8000")), tuple(split_url("https://[::1]/models/a/v1/"))
+    (('10.0.0.4', 8000, False, ''), ('::1', 443, True, '/models/a'))
     """
     hint = "e.g. --backend http://127.0.0.1:8001"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise BadValueError(f"This is no backend's address: {error}.", given=url, hint=hint) from None
+        raise BadValueError(f"This is no backend's address: {error}.", given=_shown(url), hint=hint) from None
     host = parts.hostname or ""
-    if parts.scheme not in ("http", "https") or not _is_host(host):
+    # The parser passes over line ends.
+    if parts.scheme not in ("http", "https") or not _is_host(host) or not (url.isascii() and url.isprintable()):
         raise BadValueError(
             "This is not the address of a backend.",
-            given=url,
+            given=_shown(url),
             allowed="http://HOST:PORT or https://HOST:PORT",
             hint=hint,
         )
-    if parts.path.rstrip("/") or parts.query or parts.fragment or "@" in parts.netloc or port == 0:
+    prefix = parts.path.rstrip("/").removesuffix("/v1")
+    if parts.query or parts.fragment or "@" in parts.netloc or port == 0 or not _is_prefix(prefix) or "?" in url:
         raise BadValueError(
-            "A backend's address is scheme, host and port only.",
-            given=url,
-            allowed="http://HOST:PORT, without /v1, user or query",
+            "A backend's address is scheme, host, port and perhaps a path.",
+            given=_shown(url),
+            allowed="http://HOST:PORT or http://HOST:PORT/PATH, no user or query; in a path letters, digits and ._~-",
             nearest=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}",
         )
     tls = parts.scheme == "https"
-    return host, port or (443 if tls else 80), tls
+    return Place(host, port or (443 if tls else 80), tls, prefix)
+
+
+def _shown(url: str) -> str:
+    # A password belongs into no message.
+    return re.sub(r"//[^/]*@", "//", url)
+
+
+def _is_prefix(prefix: str) -> bool:
+    steps = prefix.split("/")[1:]
+    return _PREFIX.fullmatch(prefix) is not None and not any(step in (".", "..") for step in steps)
 
 
 def _is_host(host: str) -> bool:
@@ -114,7 +137,22 @@ class Backend:
     Attributes
     ----------
     name : str
-        Host and port: its label.
+        Host, port and path: its label.
+    prefix : bytes
+        What stands before every path at the server.
+    host_header : bytes
+    credentials : bytes
+        Header lines that show it the router's key; empty where it needs none.
+    share : float or None
+        Of the requests that go to it whatever the policy decides.
+    draining : bool
+        Whether it gets nothing new.
+    trouble : str
+        Why no connection can be made, where its certificate or ours is the reason.
+    tls_digest : bytes
+        Of all that TLS to it depends on.
+    kv_capacity_tokens : int
+        As configured.
     models : dict of str to bytes
         Id to the JSON of its entry, as the server lists them; empty before they are known.
     up : bool
@@ -135,28 +173,53 @@ class Backend:
         eject_most_s: float = 30.0,
         seed: int = 0,
     ) -> None:
-        host, port, _ = split_url(url)
+        self.place = split_url(url)
         self.url = url.rstrip("/")
-        self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        host, port, _, prefix = self.place
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.name = where + prefix
+        self.prefix = prefix.encode()
+        self.host_header = where.encode()
+        self.credentials = b""
+        self.share: float | None = None
+        self.draining = False
+        self.trouble = ""
+        self.tls_digest = b""
+        self.kv_capacity_tokens = 0
         self.account = account
         self.connections = connections
         self.models: dict[str, bytes] = {}
         self.up = False
         self._probed = False
-        self._rise, self._fall = rise, fall
-        self._eject_after, self._eject_after_answers = eject_after, eject_after_answers
-        self._eject_s, self._eject_most_s = eject_s, eject_most_s
+        self.configure(
+            rise=rise, fall=fall, eject_after=eject_after, eject_after_answers=eject_after_answers, eject_s=eject_s,
+            eject_most_s=eject_most_s,
+        )  # fmt: skip
         self._jitter = stream(seed, "ejection", self.name)
         self._successes = 0
         self._misses = 0
         self._failures = self._errors = 0
         self._ejections = 0
         self._ejected_until_s = -np.inf
-        self.host_header = self.name.encode()
+
+    def configure(
+        self,
+        *,
+        rise: int,
+        fall: int,
+        eject_after: int,
+        eject_after_answers: int,
+        eject_s: float,
+        eject_most_s: float,
+    ) -> None:
+        """Set the rules; parameters as of the constructor."""
+        self._rise, self._fall = rise, fall
+        self._eject_after, self._eject_after_answers = eject_after, eject_after_answers
+        self._eject_s, self._eject_most_s = eject_s, eject_most_s
 
     def routable(self, now_s: float) -> bool:
         """Say whether requests may be sent to it."""
-        return self.up and now_s >= self._ejected_until_s
+        return self.up and not self.draining and now_s >= self._ejected_until_s
 
     @property
     def ejected_until_s(self) -> float:

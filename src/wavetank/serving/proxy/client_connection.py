@@ -11,7 +11,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wavetank.errors import missing_extra
 
@@ -20,7 +20,11 @@ try:
 except ImportError:
     raise missing_extra("aiohttp", "serving", needed_for="The router") from None
 
+from wavetank.serving.proxy.endpoints import Endpoint
 from wavetank.serving.proxy.refusals import error_body
+
+if TYPE_CHECKING:
+    from wavetank.serving.proxy.access import Client
 
 # No version: it helps nobody but those who look for holes.
 SERVER = "wavetank"
@@ -28,11 +32,27 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class ClientRequest(web.BaseRequest):
-    """A request that remembers how often its connection to a backend died without a byte, and the answer that began."""
+    """A request with what the router knows of it.
+
+    Attributes
+    ----------
+    deaths : int
+        How often its connection to a backend died without a byte.
+    answer : StreamResponse or None
+        The one that has begun.
+    event_ended : bool
+        Whether its last piece ended an event.
+    client : Client or None
+        Who sends it; None where nobody needs a key.
+    endpoint : Endpoint
+        Which path it asks for.
+    """
 
     deaths: int = 0
     answer: web.StreamResponse | None = None
     event_ended: bool = True
+    client: Client | None = None
+    endpoint: Endpoint = Endpoint()
     _id: bytes = b""
 
     @property
@@ -42,6 +62,17 @@ class ClientRequest(web.BaseRequest):
             given = next((value for name, value in self.raw_headers if name.lower() == b"x-request-id"), b"")
             self._id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16).encode()
         return self._id
+
+    @property
+    def path_only(self) -> str:
+        """The path for a log, at most 200 characters: what stands behind a question mark may be a secret."""
+        return repr(self.raw_path.partition("?")[0][:200])
+
+    @property
+    def says(self) -> str:
+        """The request's id and the name of its key, for a log."""
+        key = f" key={self.client.name}" if self.client is not None else ""
+        return f"id={self.request_id.decode()}{key}"
 
 
 class _Handler(web.RequestHandler):
@@ -91,6 +122,11 @@ class ClientServer(web.Server):
         super().__init__(handler, **more)
         self._write_s, self._lost = write_s, lost
 
+    def configure(self, *, write_s: float, keep_alive_s: float) -> None:
+        """Set the times of connections that come from now on."""
+        self._write_s = write_s
+        self._kwargs["keepalive_timeout"] = keep_alive_s
+
     def __call__(self) -> web.RequestHandler:
         made = _Handler(self, loop=self._loop, **self._kwargs)
         made.write_s, made.lost = self._write_s, self._lost
@@ -101,6 +137,7 @@ class RefusedConnection(asyncio.Protocol):
     """A connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
         transport.close()
 
 

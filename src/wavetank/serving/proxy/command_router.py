@@ -8,7 +8,7 @@ import sys
 import click
 
 from wavetank.exits import INTERRUPTED
-from wavetank.serving.proxy.configuration import RouterSettings, make_configuration
+from wavetank.serving.proxy.configuration import RouterConfiguration, RouterSettings, make_configuration
 from wavetank.settings import assigned, options
 from wavetank.terminal import say
 
@@ -24,16 +24,21 @@ def command(
 ) -> int:
     """Route OpenAI requests to backends as a policy decides: the same object that `compare` simulates.
 
-    Serves /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics until SIGTERM or Ctrl-C, which
-    finish requests in flight first.  Durations and sizes take units: --refresh-s 100ms, --max-body-bytes 16MiB.
+    Serves completions, responses, messages, embeddings, rerank, audio and more, /v1/models, /health and /metrics until
+    SIGTERM or Ctrl-C, which finish requests in flight first.  SIGHUP reads the file and the keys again.  Durations and
+    sizes take units: --refresh-s 100ms, --max-body-bytes 16MiB.
     """
-    configuration = make_configuration(
-        file=file,
-        policy=policy,
-        backends=backends,
-        parameters=assigned(pairs, "horizon_steps=8"),
-        settings={name: value for name, value in settings.items() if value is not None},
-    )
+
+    def again() -> RouterConfiguration:
+        return make_configuration(
+            file=file,
+            policy=policy,
+            backends=backends,
+            parameters=assigned(pairs, "horizon_steps=8"),
+            settings={name: value for name, value in settings.items() if value is not None},
+        )
+
+    configuration = again()
     from wavetank.serving.proxy.router import run
 
     chosen = configuration.settings
@@ -47,4 +52,4 @@ def command(
         say(f"router on {address}, policy {configuration.policy}, {count} backend{'s' if count > 1 else ''}")
         sys.stdout.flush()
 
-    return 0 if run(configuration, ready) else INTERRUPTED
+    return 0 if run(configuration, ready, again) else INTERRUPTED

@@ -1,8 +1,8 @@
 """What is given to the programs that are launched: a router, a stand-in engine, a replay.
 
 A router's settings, policy and backends come from a TOML file and from flags, which win.  The file holds the settings
-under their own names, the policy's parameters in a table, and the backends as addresses or as tables with settings of
-their own::
+under their own names, the policy's parameters and the models' aliases in tables, and the backends as addresses or as
+tables with settings of their own::
 
     policy = "balance-route"
     port = 8080
@@ -11,24 +11,29 @@ their own::
 
     [parameters]
     horizon_steps = 8
+
+    [aliases]
+    "gpt-4o" = "Llama-3.1-70B"
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wavetank.errors import BadFileError, BadValueError, UnknownNameError, nearest_of, unknown_name
+from wavetank.errors import BadFileError, BadValueError, UnknownNameError, WavetankError, nearest_of, unknown_name
 from wavetank.ledger import catalog
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.settings import check_parameters, check_ranges, setting
 
 if TYPE_CHECKING:
+    from wavetank.serving.proxy.access import Access
     from wavetank.workloads.generate import Lengths
 
 HELP = "wavetank launch router --help"
@@ -155,23 +160,33 @@ class RouterSettings:
     drain_s: float = setting(30.0, unit="s", says="Time for requests in flight after a signal", low=0.0, high=86_400.0)
     record: str = setting("", says="File (.jsonl) to which the traffic is written as a trace")
     log: str = setting("errors", says="Requests that are logged", choices=("none", "errors", "requests"))
-    api_key_env: str = setting("", says="Environment variable with the key that clients and backends share")
-    api_key_file: str = setting("", says="File with the key that clients and backends share")
+    api_key_env: str = setting(
+        "", says="Environment variable with the backends' key, which clients need, too, without keys_file"
+    )
+    api_key_file: str = setting("", says="File with the backends' key, which clients need, too, without keys_file")
+    keys_file: str = setting("", says="File with the router's own keys of clients (wavetank launch router-key)")
+    open_metrics: bool = setting(False, says="Whether other hosts may read /metrics without a key")
+    max_in_flight: int = setting(
+        0,
+        unit="requests",
+        says="Most requests at the backends; others wait, and keys take turns by their weights; 0: no limit",
+        low=0,
+        high=10_000_000,
+    )
+    backend_ca_file: str = setting("", says="Certificates (PEM) of who signed the backends'; by default the system's")
 
     def __post_init__(self) -> None:
         if not self.health_path.startswith("/") or any(ord(c) <= 32 or ord(c) > 126 for c in self.health_path):
             raise BadValueError("This is not a path.", given=self.health_path, allowed="/health", where="health_path")
         if self.api_key_env and self.api_key_file:
-            raise BadValueError(
-                "The key is given twice.", allowed="api_key_env or api_key_file", where="api_key_env, api_key_file"
-            )
+            raise _given_twice("api_key_env, api_key_file")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackendSettings:
     """One backend, with what differs from the router's settings."""
 
-    url: str = setting("", says="Scheme, host and port of the backend")
+    url: str = setting("", says="Scheme, host, port and base path of the backend")
     max_running: int | None = setting(
         None,
         unit="requests",
@@ -186,6 +201,30 @@ class BackendSettings:
         low=2,
         high=10**12,
     )
+    share: float | None = setting(
+        None,
+        says="Share of the requests that go to this backend whatever the policy decides; by default the policy decides",
+        low=0.0,
+        high=1.0,
+    )
+    drain: bool = setting(False, says="Whether the backend gets no new requests")
+    api_key_env: str = setting("", says="Environment variable with this backend's key; by default as for all backends")
+    api_key_file: str = setting("", says="File with this backend's key; by default as for all backends")
+    ca_file: str = setting("", says="Certificates (PEM) of who signed this backend's; by default as for all backends")
+    cert_file: str = setting("", says="Certificate (PEM) that is shown to this backend")
+    key_file: str = setting("", says="Key (PEM) of cert_file")
+    server_name: str = setting("", says="Name in this backend's certificate; by default the host of the URL")
+
+    def __post_init__(self) -> None:
+        if self.api_key_env and self.api_key_file:
+            raise _given_twice(f"backend {self.url}, api_key_env, api_key_file")
+        if bool(self.cert_file) != bool(self.key_file):
+            raise BadValueError("A certificate needs its key.", where=f"backend {self.url}, cert_file, key_file")
+        tls = [self.ca_file, self.cert_file, self.server_name]
+        if any(tls) and not self.url.startswith("https://"):
+            raise BadValueError(
+                "Certificates are for https.", given=self.url, where="backend, ca_file, cert_file, server_name"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,12 +305,15 @@ class RouterConfiguration:
         Of the policy, as text or as their own types.
     backends : tuple of BackendSettings
     settings : RouterSettings
+    aliases : mapping of str to str
+        Names under which clients may ask for a model.
     """
 
     policy: str
     backends: tuple[BackendSettings, ...]
     parameters: Mapping[str, Any] = field(default_factory=dict)
     settings: RouterSettings = field(default_factory=RouterSettings)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from wavetank.serving.proxy.backends import split_url
@@ -288,12 +330,22 @@ class RouterConfiguration:
             )
         seen = set()
         for backend in self.backends:
-            place = split_url(backend.url)[:2]
-            if place in seen:
+            place = split_url(backend.url)
+            where = (place.host, place.port, place.prefix)
+            if where in seen:
                 raise BadValueError("A backend is named twice.", given=backend.url, where="backends")
-            if place == (self.settings.host, self.settings.port):
+            if place[:2] == (self.settings.host, self.settings.port):
                 raise BadValueError("The router would be its own backend.", given=backend.url, where="backends")
-            seen.add(place)
+            seen.add(where)
+        shares = sum(backend.share or 0.0 for backend in self.backends)
+        if shares > 1.0 + 1e-9:
+            raise BadValueError("The backends' shares are more than 1 together.", given=shares, where="backends, share")
+        for alias, name in self.aliases.items():
+            if not alias or not isinstance(name, str) or not name or name in self.aliases:
+                raise BadValueError(
+                    "An alias stands for one model.", given=f"{alias} = {name!r}", allowed="the name of a model",
+                    where="aliases",
+                )  # fmt: skip
 
     def router(self) -> Any:
         """Build the policy.
@@ -325,15 +377,50 @@ class RouterConfiguration:
             router = router.fitted_to(read_trace(self.settings.learn_from, bad_rows="drop"))
         return router
 
-    def api_key(self) -> str:
-        """Return the key that clients and backends share; empty where there is none.
+    def access(self) -> Access:
+        """Return who may do what.
+
+        Raises
+        ------
+        WavetankError
+            If the file of the keys is wrong.
+        """
+        from wavetank.serving.proxy.access import Access
+
+        access = Access()
+        self.read_access()(access)
+        return access
+
+    def read_access(self) -> Callable[[Access], None]:
+        """Read the keys; returns what brings an Access to this configuration and cannot fail.
+
+        Raises
+        ------
+        WavetankError
+            If the file of the keys is wrong.
+        """
+        from wavetank.serving.proxy.access import KeySettings, digest_of, read_keys
+
+        settings = self.settings
+        keys: tuple[KeySettings, ...] = ()
+        if settings.keys_file:
+            keys = read_keys(Path(settings.keys_file))
+        elif shared := self.api_key():
+            keys = (KeySettings(name="shared", sha256=digest_of(shared)),)
+        asked = bool(keys or settings.keys_file)
+        return lambda access: access.configure(keys, asked=asked, open_metrics=settings.open_metrics)
+
+    def api_key(self, backend: BackendSettings | None = None) -> str:
+        """Return the key of the backends, or of one of them; empty where there is none.
 
         Raises
         ------
         WavetankError
             If the variable or the file is missing or empty.
         """
-        settings = self.settings
+        settings: RouterSettings | BackendSettings = self.settings
+        if backend is not None and (backend.api_key_env or backend.api_key_file):
+            settings = backend
         if settings.api_key_env:
             key = os.environ.get(settings.api_key_env, "")
             where = f"environment variable {settings.api_key_env}"
@@ -349,6 +436,35 @@ class RouterConfiguration:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise BadValueError("The key is missing, or no line of printable characters.", where=where)
         return key
+
+
+def _given_twice(where: str) -> BadValueError:
+    return BadValueError("The key is given twice.", allowed="api_key_env or api_key_file", where=where)
+
+
+# What a running router cannot change: it listens, writes and remembers by these.
+FIXED = (
+    "host", "port", "record", "block_tokens", "bytes_per_token", "prefix_memory_s", "prefix_memory_blocks",
+    "pool_window", "seed",
+)  # fmt: skip
+
+
+def check_change(old: RouterConfiguration, new: RouterConfiguration) -> None:
+    """Refuse a configuration that a running router cannot take over.
+
+    Parameters
+    ----------
+    old, new : RouterConfiguration
+
+    Raises
+    ------
+    BadValueError
+        If a setting differs that needs a restart.
+    """
+    for name in FIXED:
+        before, after = getattr(old.settings, name), getattr(new.settings, name)
+        if before != after:
+            raise BadValueError("Another value needs a restart.", given=after, allowed=str(before), where=name)
 
 
 def live_policies() -> list[str]:
@@ -383,14 +499,34 @@ def make_configuration(
     WavetankError
         For a key that does not exist, a value out of range, a file that is no TOML.
     """
-    found = _read(Path(file)) if file is not None else {}
-    where = f"file {file}" if file is not None else "launch router"
+    if file is None:
+        return _made({}, "launch router", policy, backends, parameters, settings)
+    found, text = _read(Path(file))
+    try:
+        return _made(found, f"file {file}", policy, backends, parameters, settings)
+    except WavetankError as error:
+        line = _line_of(error, text)
+        if line and error.where is not None and error.where.startswith(f"file {file}"):
+            error.where = f"{error.where}, line {line}"
+        raise
+
+
+def _made(
+    found: dict[str, Any],
+    where: str,
+    policy: str | None,
+    backends: Sequence[str],
+    parameters: Mapping[str, Any] | None,
+    settings: Mapping[str, Any] | None,
+) -> RouterConfiguration:
     listed = found.pop("backends", [])
     known = found.pop("parameters", {})
     named = found.pop("policy", "")
+    aliases = found.pop("aliases", {})
     for key, value, kind, allowed in (
         ("backends", listed, list, 'a list, e.g. ["http://127.0.0.1:8001"]'),
         ("parameters", known, dict, "a table"),
+        ("aliases", aliases, dict, "a table of names"),
         ("policy", named, str, "a name"),
     ):
         if not isinstance(value, kind):
@@ -398,7 +534,7 @@ def make_configuration(
     if policy is not None and policy != named:
         known, named = {}, policy
     checked = {
-        **_checked(RouterSettings, found, where, more=("policy", "parameters", "backends")),
+        **_checked(RouterSettings, found, where, more=("policy", "parameters", "backends", "aliases")),
         **_checked(RouterSettings, settings or {}, "launch router"),
     }
     if backends:
@@ -412,12 +548,26 @@ def make_configuration(
             for number, table in enumerate(tables, 1)
         ),
         settings=RouterSettings(**checked),
+        aliases=aliases,
     )
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _line_of(error: WavetankError, text: str) -> int:
+    """Return the line of the key that an error is about, as far as there is only one; 0 else."""
+    named = re.search(r"named '([^']+)'", str(error))
+    key = named[1] if named else (error.where or "").rpartition(", ")[2]
+    lines = [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.search(rf"(^|[\s{{,\[])\"?{re.escape(key)}\"?\s*(=|\])", line)
+    ]
+    return lines[0] if len(lines) == 1 else 0
+
+
+def _read(file: Path) -> tuple[dict[str, Any], str]:
     try:
-        return tomllib.loads(file.expanduser().read_text(encoding="utf-8"))
+        text = file.expanduser().read_text(encoding="utf-8")
+        return tomllib.loads(text), text
     except OSError as error:
         raise BadFileError(f"The configuration cannot be read: {error.strerror or error}.", where=str(file)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -15,7 +15,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -27,6 +29,7 @@ from wavetank.serving.routing.interface import Arrival, ArrivalRouter, PoolRoute
 log = logging.getLogger("wavetank.router")
 
 _NAN = float("nan")
+_PLACE = attrgetter("place")
 
 
 class Target(Protocol):
@@ -114,6 +117,8 @@ class Dispatcher(Generic[T]):
         self._limit, self._wait_s = pool_limit, pool_wait_s
         self._decided, self._failed = decided, failed
         self._now_s = now_s
+        # Whether a pool policy sees requests by their places in line instead of the order in which they came.
+        self.in_turns = False
         self._complained: set[str] = set()
         self._pool: dict[LiveRequest, asyncio.Future[T]] = {}
         self._window = PoolView(
@@ -123,6 +128,23 @@ class Dispatcher(Generic[T]):
         self.decisions = 0
         self.targets: tuple[T, ...] = ()
         self.set_targets(())
+
+    def configure(self, *, pool_limit: int, pool_wait_s: float) -> None:
+        """Set other limits of the pool; parameters as of the constructor."""
+        self._limit, self._wait_s = pool_limit, pool_wait_s
+
+    def set_router(self, router: ArrivalRouter | PoolRouter) -> None:
+        """Let another router decide from now on; what waits is placed by it, or at once where it places nothing."""
+        self.router = router
+        self.pools = isinstance(router, PoolRouter)
+        self.reads_prefix = bool(getattr(router, "reads_prefix", False))
+        self._reads_active = self.pools and bool(getattr(router, "reads_active", False))
+        self._parameters = np.ascontiguousarray(router.parameters(), np.float64)
+        self._complained.clear()
+        if not self.pools and self.targets:
+            for request in list(self._pool):
+                self._hand_over(request, self._send_to_fewest(request))
+        self.set_targets(self.targets)
 
     def set_targets(self, targets: Sequence[T]) -> None:
         """Route over these backends from now on; the router's state begins anew."""
@@ -271,7 +293,10 @@ class Dispatcher(Generic[T]):
         if not self._pool or not self.targets or not self._free():
             return
         now = self._now_s()
-        requests = list(islice(self._pool, self._placed.size))
+        if self.in_turns:
+            requests = nsmallest(self._placed.size, self._pool, key=_PLACE)
+        else:
+            requests = list(islice(self._pool, self._placed.size))
         n = len(requests)
         whole = self._window
         window = PoolView(

@@ -5,9 +5,12 @@ Source: RFC 9110, section 7.6, on what a proxy does not forward.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from multidict import CIMultiDict
 
 from wavetank.serving.proxy.backend_exchange import BackendExchange
+from wavetank.serving.proxy.backends import Backend
 from wavetank.serving.proxy.client_connection import ClientRequest
 
 # Of one connection, not of the message (RFC 9110, 7.6.1), or made anew for the next one.
@@ -16,23 +19,65 @@ _HOP_BY_HOP = frozenset(
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
 _NOT_TO_BACKEND = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding", b"x-request-id"}
+# Whatever a client may show its key in.
+_CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"server", b"x-request-id"}
 
 
-def forwarded(request: ClientRequest, length: int) -> tuple[bytes, bytes]:
-    """Return the request line, and the header lines that go to a backend."""
+class Forwarded(NamedTuple):
+    """The head of a request, without what differs from backend to backend.
+
+    Attributes
+    ----------
+    path : bytes
+        With the query.
+    credentials : bytes
+        Header lines by which the client shows who it is; empty where the router itself asks for keys.
+    lines : bytes
+        All other header lines, and the empty line behind them.
+    """
+
+    path: bytes
+    credentials: bytes
+    lines: bytes
+
+    def to(self, backend: Backend) -> bytes:
+        """Return the head for a backend: with its own key where it has one, never with a key of the router's."""
+        return b"POST %b%b HTTP/1.1\r\nHost: %b\r\n%b%b" % (
+            backend.prefix, self.path, backend.host_header, backend.credentials or self.credentials, self.lines,
+        )  # fmt: skip
+
+
+def forwarded(request: ClientRequest, length: int, *, keyless: bool = True) -> Forwarded:
+    """Return the head of a request as it goes to backends.
+
+    Parameters
+    ----------
+    request : ClientRequest
+    length : int
+        Of the body.
+    keyless : bool
+        Whether the router asks for no key of its own, so that a key may be the backend's.
+    """
     path = request.raw_path.encode("utf-8", "surrogateescape")
     lines = [b"Content-Length: %d\r\nX-Request-Id: %b\r\n" % (length, request.request_id)]
+    credentials = b""
     dropped: frozenset[bytes] | set[bytes] = _NOT_TO_BACKEND
     raw = request.raw_headers
     for name, value in raw:
         if name.lower() == b"connection":
             dropped = dropped | {each.strip().lower() for each in value.split(b",")}
     for name, value in raw:
-        if name.lower() not in dropped:
+        lower = name.lower()
+        if lower in dropped:
+            continue
+        if lower in _CREDENTIALS:
+            if keyless:
+                credentials += b"%b: %b\r\n" % (name, value)
+        else:
             lines.append(b"%b: %b\r\n" % (name, value))
     lines.append(b"\r\n")
-    return b"POST %b HTTP/1.1\r\n" % path, b"".join(lines)
+    return Forwarded(path, credentials, b"".join(lines))
 
 
 def headers_of(exchange: BackendExchange) -> CIMultiDict[str]:

@@ -92,6 +92,13 @@ class RouterMetrics:
         self._answered: dict[tuple[str, int], Callable[[], None]] = {}
         self._observers: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}
 
+    def set_policy(self, policy: str) -> None:
+        """Count under another policy's name from now on."""
+        if policy != self.policy:
+            self.policy = policy
+            self._answered.clear()
+            self.decided = self._decision.labels(policy).observe
+
     def _counter(self, name: str, says: str, *labels: str) -> Counter:
         return Counter(f"wavetank_router_{name}", says, labels, registry=self.registry)
 

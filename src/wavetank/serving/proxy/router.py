@@ -1,10 +1,11 @@
-"""The router as a process: starts, keeps its eyes on the backends, serves, drains, ends.
+"""The router as a process: starts, keeps its view of the backends, serves, takes changes over, drains, ends.
 
 Beside the requests run the probes and model lists of every backend, the refreshes of the view (every ``refresh_s``;
 from a backend's own metrics where they are known, else from the router's accounting), and the recording's writes.
 
-On SIGTERM or SIGINT the router answers 503 to health checks and new requests, finishes those in flight (up to
-``drain_s``) and ends; a second signal ends it at once.
+On SIGHUP the configuration is read again: whatever can be wrong with it is found before anything changes, and what
+changes does so between two requests.  On SIGTERM or SIGINT the router answers 503 to health checks and new requests,
+finishes those in flight (up to ``drain_s``) and ends; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-
-import msgspec
+from typing import Any
 
 from wavetank.errors import BadValueError, WavetankError, missing_extra
-from wavetank.serving.proxy.backend_connection import ConnectionPool
-from wavetank.serving.proxy.backend_exchange import BackendError
-from wavetank.serving.proxy.backends import Backend, room_to_eject, split_url
-from wavetank.serving.proxy.configuration import BackendSettings, RouterConfiguration
+from wavetank.serving.proxy.access import Access
+from wavetank.serving.proxy.backends import Backend, room_to_eject
+from wavetank.serving.proxy.client_connection import ClientRequest
+from wavetank.serving.proxy.configuration import RouterConfiguration, check_change
 from wavetank.serving.proxy.dispatcher import Dispatcher
 from wavetank.serving.proxy.engine_metrics import read_load
+from wavetank.serving.proxy.members import Members, Wanted, wanted
 from wavetank.serving.proxy.metrics import BackendRow, RouterMetrics
 from wavetank.serving.proxy.prompt_size import BytesPerToken
 from wavetank.serving.proxy.proxy import Proxy
 from wavetank.serving.proxy.recording import Recording
-from wavetank.serving.proxy.view import PrefixMemory, WorkerAccount
+from wavetank.serving.proxy.refusals import RequestError
+from wavetank.serving.proxy.relay import Relay
+from wavetank.serving.proxy.shares import Shares
 
 log = logging.getLogger("wavetank.router")
 
-# A metrics page, a model list, a probe's answer: what is longer is none.
-MOST_PAGE_BYTES = 8_388_608
 # A backend without readable metrics is asked for them again after this time.
 METRICS_AGAIN_S = 5.0
 # How long a backend's last metrics are believed while new ones do not come; then own accounting takes over.
@@ -46,27 +47,21 @@ BACKLOG = 1024
 _AT_ONCE_S, _SHUTDOWN_S = 0.01, 2.0
 
 
-class _Models(msgspec.Struct):
-    data: list[msgspec.Raw] = []
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
 class Router:
     """A router in front of backends.
 
     Parameters
     ----------
     configuration : RouterConfiguration
+    again : callable, optional
+        Reads the configuration anew, for :meth:`reload`; raises WavetankError where it is wrong.
 
     Attributes
     ----------
     port : int
         Where it listens.
-    backends : tuple of Backend
-        After :meth:`start`.
+    members : Members
+        The backends.
 
     Raises
     ------
@@ -74,11 +69,15 @@ class Router:
         If the policy cannot be built, the port is taken, or the recording cannot be written: before anything starts.
     """
 
-    def __init__(self, configuration: RouterConfiguration) -> None:
+    def __init__(
+        self, configuration: RouterConfiguration, again: Callable[[], RouterConfiguration] | None = None
+    ) -> None:
         self._configuration = configuration
+        self._again = again
         self.settings = settings = configuration.settings
         self._policy = configuration.router()
-        self._api_key = configuration.api_key()
+        self._wanted = wanted(configuration, configuration.backends)
+        self.access = configuration.access()
         self.metrics = RouterMetrics(configuration.policy)
         self._sockets = listening_sockets(settings.host, settings.port)
         self.port: int = self._sockets[0].getsockname()[1]
@@ -95,13 +94,21 @@ class Router:
             for each in self._sockets:
                 each.close()
             raise
-        self.backends: tuple[Backend, ...] = ()
+        self.members = Members(settings, self._update)
+        self.shares = Shares()
+        self._reloading = asyncio.Lock()
+        self._reloads: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Server] = []
         self._next_update: asyncio.TimerHandle | None = None
         self._looks: dict[Backend, asyncio.Task[None]] = {}
         self._read_s: dict[Backend, float] = {}
         self._ask_again_s: dict[Backend, float] = {}
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """The backends, after :meth:`start`."""
+        return self.members.backends
 
     @property
     def address(self) -> str:
@@ -118,56 +125,45 @@ class Router:
             pool_window=settings.pool_window,
             pool_limit=settings.pool_limit,
             pool_wait_s=settings.pool_wait_s,
-            decided=self.metrics.decided,
+            decided=lambda seconds: self.metrics.decided(seconds),
             failed=self.metrics.fell_back,
+        )
+        self.relay = Relay(
+            settings,
+            self.dispatcher,
+            self.metrics,
+            self.ratio,
+            recording=self._recording,
+            changed=self._update,
+            ejected=self._ejected,
+            room=self._room,
+            set_aside=self.shares.next,
         )
         self.proxy = Proxy(
             settings,
             self.dispatcher,
             self.metrics,
             self.ratio,
-            recording=self._recording,
-            api_key=self._api_key,
+            self.relay,
+            self.access,
             block_key=self._recording.key if self._recording else secrets.token_bytes(16),
-            changed=self._update,
-            ejected=self._ejected,
-            room=self._room,
+            with_blocks=self._recording is not None,
+            aliases=self._configuration.aliases,
+            trouble=self._trouble,
         )
-        self.backends = tuple(self._backend(each) for each in self._configuration.backends)
         self.metrics.watch(self._backend_rows, self._router_row)
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(self._probe(backend) for backend in self.backends))
+        for method, path, page in (
+            ("POST", "/admin/reload", self._reload_page), ("GET", "/admin/backends", self._backends_page),
+        ):  # fmt: skip
+            self.proxy.add_page(method, path, "admin", page)
+        await self.members.arrange(self._wanted, settings)
         await self._refresh()
-        self._tasks = [
-            loop.create_task(self._probe_often(backend), name=f"probe {backend.name}") for backend in self.backends
-        ]
-        self._tasks.append(loop.create_task(self._refresh_often(), name="refresh"))
+        self._tasks = [loop.create_task(self._refresh_often(), name="refresh")]
         if self._recording is not None:
             self._tasks.append(loop.create_task(self._recording.write_every(), name="recording"))
         for each in self._sockets:
             self._servers.append(await loop.create_server(self.proxy.connect, sock=each, backlog=BACKLOG))
-
-    def _backend(self, given: BackendSettings) -> Backend:
-        settings = self.settings
-        host, port, tls = split_url(given.url)
-        account = WorkerAccount(
-            given.max_running or settings.max_running,
-            float(given.kv_capacity_tokens or settings.kv_capacity_tokens),
-            PrefixMemory(settings.prefix_memory_s, settings.prefix_memory_blocks),
-            time.monotonic(),
-        )
-        return Backend(
-            given.url,
-            account,
-            ConnectionPool(host, port, tls=tls, connect_s=settings.connect_s, keep_alive_s=settings.keep_alive_s),
-            rise=settings.rise,
-            fall=settings.fall,
-            eject_after=settings.eject_after,
-            eject_after_answers=settings.eject_after_answers,
-            eject_s=settings.eject_s,
-            eject_most_s=settings.eject_most_s,
-            seed=settings.seed,
-        )
 
     async def drain(self) -> None:
         """Take nothing new and wait until what is in flight is done."""
@@ -180,64 +176,112 @@ class Router:
             server.close()
         if self._next_update is not None:
             self._next_update.cancel()
-        for task in (*self._tasks, *self._looks.values()):
+        tasks = (*self._tasks, *self._looks.values(), *self._reloads)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._looks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, self.members.stop(), return_exceptions=True)
         self.proxy.cut_off()
         # Idle connections would be waited for.
         self.proxy.server.pre_shutdown()
         # What is still in flight has had its time; to the server zero would mean to wait for ever.
         await self.proxy.server.shutdown(_AT_ONCE_S if self.proxy.in_flight else _SHUTDOWN_S)
-        for backend in self.backends:
-            backend.connections.close()
+        self.members.close()
         # Connections report their end in the loop's next round.
         await asyncio.sleep(0)
         if self._recording is not None:
             await self._recording.close()
 
-    # -- health --------------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
 
-    async def _probe_often(self, backend: Backend) -> None:
-        models_s = time.monotonic()
-        while True:
-            await asyncio.sleep(self.settings.probe_every_s)
-            await self._probe(backend)
-            backend.connections.close_stale()
-            if backend.up and time.monotonic() - models_s >= self.settings.models_every_s:
-                models_s = time.monotonic()
-                await self._list_models(backend)
-                self._update()
+    async def reload(self) -> None:
+        """Read the configuration anew and take it over, requests under way included; one at a time.
 
-    async def _probe(self, backend: Backend) -> None:
-        found = await self._get(backend, self.settings.health_path, self.settings.probe_s)
-        was_known = bool(backend.models)
-        if backend.probed(found is not None and found[0] < 500):
-            log.info("backend %s is %s", backend.name, "up" if backend.up else "down")
-            if backend.up:
-                await self._list_models(backend)
-                backend.account.refresh(time.monotonic())
+        Raises
+        ------
+        WavetankError
+            If it is wrong or needs a restart; everything stays as it was then.
+        """
+        if self._again is None:
+            raise WavetankError("This router was started without a file that could be read again.")
+        async with self._reloading:
+            old = self._configuration
+            new, listed, access, policy = await asyncio.to_thread(self._prepare, old, self._again)
+            await self.members.arrange(listed, new.settings)
+            # From here on nothing waits, and nothing fails.
+            self._configuration, self.settings = new, new.settings
+            for times in (self._read_s, self._ask_again_s):
+                for gone in times.keys() - set(self.backends):
+                    del times[gone]
+            self._wanted = listed
+            access(self.access)
+            settings = new.settings
+            self.dispatcher.configure(pool_limit=settings.pool_limit, pool_wait_s=settings.pool_wait_s)
+            if policy is not None:
+                self.metrics.set_policy(new.policy)
+                self.dispatcher.set_router(policy)
+            self.relay.configure(settings)
+            self.proxy.configure(settings, new.aliases)
             self._update()
-        elif backend.up and not was_known:
-            await self._list_models(backend)
-            self._update()
+        log.warning("configuration taken over: policy %s, %d backends", new.policy, len(self.backends))
 
-    async def _list_models(self, backend: Backend) -> None:
-        found = await self._get(backend, "/v1/models", self.settings.probe_s)
-        if found is None or found[0] != 200:
-            return
+    @staticmethod
+    def _prepare(
+        old: RouterConfiguration, again: Callable[[], RouterConfiguration]
+    ) -> tuple[RouterConfiguration, list[Wanted], Callable[[Access], None], Any]:
+        """Do all of a reload that can fail; returns what to take over, the policy only where it is another one."""
+        new = again()
+        check_change(old, new)
+        same = (old.policy, dict(old.parameters), old.settings.learn_from) == (
+            new.policy, dict(new.parameters), new.settings.learn_from,
+        )  # fmt: skip
+        return new, wanted(new, new.backends), new.read_access(), None if same else new.router()
+
+    def reload_soon(self) -> None:
+        """Reload, and log what is wrong."""
+        task = asyncio.get_running_loop().create_task(self._reload_and_log(), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload_and_log(self) -> None:
         try:
-            entries = msgspec.json.decode(found[1], type=_Models).data
-            backend.models = {msgspec.json.decode(entry, type=_Model).id: bytes(entry) for entry in entries}
-        except (msgspec.DecodeError, RecursionError):
-            log.info("backend %s lists no models that can be read", backend.name)
+            await self.reload()
+        except WavetankError as error:
+            log.error("the configuration stays as it was: %s", " ".join(str(error).split()))
+        except Exception:
+            log.exception("a defect of the router, at a reload; the configuration stays as it was")
+
+    async def _reload_page(self, request: ClientRequest) -> object:
+        try:
+            await self.reload()
+        except WavetankError as error:
+            log.error("the configuration stays as it was: %s", " ".join(str(error).split()))
+            says = " ".join(f"The configuration stays as it was: {error}".split())
+            raise RequestError(422, says, code="bad_configuration") from None
+        return {"status": "reloaded", "backends": len(self.backends)}
+
+    async def _backends_page(self, request: ClientRequest) -> object:
+        now, targets = time.monotonic(), {*self.dispatcher.targets, *self.shares.backends}
+        rows = [
+            {
+                "name": each.name, "up": each.up, "routed": each in targets, "draining": each.draining,
+                "leaving": each in self.members.leaving, "ejected": now < each.ejected_until_s,
+                "in_flight": each.account.in_flight, "share": each.share, "models": sorted(each.models),
+                "trouble": each.trouble,
+            }
+            for each in (*self.backends, *self.members.leaving)
+        ]  # fmt: skip
+        return {"backends": rows}
 
     def _update(self) -> None:
         """Bring the dispatcher to the backends that can be routed to."""
         now = time.monotonic()
         # Where all are out for failures, trying them is better than answering for them.
-        targets = tuple(each for each in self.backends if each.routable(now)) or tuple(
-            each for each in self.backends if each.up
-        )
+        usable = [each for each in self.backends if each.routable(now)] or [
+            each for each in self.backends if each.up and not each.draining
+        ]
+        self.shares.set([each for each in usable if each.share is not None])
+        # Backends with a share of their own are the policy's where there are no others.
+        targets = tuple(each for each in usable if each.share is None) or tuple(usable)
         ends_s = min((each.ejected_until_s for each in self.backends if each.ejected_until_s > now), default=None)
         if self._next_update is not None:
             self._next_update.cancel()
@@ -254,44 +298,20 @@ class Router:
         return room_to_eject(self.backends, self.settings.eject_share, time.monotonic())
 
     def _ejected(self) -> list[Backend]:
-        """Return the backends that are up, but out for failed requests."""
-        return [each for each in self.backends if each.up and each not in self.dispatcher.targets]
+        """Return the backends that are up, but out for failed requests, or not the policy's."""
+        targets = self.dispatcher.targets
+        return [each for each in self.backends if each.up and not each.draining and each not in targets]
 
-    async def _get(self, backend: Backend, path: str, limit_s: float) -> tuple[int, bytes] | None:
-        """Return status and body of a page of a backend; None where it gives none in time."""
-        key = f"Authorization: Bearer {self._api_key}\r\n" if self._api_key else ""
-        request = f"GET {path} HTTP/1.1\r\nHost: {backend.name}\r\nAccept: */*\r\n{key}\r\n".encode()
-        pool = backend.connections
-        try:
-            async with asyncio.timeout(limit_s):
-                # Always a connection of its own or a fresh one: a look must not fail for an idle one's end.
-                for connection in (pool.idle(), None):
-                    connection = connection or await pool.fresh()
-                    try:
-                        connection.send(
-                            request, first_byte_s=limit_s, idle_s=limit_s, max_bytes=MOST_PAGE_BYTES, method=b"GET"
-                        )
-                        status = await connection.answer()
-                        pieces = []
-                        while piece := await connection.read():
-                            pieces.append(piece)
-                        return status, b"".join(pieces)
-                    except BackendError:
-                        if connection.exchanges == 1:
-                            return None
-                    finally:
-                        pool.give_back(connection)
-        except (BackendError, TimeoutError):
-            return None
-        return None
+    def _trouble(self) -> str:
+        """Return why there is no backend, as far as certificates are the reason."""
+        return "; ".join(f"{each.name}: {each.trouble}" for each in self.backends if each.trouble)
 
     # -- the view ------------------------------------------------------------------------------------------------------
 
     async def _refresh_often(self) -> None:
-        period_s = self.settings.refresh_s
-        due_s = time.monotonic() + period_s
+        due_s = time.monotonic() + self.settings.refresh_s
         while True:
-            now = time.monotonic()
+            now, period_s = time.monotonic(), self.settings.refresh_s
             if due_s <= now:
                 # Late (a slow decision, a busy machine): the rhythm starts anew instead of catching up.
                 due_s = now + period_s
@@ -304,8 +324,8 @@ class Router:
     async def _refresh(self) -> None:
         """Refresh the view of every backend once, then let a pool router decide."""
         now = time.monotonic()
-        for backend in self.dispatcher.targets:
-            if backend in self._looks:
+        for backend in self.backends:
+            if backend in self._looks or not backend.up:
                 continue
             if self.settings.metrics == "auto" and now >= self._ask_again_s.get(backend, 0.0):
                 task = asyncio.get_running_loop().create_task(self._look(backend), name=f"look {backend.name}")
@@ -321,7 +341,7 @@ class Router:
         """Refresh from a backend's metrics, or from own accounting where it has none."""
         try:
             backend.account.begin_look()
-            found = await self._get(backend, "/metrics", self.settings.probe_s)
+            found = await self.members.get(backend, "/metrics", self.settings.probe_s)
             load = read_load(found[1]) if found is not None and found[0] == 200 else None
             now = time.monotonic()
             if load is not None:
@@ -336,7 +356,7 @@ class Router:
 
     def _backend_rows(self) -> Iterator[BackendRow]:
         now = time.monotonic()
-        routed = set(self.dispatcher.targets)
+        routed = {*self.dispatcher.targets, *self.shares.backends}
         for backend in self.backends:
             account = backend.account
             yield (
@@ -419,6 +439,7 @@ async def serve(router: Router, ready: Callable[[str], None]) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled)
     await router.start()
+    loop.add_signal_handler(signal.SIGHUP, router.reload_soon)
     # The compiler and its libraries are hundreds of thousands of objects that never go away: a collection that looks
     # at them all would hold every request up.
     gc.collect()
@@ -438,13 +459,25 @@ async def serve(router: Router, ready: Callable[[str], None]) -> bool:
     finally:
         await router.stop()
         gc.unfreeze()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
     return clean
 
 
-def run(configuration: RouterConfiguration, ready: Callable[[str], None]) -> bool:
+def run(
+    configuration: RouterConfiguration,
+    ready: Callable[[str], None],
+    again: Callable[[], RouterConfiguration] | None = None,
+) -> bool:
     """Run a router in this process until a signal; returns whether it drained.
+
+    Parameters
+    ----------
+    configuration : RouterConfiguration
+    ready : callable
+        Called with the address once requests are taken.
+    again : callable, optional
+        Reads the configuration anew, on SIGHUP.
 
     Raises
     ------
@@ -455,7 +488,7 @@ def run(configuration: RouterConfiguration, ready: Callable[[str], None]) -> boo
         import uvloop
     except ImportError:
         raise missing_extra("uvloop", "serving", needed_for="The router") from None
-    router = Router(configuration)
+    router = Router(configuration, again)
     try:
         return uvloop.run(serve(router, ready))
     except OSError as error:

@@ -63,10 +63,13 @@ class LiveRequest:
         Whether a first token was seen.
     waited_steps : int
         Decisions since it came into the pool's window.
+    place : float
+        In the line of those that wait for a pool policy, where keys take turns.
     """
 
     __slots__ = (
-        "arrived_s", "block_tokens", "blocks", "decoding", "generated_tokens", "prompt_tokens", "waited_steps",
+        "arrived_s", "block_tokens", "blocks", "decoding", "generated_tokens", "place", "prompt_tokens",
+        "waited_steps",
     )  # fmt: skip
 
     def __init__(self, arrived_s: float, prompt_tokens: int, blocks: list[int], block_tokens: float = 1.0) -> None:
@@ -77,6 +80,7 @@ class LiveRequest:
         self.generated_tokens = 0
         self.decoding = False
         self.waited_steps = 0
+        self.place = 0.0
 
 
 class PrefixMemory:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from wavetank.serving.simulator.cluster import Cluster
+    from wavetank.serving.simulator.cluster import Cluster, WorkerKind
     from wavetank.serving.simulator.simulate import ServingRun, simulate
     from wavetank.workloads.requests import RequestTrace
 

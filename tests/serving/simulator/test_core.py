@@ -131,10 +131,9 @@ class TestHeap:
         assert size == 0 or heap[0] == standard[0]
 
     def tables(self, n):
-        rules = rules_of(
-            Cluster(workers=1, max_running=1, max_batched_tokens=8), block_tokens=0, caching=False, probes=0
-        )  # fmt: skip
-        return make_tables(n, rules, np.zeros(5), blocks=0, router_blocks=0, max_blocks=0)
+        cluster = Cluster(workers=1, max_running=1, max_batched_tokens=8)
+        rules = rules_of(cluster, block_tokens=0, caching=False, probes=0)
+        return make_tables(n, rules, cluster.uniform, blocks=0, router_blocks=0, max_blocks=0)
 
     def test_entries_of_preempted_requests_are_passed_over(self):
         t = self.tables(3)
@@ -175,7 +174,7 @@ class TestFastForward:
             **{"workers": 1, "step_time": FittedStepTime(overhead_s=1e-3, per_context_token_s=1e-6), **given}
         )
         rules = rules_of(cluster, block_tokens=0, caching=False, probes=0)
-        t = make_tables(len(rows), rules, cluster.step_time.table, blocks=0, router_blocks=0, max_blocks=0)
+        t = make_tables(len(rows), rules, cluster.uniform, blocks=0, router_blocks=0, max_blocks=0)
         t.requests["arrival_ps"] = np.round(requests.arrival_s * PS)
         t.requests["prompt"], t.requests["output"] = prompts, outputs
         from wavetank.serving.simulator.simulate import _view

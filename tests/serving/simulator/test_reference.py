@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import zlib
 from typing import Any
@@ -20,7 +21,7 @@ from wavetank.serving.routing.power_of_two import PowerOfTwo
 from wavetank.serving.routing.prefix_affinity import PrefixAffinity
 from wavetank.serving.routing.vllm_default import VLLMDefault
 from wavetank.serving.simulator.adapters import Adapters, SchedulerOverhead
-from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster, WorkerKind
 from wavetank.serving.simulator.reference import simulate_slowly
 from wavetank.serving.simulator.simulate import simulate
 from wavetank.workloads import RequestTrace
@@ -30,7 +31,7 @@ PS = 1e12
 
 @njit(STEP_SIGNATURE)
 def _curved(R, C, P, S, table):
-    return int(table[0] + table[1] * math.sqrt(C) + 1e7 * R + 1e7 * P + 1e3 * S)
+    return int(table[0] + table.size * table[1] * math.sqrt(C) + 1e7 * R + 1e7 * P + 1e3 * S)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,10 @@ class CurvedStepTime:
 
     context_slope_ps = -1
     function = staticmethod(_curved)
-    table = np.array([1e9, 5e7])
+    table: Any = dataclasses.field(default_factory=lambda: np.array([1e9, 5e7]), compare=False)
+
+    def seconds(self, R, C):
+        return _curved(R, C, 0, 0, self.table) / PS
 
 
 def checksum(*parts: Any) -> int:
@@ -146,13 +150,39 @@ overheads = st.builds(
 
 
 @st.composite
+def kinds(draw: Any, workers: int, step_time: Any) -> tuple[WorkerKind, ...]:
+    """Split workers into kinds, whose step times are of the class of the cluster's."""
+    cuts = sorted(draw(st.sets(st.integers(1, workers - 1), max_size=2))) if workers > 1 else []
+    found = []
+    for first, until in itertools.pairwise([0, *cuts, workers]):
+        own = step_time
+        if isinstance(step_time, FittedStepTime):
+            own = dataclasses.replace(step_time, overhead_s=draw(st.sampled_from([7e-4, 1e-3, 0.02])))
+        elif isinstance(step_time, RooflineStepTime):
+            own = draw(st.none() | st.just(RooflineStepTime(device="A100-SXM-80GB", model="Llama-3.1-8B")))
+        elif isinstance(step_time, CurvedStepTime):
+            own = CurvedStepTime(table=np.array([draw(st.sampled_from([1e9, 3e9])), 2e7, 0.0]))
+        slots = draw(st.integers(0, 9))
+        found.append(
+            WorkerKind(
+                workers=until - first, step_time=own, max_running=slots, max_batched_tokens=draw(st.integers(12, 90)),
+                kv_capacity_tokens=draw(st.sampled_from([0, 255, 300, 5000])),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+@st.composite
 def clusters(draw: Any) -> Cluster:
     group = draw(st.sampled_from([1, 1, 2, 4]))
     slots = draw(st.integers(1, 12))
+    workers = group * draw(st.integers(1, 3))
+    step_time = draw(step_times)
     return Cluster(
-        workers=group * draw(st.integers(1, 3)),
+        workers=workers,
         group_size=group,
-        step_time=draw(step_times),
+        step_time=step_time,
+        kinds=draw(kinds(workers, step_time)) if draw(st.booleans()) else (),
         max_running=slots,
         max_batched_tokens=draw(st.integers(slots, 300)),
         kv_capacity_tokens=draw(st.sampled_from([260, 260, 400, 1000, 100_000])),

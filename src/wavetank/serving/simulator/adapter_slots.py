@@ -145,9 +145,11 @@ def extended_step_ps(t: Tables, rules: Rules, step_time: Any, w: int) -> int:
     t = borrow(t)
     worker = t.workers[w]
     bench = t.benches[w]
-    context = worker.context if rules.slope_ps < 0 else np.int64(0)
-    own = step_time(worker.decoding, context, worker.prefill_tokens, worker.prefill_pairs, t.step_table)
-    bench.slope_ps = max(rules.slope_ps, 0)
+    limits = t.limits[worker.kind]
+    context = worker.context if worker.slope_ps < 0 else np.int64(0)
+    table = t.step_table[limits.table_from : limits.table_until]
+    own = step_time(worker.decoding, context, worker.prefill_tokens, worker.prefill_pairs, table)
+    bench.slope_ps = max(worker.slope_ps, 0)
     if bench.distinct > 0:
         factor = rules.factor + rules.factor_each * bench.distinct
         own = scaled_ps(own, factor) + rules.each_ps * bench.distinct

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wavetank.errors import BadValueError
@@ -20,8 +21,38 @@ def _default_step_time() -> StepTime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerKind:
+    """Some of a cluster's workers, on another device or with other limits than the rest."""
+
+    workers: int = setting(1, unit="workers", says="How many", low=1, high=100_000)
+    step_time: StepTime | None = field(
+        default=None, metadata={"says": "time of one engine step; without it the cluster's"}
+    )
+    max_running: int = setting(
+        0, unit="requests", says="Most requests in the batch; 0: the cluster's", low=0, high=1_000_000
+    )
+    max_batched_tokens: int = setting(
+        0, unit="tokens", says="Token budget of a step; 0: the cluster's", low=0, high=10**9
+    )
+    kv_capacity_tokens: int = setting(0, unit="tokens", says="KV cache; 0: the cluster's", low=0, high=10**12)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+# The batch whose step time is the measure of a worker's speed: answers of some length, no prompt.
+_USUAL_BATCH, _USUAL_CONTEXT_TOKENS = 32, 32 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal workers that batch continuously, independent or in groups whose steps end in a barrier."""
+    """Workers that batch continuously, independent or in groups whose steps end in a barrier.
+
+    Parameters
+    ----------
+    kinds : tuple of WorkerKind, optional
+        Workers that are not all equal: the first kind has the lowest numbers.  Their step times are of one class.
+    """
 
     workers: int = setting(16, unit="workers", says="Number of data-parallel workers", low=1, high=100_000)
     group_size: int = setting(
@@ -61,6 +92,9 @@ class Cluster:
     scheduler_overhead: SchedulerOverhead | None = field(
         default=None, metadata={"says": "what the engine's scheduler adds to every step"}
     )
+    kinds: tuple[WorkerKind, ...] = field(
+        default=(), metadata={"says": "kinds of workers, where they are not all equal; their numbers add up to workers"}
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -78,6 +112,63 @@ class Cluster:
                 allowed="max_batched_tokens >= max_running",
                 where="max_batched_tokens",
             )
+        if self.kinds:
+            self._check_kinds()
+
+    def _check_kinds(self) -> None:
+        count = sum(kind.workers for kind in self.kinds)
+        if count != self.workers:
+            raise BadValueError(
+                "The kinds of workers do not add up.",
+                given=f"{' + '.join(str(kind.workers) for kind in self.kinds)} = {count}, workers={self.workers}",
+                allowed=f"workers={count}",
+                where="kinds",
+            )
+        functions = {id(kind.step_time.function): type(kind.step_time).__name__ for kind in self.uniform}
+        if len(functions) > 1:
+            raise BadValueError(
+                "The step times of a cluster's workers must be of one class.",
+                given=", ".join(functions.values()),
+                allowed="RooflineStepTime, FittedStepTime or TableStepTime (of one layout) for all",
+                where="kinds",
+            )
+
+    @cached_property
+    def uniform(self) -> tuple[Cluster, ...]:
+        """The cluster in parts of equal workers, in order of their numbers: one per kind."""
+        if not self.kinds:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                kinds=(),
+                workers=kind.workers,
+                group_size=1,
+                step_time=kind.step_time or self.step_time,
+                max_running=kind.max_running or self.max_running,
+                max_batched_tokens=kind.max_batched_tokens or self.max_batched_tokens,
+                kv_capacity_tokens=kind.kv_capacity_tokens or self.kv_capacity_tokens,
+            )
+            for kind in self.kinds
+        )
+
+    @property
+    def slots(self) -> int:
+        """Requests that can run at once, over all workers."""
+        return sum(part.workers * part.max_running for part in self.uniform)
+
+    def each_worker(self) -> tuple[Cluster, ...]:
+        """Return for every worker, by number, the part of :attr:`uniform` with its limits."""
+        return tuple(part for part in self.uniform for _ in range(part.workers))
+
+    def speeds(self) -> tuple[float, ...]:
+        """Return how fast each worker is, as a share of the fastest: by a step of 32 answers at 1,024 tokens each."""
+        times_s = [part.step_time.seconds(_USUAL_BATCH, _USUAL_CONTEXT_TOKENS) for part in self.uniform]
+        return tuple(
+            min(times_s) / time_s
+            for time_s, part in zip(times_s, self.uniform, strict=True)
+            for _ in range(part.workers)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def _cache_append(t: Tables, w: int, block: int) -> None:
 def evict(t: Tables, rules: Rules, w: int) -> None:
     """Remove the block of a worker that was used least recently and that no request holds."""
     worker = t.workers[w]
-    while worker.held + worker.cached > rules.capacity and worker.cached > 0:
+    while worker.held + worker.cached > worker.capacity and worker.cached > 0:
         block = worker.cache_old
         _cache_remove(t, w, block)
         t.cache_held[w, block] = -1

@@ -108,7 +108,7 @@ def simulate_slowly(
     expected = np.full(len(requests), np.nan) if expected_output_tokens is None else expected_output_tokens
     todo = _requests(requests, first_ps)
     caching = cluster.prefix_caching and requests.block_ids is not None and first_ps is None
-    workers = [Worker(cluster, requests.block_tokens if caching else 0) for _ in range(cluster.workers)]
+    workers = [Worker(part, requests.block_tokens if caching else 0) for part in cluster.each_worker()]
     adapters, served = codes_of(requests)
     if cluster.adapters is not None and served:
         for worker in workers:
@@ -198,10 +198,11 @@ class _Observer:
         self.parameters = np.asarray(router.parameters(), np.float64)
         self.refreshed_ps = self.decisions = self.refreshes = 0
         self.sent_ps: dict[tuple[int, int], int] = {}
+        limits = [worker.cluster for worker in workers]
         self.view = WorkersView(
-            np.zeros(n), np.full(n, float(cluster.kv_capacity_tokens)), np.zeros(n, np.int64),
-            np.full(n, cluster.max_running, np.int64), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64),
-            np.zeros(n), np.zeros(n), np.zeros(n),
+            np.zeros(n), np.array([float(each.kv_capacity_tokens) for each in limits]), np.zeros(n, np.int64),
+            np.array([each.max_running for each in limits], np.int64), np.zeros(n, np.int64), np.zeros(n),
+            np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(n),
         )  # fmt: skip
         self.active = self.active_now()
 

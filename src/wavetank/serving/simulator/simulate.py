@@ -279,7 +279,7 @@ def simulate(
             allowed=">= 0",
             where=f"row {wrong[0] + 1}, expected_output_tokens",
         )
-    parts = (cluster.prefill, cluster.decode) if isinstance(cluster, DisaggregatedCluster) else (cluster,)
+    pools = (cluster.prefill, cluster.decode) if isinstance(cluster, DisaggregatedCluster) else (cluster,)
     zero_s = _zero_s(requests)
     if zero_s:
         run = simulate(
@@ -290,14 +290,14 @@ def simulate(
             run, arrival_s=requests.arrival_s, first_token_s=run.first_token_s + zero_s,
             finish_s=run.finish_s + zero_s, probe_s=run.probe_s + zero_s,
         )  # fmt: skip
-    check_steps(requests, parts)
+    check_steps(requests, [part for pool in pools for part in pool.uniform])
     if not 0 <= probes <= MOST_PROBES:
         says = "The workers cannot be looked at so often."
         raise BadValueError(says, given=probes, allowed=f"0 to {MOST_PROBES:,}", where="probes")
-    if any(part.max_waiting for part in parts) and (len(parts) > 1 or isinstance(router, PoolRouter)):
+    if any(pool.max_waiting for pool in pools) and (len(pools) > 1 or isinstance(router, PoolRouter)):
         raise BadValueError(
             "Workers refuse requests only where these are sent to them at arrival.",
-            given=f"max_waiting with {'split phases' if len(parts) > 1 else 'a router that keeps a pool'}",
+            given=f"max_waiting with {'split phases' if len(pools) > 1 else 'a router that keeps a pool'}",
             allowed="max_waiting=0",
             where="max_waiting",
         )
@@ -432,7 +432,7 @@ def _split(
 def _idle(cluster: Cluster, arrival_ps: NDArray[np.int64], probes: int) -> Tables:
     """Return the tables of workers that nothing reaches."""
     rules = rules_of(cluster, block_tokens=0, caching=False, probes=probes)
-    tables = make_tables(0, rules, cluster.step_time.table, blocks=0, router_blocks=0, max_blocks=0)
+    tables = make_tables(0, rules, cluster.uniform, blocks=0, router_blocks=0, max_blocks=0)
     tables.probe_ps[:] = _probe_ps(arrival_ps, probes)
     return tables
 
@@ -479,7 +479,7 @@ def _run(
     tables = make_tables(
         n,
         rules,
-        cluster.step_time.table,
+        cluster.uniform,
         blocks=requests.n_blocks if caching else 0,
         router_blocks=requests.n_blocks if with_blocks and reads_prefix else 0,
         max_blocks=requests.block_ids.size if with_blocks and requests.block_ids is not None else 0,
@@ -501,7 +501,7 @@ def _run(
     probe_ps = _probe_ps(arrival_ps, probes)
     view = _view(cluster)
     state = np.ascontiguousarray(router.initial_state(cluster.workers), np.float64).copy()
-    step = cluster.step_time.function
+    step = cluster.uniform[0].step_time.function
     with compiled_policy(router, view) as (function, parameters):
         if isinstance(router, PoolRouter):
             ended = core.run_pool(
@@ -548,12 +548,8 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int,
     return Rules(
         workers=cluster.workers,
         group=cluster.group_size,
-        slots=cluster.max_running,
-        budget=cluster.max_batched_tokens,
-        capacity=cluster.kv_capacity_tokens,
-        admit_below=math.floor(cluster.kv_capacity_tokens * (1 - cluster.kv_watermark)),
+        slots=max(part.max_running for part in cluster.uniform),
         sync_ps=round(cluster.sync_s * PS_PER_S),
-        slope_ps=cluster.step_time.context_slope_ps,
         refresh_ps=refresh_ps,
         block_tokens=block_tokens,
         caching=int(caching),
@@ -615,10 +611,11 @@ def _check_sizes(
         raise BadValueError(
             "A request is too long to simulate.", given=asked, allowed=f"up to {LONGEST_REQUEST_TOKENS:,} tokens"
         )
-    if most[worst] > cluster.kv_capacity_tokens:
+    capacity = min(part.kv_capacity_tokens for part in cluster.uniform)
+    if most[worst] > capacity:
         raise BadValueError(
             "A request does not fit into a worker's KV cache even alone.",
-            given=f"{asked}, cache of {cluster.kv_capacity_tokens:,}",
+            given=f"{asked}, {'smallest ' if cluster.kinds else ''}cache of {capacity:,}",
             allowed=f"kv_capacity_tokens >= {int(most[worst]):,} (all tokens but the last, whose keys are never read)",
             where="kv_capacity_tokens",
             hint="give the workers more KV cache, or drop such requests from the trace",
@@ -629,9 +626,9 @@ def _view(cluster: Cluster) -> WorkersView:
     w = cluster.workers
     return WorkersView(
         kv_tokens=np.zeros(w),
-        kv_capacity_tokens=np.full(w, float(cluster.kv_capacity_tokens)),
+        kv_capacity_tokens=np.array([float(part.kv_capacity_tokens) for part in cluster.each_worker()]),
         running=np.zeros(w, np.int64),
-        slots=np.full(w, cluster.max_running, np.int64),
+        slots=np.array([part.max_running for part in cluster.each_worker()], np.int64),
         waiting=np.zeros(w, np.int64),
         waiting_tokens=np.zeros(w),
         sent_requests=np.zeros(w, np.int64),
@@ -643,7 +640,7 @@ def _view(cluster: Cluster) -> WorkersView:
 
 def _pool_views(cluster: Cluster, router: PoolRouter) -> tuple[PoolView, ActiveView, NDArray[np.int64]]:
     n = cluster.pool_window
-    m = cluster.workers * cluster.max_running if getattr(router, "reads_active", False) else 0
+    m = cluster.slots if getattr(router, "reads_active", False) else 0
     return (
         PoolView(np.zeros(n), np.zeros(n), np.zeros(n, np.int64), np.zeros(n)),
         ActiveView(np.zeros(m, np.int64), np.zeros(m), np.zeros(m), np.zeros(m)),

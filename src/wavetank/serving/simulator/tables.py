@@ -5,18 +5,21 @@ All tables are numpy arrays of records, made once per run; the heap holds the fi
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, typeof, types
 from numpy.typing import NDArray
 
-from wavetank.platforms.step_time import STEP_SIGNATURE
+from wavetank.platforms.step_time import STEP_SIGNATURE, FittedStepTime
 from wavetank.serving.routing.interface import (
     CHOOSE_SIGNATURE,
     PLACE_SIGNATURE,
     WorkersView,
 )
+from wavetank.serving.simulator.cluster import Cluster
 from wavetank.sim.borrow import borrowed
 
 NEVER = np.int64(2**62)
@@ -45,6 +48,18 @@ REQUEST = np.dtype(
     align=True,
 )
 
+# What workers of one kind can do; a worker has what every step needs.
+LIMITS = np.dtype(
+    [
+        ("admit_below", np.int64),  # KV tokens that may be held after an admission beside others
+        ("budget", np.int64),  # tokens a step
+        ("table_from", np.int64),  # its part of the table of the step time
+        ("table_until", np.int64),
+        ("slots", np.int32),
+    ],
+    align=True,
+)
+
 WORKER = np.dtype(
     [
         ("held", np.int64),  # KV tokens of admitted requests, prompts reserved whole
@@ -55,6 +70,8 @@ WORKER = np.dtype(
         ("prefill_tokens", np.int64),  # of the planned step
         ("prefill_pairs", np.int64),
         ("own_ps", np.int64),  # what the planned step takes it alone, in a group
+        ("capacity", np.int64),  # KV tokens
+        ("slope_ps", np.int64),  # of the step time per context token; -1 when it is no line
         ("decoding", np.int32),
         ("running", np.int32),  # decoding or prefilling
         ("queue_head", np.int32),
@@ -67,6 +84,7 @@ WORKER = np.dtype(
         ("cache_old", np.int32),  # least and most recently used block that nobody holds
         ("cache_new", np.int32),
         ("changed", np.int32),  # base_ps is out of date
+        ("kind", np.int32),  # its row of the limits
         # Where batches are decided a step ahead:
         ("known", np.int32),  # waiting requests, from the head of the queue on, that the next decision knew
         ("room", np.int32),  # slots that were free when it was made
@@ -144,12 +162,8 @@ class Rules(NamedTuple):
 
     workers: int
     group: int  # workers a domain
-    slots: int
-    budget: int  # tokens a step
-    capacity: int  # KV tokens
-    admit_below: int  # KV tokens that may be held after an admission beside others
+    slots: int  # of the worker with the most
     sync_ps: int  # a step of a group takes this much longer
-    slope_ps: int  # of the step time per context token; -1 when it is no line
     refresh_ps: int  # 0: routers see the present
     block_tokens: int  # of the trace's prefix blocks; 0 when it has none
     caching: int  # 1: workers keep a prefix cache
@@ -179,10 +193,11 @@ class Tables(NamedTuple):
 
     requests: NDArray[Any]  # REQUEST (n,)
     workers: NDArray[Any]  # WORKER (workers,)
+    limits: NDArray[Any]  # LIMITS (kinds,)
     domains: NDArray[Any]  # DOMAIN (domains,)
     heap: NDArray[np.int64]  # (domains, room): finishing step << 32 | request
     ending_next: NDArray[np.int32]  # (n,)
-    step_table: NDArray[np.float64]
+    step_table: NDArray[np.float64]  # those of all kinds, one after the other
     block_ids: NDArray[np.int32]
     block_offsets: NDArray[np.int64]  # (n + 1,), zeros without prefixes
     cache_held: NDArray[np.int32]  # (workers, blocks): how many requests hold it; -1 absent
@@ -207,14 +222,36 @@ RETRY_PS = np.int64(1_000_000_000)
 
 
 def make_tables(
-    n: int, rules: Rules, step_table: NDArray[np.float64], blocks: int, router_blocks: int, max_blocks: int
+    n: int, rules: Rules, parts: Sequence[Cluster], blocks: int, router_blocks: int, max_blocks: int
 ) -> Tables:
-    """Allocate the tables; about 100 bytes a request without prefixes."""
+    """Allocate the tables; about 100 bytes a request without prefixes.
+
+    Parameters
+    ----------
+    n : int
+        Requests.
+    rules : Rules
+    parts : sequence of Cluster
+        The workers by kind.
+    blocks, router_blocks, max_blocks : int
+        Prefix blocks that workers keep, that the router remembers, and that requests name.
+    """
     domains = rules.workers // rules.group
     workers = np.zeros(rules.workers, WORKER)
     for name in ("queue_head", "queue_tail", "newest", "partial", "ending", "cache_old", "cache_new"):
         workers[name] = -1
     workers["changed"] = 1
+    workers["kind"] = np.repeat(np.arange(len(parts)), [part.workers for part in parts])
+    each = workers["kind"]
+    workers["capacity"] = np.array([part.kv_capacity_tokens for part in parts])[each]
+    workers["slope_ps"] = np.array([part.step_time.context_slope_ps for part in parts])[each]
+    limits = np.zeros(len(parts), LIMITS)
+    ends = np.cumsum([part.step_time.table.size for part in parts])
+    for row, part, end in zip(limits, parts, ends, strict=True):
+        row["admit_below"] = math.floor(part.kv_capacity_tokens * (1 - part.kv_watermark))
+        row["budget"] = part.max_batched_tokens
+        row["table_from"], row["table_until"] = end - part.step_time.table.size, end
+        row["slots"] = part.max_running
     state = np.zeros(domains, DOMAIN)
     state["idle"] = 1
     benches = np.zeros(rules.workers if rules.extended else 0, BENCH)
@@ -228,10 +265,11 @@ def make_tables(
     return Tables(
         requests=requests,
         workers=workers,
+        limits=limits,
         domains=state,
         heap=np.empty((domains, 2 * rules.group * rules.slots + 64), np.int64),
         ending_next=np.full(n, -1, np.int32),
-        step_table=np.ascontiguousarray(step_table, np.float64),
+        step_table=np.concatenate([np.asarray(part.step_time.table, np.float64) for part in parts]),
         block_ids=np.empty(max_blocks, np.int32),
         block_offsets=np.zeros(n + 1 if max_blocks else 1, np.int64),
         cache_held=np.full((rules.workers, blocks), -1, np.int32),
@@ -256,8 +294,9 @@ def _rules_type() -> Any:
 
 
 RULES_TYPE = _rules_type()
+_ONE_WORKER = (Cluster(workers=1, step_time=FittedStepTime(overhead_s=1.0)),)
 TABLES_TYPE = typeof(
-    make_tables(1, Rules(*([1] * len(Rules._fields))), np.zeros(1), blocks=1, router_blocks=1, max_blocks=1)
+    make_tables(1, Rules(*([1] * len(Rules._fields))), _ONE_WORKER, blocks=1, router_blocks=1, max_blocks=1)
 )
 STEP_TYPE = types.FunctionType(STEP_SIGNATURE)
 CHOOSE_TYPE = types.FunctionType(CHOOSE_SIGNATURE)
@@ -275,6 +314,7 @@ def borrow(t: Tables) -> Tables:
     return Tables(
         borrowed(t.requests),
         borrowed(t.workers),
+        borrowed(t.limits),
         borrowed(t.domains),
         borrowed(t.heap),
         borrowed(t.ending_next),

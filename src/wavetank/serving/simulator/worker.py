@@ -85,7 +85,7 @@ class Worker:
     Attributes
     ----------
     cluster : Cluster
-        Whose limits it has.
+        Whose limits and step time it has; of a cluster of unequal workers, its part of equal ones.
     block_tokens : int
         Tokens of a prefix block; 0 without prefix caching.
     queue : list of Request
@@ -313,7 +313,7 @@ def step_of(workers: Sequence[Worker], cluster: Cluster, prefilled_pool: bool = 
     workers : sequence of Worker
         One, or a lockstep group.
     cluster : Cluster
-        Whose step time and barrier count.
+        Whose barrier counts.
     prefilled_pool : bool
         Whether prompts were computed elsewhere.
 
@@ -329,7 +329,7 @@ def step_of(workers: Sequence[Worker], cluster: Cluster, prefilled_pool: bool = 
         decoding = len(worker.decoding)
         worker.own_ps, worker.prefill_tokens = 0, tokens
         if decoding or tokens:
-            worker.own_ps = _own_ps(worker, cluster, decoding, tokens, pairs)
+            worker.own_ps = _own_ps(worker, worker.cluster, decoding, tokens, pairs)
         slowest = max(slowest, worker.own_ps)
     return slowest + round(cluster.sync_s * PS_PER_S)
 

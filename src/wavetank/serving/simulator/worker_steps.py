@@ -60,7 +60,7 @@ def enqueue(t: Tables, rules: Rules, w: int, r: int, now_ps: int) -> None:
     if domain.idle:
         domain.idle = 0
         domain.now_ps = max(domain.now_ps, now_ps)
-    elif worker.queue_length == 1 and worker.running < rules.slots:
+    elif worker.queue_length == 1 and worker.running < t.limits[worker.kind].slots:
         cut_phase(domain, now_ps)
     elif rules.extended or rules.ahead:
         # It may overtake those whose adapter has no slot, and the scheduler takes longer; where batches are decided
@@ -200,11 +200,12 @@ def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
     domain = t.domains[w // rules.group]
     worker.prefill_tokens = 0
     worker.prefill_pairs = 0
-    while worker.held + worker.decoding > rules.capacity:
+    while worker.held + worker.decoding > worker.capacity:
         _preempt_newest(t, rules, w)
     if worker.partial < 0 and worker.queue_length == 0:
         return
-    budget = rules.budget - worker.decoding
+    limits = t.limits[worker.kind]
+    budget = limits.budget - worker.decoding
     if worker.partial >= 0:
         r = np.int64(worker.partial)
         request = t.requests[r]
@@ -220,7 +221,7 @@ def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
             worker.ending = r
         else:
             worker.partial_done = done + chunk
-    while budget > 0 and worker.queue_length > 0 and worker.running < rules.slots:
+    while budget > 0 and worker.queue_length > 0 and worker.running < limits.slots:
         if late and (worker.known <= 0 or worker.room <= 0):
             worker.late = 1
             break
@@ -244,7 +245,7 @@ def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
         if arrived:
             # It decodes in this very step, and that takes a token more.
             grown += 1
-        limit = rules.admit_below if worker.running > 0 else rules.capacity
+        limit = limits.admit_below if worker.running > 0 else worker.capacity
         if worker.held + worker.decoding + grown > limit:
             break
         if rules.adapters:
@@ -302,12 +303,17 @@ def _worker_step_ps(t: Tables, rules: Rules, step_time: Any, w: int) -> int:
         return np.int64(0)
     if rules.extended:
         return extended_step_ps(t, rules, step_time, w)
-    if rules.slope_ps < 0:
-        return step_time(worker.decoding, worker.context, worker.prefill_tokens, worker.prefill_pairs, t.step_table)
+    slope = worker.slope_ps
+    if slope < 0:
+        limits = t.limits[worker.kind]
+        table = t.step_table[limits.table_from : limits.table_until]
+        return step_time(worker.decoding, worker.context, worker.prefill_tokens, worker.prefill_pairs, table)
     if worker.changed or worker.prefill_tokens > 0:
-        worker.base_ps = step_time(worker.decoding, 0, worker.prefill_tokens, worker.prefill_pairs, t.step_table)
+        limits = t.limits[worker.kind]
+        table = t.step_table[limits.table_from : limits.table_until]
+        worker.base_ps = step_time(worker.decoding, 0, worker.prefill_tokens, worker.prefill_pairs, table)
         worker.changed = 1 if worker.prefill_tokens > 0 else 0
-    return worker.base_ps + rules.slope_ps * worker.context
+    return worker.base_ps + slope * worker.context
 
 
 @njit(forceinline=True)
@@ -369,15 +375,12 @@ def _count_phase(rules: Rules, domain: Any, prefill: int) -> None:
         domain.mixed_counted_ps += _overlap(start, end, rules)
 
 
-@njit
-def _admit_known(t: Tables, rules: Rules, w: int, late: int) -> None:
-    """Fill the worker's next step with those that its decision knew, and decide the step after it."""
-    t = borrow(t)
+@njit(forceinline=True)
+def _decide_next(t: Tables, rules: Rules, w: int) -> None:
+    """Remember who waits, and how many slots are free, while the batch of the step after the planned one is decided."""
     worker = t.workers[w]
-    worker.late = 0
-    _admit(t, rules, w, late)
     worker.known = worker.queue_length
-    worker.room = rules.slots - worker.running
+    worker.room = t.limits[worker.kind].slots - worker.running
     if rules.adapters:
         t.benches[w].known = t.benches[w].last
 
@@ -395,21 +398,21 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
     late = np.int64(rules.ahead and domain.active > 0)
     if rules.group == 1:
         worker = t.workers[first]
+        worker.late = 0
+        _admit(t, rules, first, late)
         if rules.ahead:
-            _admit_known(t, rules, first, late)
-        else:
-            _admit(t, rules, first, np.int64(0))
+            _decide_next(t, rules, first)
         own = _worker_step_ps(t, rules, step_time, first)
         domain.first_ps = own + rules.sync_ps
         domain.growth_ps = 0
         steps = np.int64(1)
-        slope = rules.slope_ps
+        slope = worker.slope_ps
         if rules.extended:
             slope = t.benches[first].slope_ps if slope >= 0 else slope
         if worker.prefill_tokens == 0 and slope >= 0:
             domain.growth_ps = slope * worker.decoding
             steps = live_top(t, d) - domain.step
-            room = (rules.capacity - worker.held) // worker.decoding
+            room = (worker.capacity - worker.held) // worker.decoding
             steps = max(min(steps, room), 1)
             if worker.late:
                 steps = np.int64(1)
@@ -420,10 +423,7 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
         load = np.int64(0)
         prefill = np.int64(0)
         for w in range(first, first + rules.group):
-            if rules.ahead:
-                _admit_known(t, rules, w, late)
-            else:
-                _admit(t, rules, w, np.int64(0))
+            _admit(t, rules, w, late)
             own = _worker_step_ps(t, rules, step_time, w)
             t.workers[w].own_ps = own
             slowest = max(slowest, own)
@@ -431,6 +431,9 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
             context = t.workers[w].context
             load += context
             heaviest = max(heaviest, context)
+        if rules.ahead:
+            for w in range(first, first + rules.group):
+                _decide_next(t, rules, w)
         domain.first_ps = slowest + rules.sync_ps
         domain.growth_ps = 0
         domain.phase_steps = 1

@@ -122,17 +122,11 @@ def test_what_no_system_may_do_is_a_metric_that_is_better_lower(study_entry: Stu
         assert metrics[name].better == "lower"
 
 
-# Plain runs that decide nothing, with the number of seeds; --seeds 3 is the least that does.
-TOO_FEW = {"proxy-speed": 1, "threshold-checkers": 1}
-
-
 def test_a_plain_run_gives_an_answer(study_entry: StudyEntry) -> None:
     kind = study_entry.load()
     (primary,) = (metric for metric in kind.metrics if metric.name == kind.primary)
     # One run is enough where the figure is the same every time, which a measured one is not.
-    enough = kind.default_seeds >= LEAST_FOR_VERDICT or (kind.default_seeds == 1 and primary.kind != "measured")
-    assert enough or kind.default_seeds == TOO_FEW[study_entry.name]
-    assert not (enough and study_entry.name in TOO_FEW)
+    assert kind.default_seeds >= (1 if kind.exact and primary.kind != "measured" else LEAST_FOR_VERDICT)
 
 
 def test_rounds_of_one_process_are_one_replicate(study_entry: StudyEntry) -> None:

@@ -329,6 +329,21 @@ def test_a_device_is_lacking_where_the_library_is(monkeypatch: pytest.MonkeyPatc
     assert dataclasses.replace(catalog.system("toy-plain"), needs=("cuda",)).lacks() == "cuda"
 
 
+def test_a_program_is_met_beside_the_folder_and_on_the_search_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    entry = dataclasses.replace(catalog.system("toy-plain"), needs=("program:some-proxy",))
+    for folder in (".venv-peers/bin", "bin"):
+        assert entry.lacks() == "program:some-proxy"
+        program = tmp_path / folder / "some-proxy"
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+        assert entry.lacks() == ""
+        program.unlink()
+
+
 def test_what_an_entry_needs_is_in_the_extra_that_it_names() -> None:
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
@@ -344,6 +359,6 @@ def test_what_an_entry_needs_is_in_the_extra_that_it_names() -> None:
         needed = {
             need.removeprefix("package:")
             for need in entry.needs
-            if need != "cuda" and not need.startswith(("data:", "blas:"))
+            if need != "cuda" and not need.startswith(("data:", "blas:", "program:"))
         }
         assert needed <= libraries, entry.name

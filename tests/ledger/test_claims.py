@@ -232,9 +232,22 @@ def test_the_evidence_lies_in_the_checkout_or_the_package() -> None:
 
 
 def test_what_is_measured_is_never_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog.study("toy-noise").load(), "default_seeds", 1)
+    monkeypatch.setattr(catalog.study("toy-noise").load(), "exact", True)
     assert judge(claim(at_least=5), [run(records((6.0,)))]).verdict == REACHED
     assert judge(claim(at_least=5), [run(records((6.0,), kind="measured"))]).verdict == UNDECIDED
+
+
+def test_one_run_of_a_count_that_chance_decides_is_no_verdict_but_of_what_must_be_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind = catalog.study("toy-noise").load()
+    monkeypatch.setattr(kind, "default_seeds", 1)
+    assert judge(claim(at_most=5, better="lower"), [run(records((4.0,)))]).verdict == UNDECIDED
+    monkeypatch.setattr(kind, "must_be_zero", ("m",))
+    assert judge(claim(at_most=0, better="lower"), [run(records((0.0,)))]).verdict == REACHED
+    assert judge(claim(at_most=0, better="lower"), [run(records((2.0,)))]).verdict == SHORT
+    # How much less than another system's needs runs of both.
+    assert judge(claim(versus="b", better="lower"), [run(records((1.0,), (2.0,)))]).verdict == UNDECIDED
 
 
 def test_a_run_with_a_part_of_the_claimed_cases_decides_nothing() -> None:

@@ -497,6 +497,10 @@ def test_a_system_whose_library_is_missing_is_left_out_and_told(tmp_path: Path, 
     [
         ("no_such_library.part", "the library 'no_such_library.part'."),
         ("cuda", "a CUDA device."),
+        (
+            "program:no-such-proxy",
+            "the program 'no-such-proxy', which is neither in .venv-peers/bin (make peers) nor on the search path.",
+        ),
         ("data:lcma-schemes", "the data set 'lcma-schemes' (wavetank data fetch lcma-schemes)."),
     ],
 )
@@ -507,6 +511,15 @@ def test_what_a_system_lacks_is_told_with_what_to_do(
     without("toy-shifted", needs=(need,), role="rival")
     found = compare("toy-noise", out=tmp_path, seeds=1, on="here")
     assert f"Left out: toy-shifted needs {told}" in found.notes
+
+
+def test_a_program_that_is_not_installed_may_be_named_by_the_setting_of_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert "litellm" not in make_plan("proxy-speed", check=False)[0].systems
+    assert "litellm" in make_plan("proxy-speed", settings={"litellm": "/opt/litellm"}, check=False)[0].systems
 
 
 def test_a_run_names_the_extras_that_would_bring_what_was_left_out(

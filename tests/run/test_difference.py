@@ -63,8 +63,8 @@ def test_the_json_has_the_documented_keys(run: Callable[..., Comparison]) -> Non
     ]  # fmt: skip
 
 
-def fake(rounds: int = 1, default_seeds: int = 6, **values: dict[int, float]) -> Comparison:
-    study = types.SimpleNamespace(rounds_per_replicate=rounds, default_seeds=default_seeds)
+def fake(rounds: int = 1, exact: bool = False, **values: dict[int, float]) -> Comparison:
+    study = types.SimpleNamespace(rounds_per_replicate=rounds, exact=exact)
     figures = types.SimpleNamespace(values=lambda metric, at: values)
     return types.SimpleNamespace(study=study, figures=figures)  # type: ignore[return-value]
 
@@ -78,6 +78,6 @@ def test_seeds_are_matched_by_number_and_processes_by_order() -> None:
 
 
 def test_one_run_is_enough_for_what_is_exact_and_never_for_what_is_measured() -> None:
-    before, after = fake(default_seeds=1, a={0: 1.0}), fake(default_seeds=1, a={0: 2.0})
+    before, after = fake(exact=True, a={0: 1.0}), fake(exact=True, a={0: 2.0})
     assert _effect(before, after, "a", "m", {}, paired=True).exact
     assert not _effect(before, after, "a", "m", {}, paired=False).decided

@@ -13,6 +13,7 @@ from wavetank_toys.studies import ToyNoise, ToyTiming
 
 from wavetank.errors import BadTraceError, BadValueError, MissingExtraError, WavetankError
 from wavetank.extras import install_command
+from wavetank.ledger import catalog
 from wavetank.run.execute import PLACES, FailedTrial, check_place, run_trial, run_trials
 from wavetank.study.records import FinishedTrial
 from wavetank.study.study import Trial
@@ -84,6 +85,15 @@ def test_trials_of_a_study_of_time_never_share_the_machine(monkeypatch: pytest.M
     assert len({first, second, os.getpid()}) == 3
 
 
+def test_any_study_may_ask_for_a_process_per_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = catalog.study("toy-noise").load()()
+    monkeypatch.setattr("wavetank.run.execute._in_turn", lambda study, trials, *_: (each.key for each in trials))
+    trials = study.trials(["toy-plain"], (0, 1))
+    assert isinstance(next(run_trials(study, trials, {}, "local:1")), FinishedTrial)
+    monkeypatch.setattr(type(study), "process_per_seed", True)
+    assert list(run_trials(study, trials, {}, "local")) == ["toy-plain#0", "toy-plain#1"]
+
+
 def test_a_study_of_time_stays_here_where_that_is_asked_for() -> None:
     assert processes(timed("here", (0, 1))) == [os.getpid()] * 4
 
@@ -144,7 +154,7 @@ def test_a_killed_process_of_a_study_of_time_is_told() -> None:
     with pytest.raises(WavetankError) as caught:
         timed("local", (0, 1), ("toy-plain", "toy-fragile"), toy_fragile={"every": 1, "how": "killed"})
     assert str(caught.value) == (
-        "The process of a timing study was killed or crashed; it may have run out of memory.\n"
+        "The process of a study of times was killed or crashed; it may have run out of memory.\n"
         "  next: --resume goes on with this run; --on here runs every trial in this process"
     )
 

@@ -56,7 +56,7 @@ class Cases(Race):
 class Fixed(Race):
     """A race without chance."""
 
-    default_seeds: ClassVar[int] = 1
+    exact: ClassVar[bool] = True
 
 
 def records(metric: str = "time", at: Mapping[str, Any] | None = None, **values: Sequence[float]) -> list[Record]:

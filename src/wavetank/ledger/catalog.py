@@ -15,6 +15,7 @@ import importlib.resources
 import importlib.util
 import math
 import re
+import shutil
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -238,7 +239,8 @@ class SystemEntry:
         The command line that puts it to real work; every router that runs live has one.
     needs : tuple of str
         What must be there, or a study leaves it out: a library by the name of its import, ``package:NAME`` of an
-        installed package, ``blas:NAME`` of a library for products, ``data:NAME`` of a data set, or ``cuda``.
+        installed package, ``program:NAME`` of a program, ``blas:NAME`` of a library for products, ``data:NAME`` of a
+        data set, or ``cuda``.
     extra : str
         The extra of this package that installs what it needs.
     size : str
@@ -290,8 +292,9 @@ class SystemEntry:
         """Return the first of its needs that this machine does not meet; empty when it can run.
 
         A need is a library by the name under which it is imported, ``package:`` and the name of an installed package
-        that is not imported, ``blas:`` and the name of a library for products that is no package of Python, ``data:``
-        and the name of a data set, or ``cuda``: a device that torch can compute on.
+        that is not imported, ``program:`` and the name of a program (:func:`program`), ``blas:`` and the name of a
+        library for products that is no package of Python, ``data:`` and the name of a data set, or ``cuda``: a device
+        that torch can compute on.
         """
         return next((need for need in self.needs if not _met(need)), "")
 
@@ -698,6 +701,15 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) and each for each in value)
 
 
+# Programs of others, installed by `make peers` in the folder of a checkout.
+PEERS = Path(".venv-peers") / "bin"
+
+
+def program(name: str) -> str:
+    """Return the path of a program, beside the peers of this folder or on the search path; empty where it is not."""
+    return shutil.which(str(PEERS / name)) or shutil.which(name) or ""
+
+
 def _met(need: str) -> bool:
     if need.startswith("data:"):
         from wavetank.workloads import datasets
@@ -707,6 +719,8 @@ def _met(need: str) -> bool:
         # The catalog knows names; the area that they belong to is imported only when one is asked for.
         libraries = importlib.import_module("wavetank.kernels.products.libraries")
         return need.removeprefix("blas:") in libraries.present()
+    if need.startswith("program:"):
+        return bool(program(need.removeprefix("program:")))
     if need.startswith("package:"):
         try:
             importlib.metadata.distribution(need.removeprefix("package:"))

@@ -236,7 +236,9 @@ def _together(claim: Claim, versus: str | None, runs: Sequence[RunFigures], kind
         for replicate, value in effects.per_replicate(mine, run.rounds).items():
             # A seed decides what is not measured: the newest run of a seed has the present code's figure.
             values[number if kind == "measured" else 0, replicate] = value
-    exact = kind != "measured" and catalog.study(claim.study).load().default_seeds == 1
+    study = catalog.study(claim.study).load()
+    # What must be zero is counted over all that a run does, so that one run without it is a figure of its own.
+    exact = kind != "measured" and (study.exact or (versus is None and claim.metric in study.must_be_zero))
     return effects.effect(list(values.values()), exact=exact)
 
 

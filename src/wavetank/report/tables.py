@@ -402,7 +402,7 @@ def main_table(comparison: Comparison) -> Table:
     places = _places(rows, {metric.name for metric in shown}, cases_by)
     index = {(row.system, row.metric, canonical_at(row.at)): row for row in rows}
     systems = comparison.plan.systems
-    figures, exact = comparison.figures, study.default_seeds == 1
+    figures, exact = comparison.figures, study.exact
     # A reader of the table looks at all of these at once.
     judged = sum(1 for metric in shown if metric.better and metric.name in {row.metric for row in rows})
     looked_at = max(1, judged * len(places))

@@ -548,7 +548,9 @@ def _lacking(study: Study) -> dict[str, str]:
     lacking = {}
     for name in catalog.everything().plain_run(study.name):
         entry = catalog.system(name)
-        if name != study.baseline and entry.role != "system" and (lack := entry.lacks()):
+        lack = entry.lacks() if name != study.baseline and entry.role != "system" else ""
+        # A program that lies elsewhere may be named by the study's setting of its name.
+        if lack and not getattr(study, lack.removeprefix("program:").replace("-", "_"), ""):
             lacking[name] = lack
     return lacking
 
@@ -576,7 +578,7 @@ def extras_left_out(study: Study, chosen: Sequence[str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for name, lack in _missing(study, chosen).items():
         extra = catalog.system(name).extra
-        if extra and name in catalog.built_in().systems and not lack.startswith(("cuda", "data:")):
+        if extra and name in catalog.built_in().systems and not lack.startswith(("cuda", "data:", "program:")):
             found[extra] = None
     return tuple(found)
 
@@ -593,6 +595,9 @@ def _left_out(study: Study, chosen: Sequence[str]) -> list[str]:
             what, hint = "a CUDA device", ""
         elif lack.startswith("blas:"):
             what = f"the library {lack.removeprefix('blas:')!r}"
+        elif lack.startswith("program:"):
+            what = f"the program {lack.removeprefix('program:')!r}"
+            hint = f", which is neither in {catalog.PEERS} (make peers) nor on the search path"
         elif lack.startswith("data:"):
             data = lack.removeprefix("data:")
             what, hint = f"the data set {data!r}", f" (wavetank data fetch {data})"

@@ -124,7 +124,7 @@ def difference(before: Comparison, after: Comparison) -> Difference:
 def _effect(before: Comparison, after: Comparison, system: str, metric: str, at: Any, *, paired: bool) -> Effect:
     old = per_replicate(before.figures.values(metric, at).get(system, {}), before.study.rounds_per_replicate)
     new = per_replicate(after.figures.values(metric, at).get(system, {}), after.study.rounds_per_replicate)
-    exact = paired and after.study.default_seeds == 1
+    exact = paired and after.study.exact
     # Measured figures of two runs share nothing but their order, so that what both have in common does not cancel.
     pairs = list(zip(old.values(), new.values(), strict=False))
     if paired:

@@ -23,7 +23,6 @@ from wavetank.machine.threads import usable_cores
 from wavetank.run.parcels import Parcel
 from wavetank.study.records import FinishedTrial
 from wavetank.study.study import Study, Trial
-from wavetank.study.timing import TimingStudy
 
 PLACES = ("here", "local", "local:N", "ray://HOST:PORT", "ray://local", "dask://HOST:PORT", "dask://local")
 
@@ -109,7 +108,7 @@ def run_trials(
     if not trials:
         return
     own = own or {}
-    if isinstance(study, TimingStudy) and scheme != "here" and len({trial.seed for trial in trials}) > 1:
+    if study.process_per_seed and scheme != "here" and len({trial.seed for trial in trials}) > 1:
         yield from _in_turn(study, trials, parameters, own)
         return
     if scheme == "here" or study.in_process:
@@ -164,7 +163,7 @@ def _parallel(
 def _in_turn(
     study: Study, trials: Sequence[Trial], parameters: Mapping[str, Mapping[str, Any]], own: Parcels
 ) -> Generator[FinishedTrial | FailedTrial, None, None]:
-    """Run trials of a timing study one after the other, those of each seed in a process of their own.
+    """Run trials of a study of times one after the other, those of each seed in a process of their own.
 
     What a process happens to get (physical pages, the order of its libraries in memory) stays the same as long as it
     runs, so that rounds of one process agree better than two processes do.
@@ -183,7 +182,7 @@ def _in_turn(
                 yield waiting.result()
         except TerminatedWorkerError as error:
             raise WavetankError(
-                "The process of a timing study was killed or crashed; it may have run out of memory.",
+                "The process of a study of times was killed or crashed; it may have run out of memory.",
                 hint="--resume goes on with this run; --on here runs every trial in this process",
             ) from error
         finally:

@@ -307,7 +307,7 @@ class _Judge:
         self.study, self.figures, self.who, self.primary = study, figures, who, primary
         self.places, self.rivals = places, rivals
         self.words = {metric.name: metric.words for metric in study.metrics}
-        self.exact = study.default_seeds == 1
+        self.exact = study.exact
         self.unsound = self._unsound()
         count = len(rivals) * len(places)
         self.all = [

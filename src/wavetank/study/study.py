@@ -134,8 +134,12 @@ class Study:
     must_be_zero: ClassVar[tuple[str, ...]] = ()
     # The coordinate that splits the summary table into cases ("keys" in a sorting study); empty for one case.
     cases_by: ClassVar[str] = ""
-    # Trials of a timing study must not share the machine: they run one after the other, each seed in its own process.
+    # Whether figures that are not measured are the same in every run by their nature, so that one run is enough.
+    exact: ClassVar[bool] = False
+    # Whether trials must not share the machine: they run one after the other, in this process.
     in_process: ClassVar[bool] = False
+    # Whether each of several seeds has a process of its own: what a process happens to get is no property of a system.
+    process_per_seed: ClassVar[bool] = False
     # Whether it starts its systems by their names, so that only those of the catalog can take part.
     by_name: ClassVar[bool] = False
 

@@ -172,6 +172,7 @@ class TimingStudy(Study):
     """
 
     in_process: ClassVar[bool] = True
+    process_per_seed: ClassVar[bool] = True
     cases_by: ClassVar[str] = "case"
     primary: ClassVar[str] = "time_s"
     default_seeds: ClassVar[int] = 3

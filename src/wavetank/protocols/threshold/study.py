@@ -105,12 +105,14 @@ class ThresholdCheckers(Study):
         ),
         Chart("bars", "Time per file", "file_s", log="x", says="Mean time; undecided files count with the limit."),
     )
-    default_seeds = 1
+    default_seeds = 3
+    in_process = True
+    process_per_seed = True
 
     suite: str = setting(
         "generated", says="Suite: generated automata, or published files", choices=("generated", *SUITES, "all")
     )
-    automata: int = setting(40, says="Generated automata per seed", low=1, high=100_000)
+    automata: int = setting(15, says="Generated automata per seed", low=1, high=100_000)
     seconds: float = setting(5.0, unit="s", says="Time per file", low=0.01, high=86400)
     largest_parameter: int = setting(
         3, says="Largest parameter of the explicit search that confirms safe verdicts", low=0, high=20

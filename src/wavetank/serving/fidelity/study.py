@@ -43,6 +43,7 @@ class ServingFidelity(Study):
     secondary = ("ttft_mean_error", "tpot_mean_error")
     cases_by = "configuration"
     default_seeds = 1
+    exact = True
     metrics = (
         *(
             Metric(

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wavetank.errors import BadFileError, WavetankError
+from wavetank.ledger import catalog
 from wavetank.live.processes import ChildProcess, free_port, python_module
 from wavetank.serving.proxy.null_backend import MODEL
 from wavetank.settings import setting
-
-PEERS = Path(".venv-peers") / "bin"
 
 
 class Start(NamedTuple):
@@ -66,12 +65,11 @@ def find_program(name: str, given: str = "") -> str:
         if found is None:
             raise BadFileError(f"This is no program that can be started as {name}.", given=given, where="--set")
         return found
-    found = shutil.which(str(PEERS / name)) or shutil.which(name)
-    if found is None:
+    if not (found := catalog.program(name)):
         get = "apt-get install haproxy" if name == "haproxy" else "make peers"
         raise WavetankError(
             f"The system {name} is not installed.",
-            where=f"{PEERS / name} and the search path",
+            where=f"{catalog.PEERS / name} and the search path",
             hint=f"{get}; or name its program with --set {name.replace('-', '_')}=PATH; or leave it out with --systems",
         )
     return str(Path(found).absolute())

@@ -29,8 +29,9 @@ class ProxyChaos(ProxyPrograms, Study):
     baseline = "wavetank-router"
     primary = "failed_cleanly"
     secondary = ("requests_per_s",)
+    must_be_zero = ("lost", "hung", "doubled", "crossed")
     in_process = True
-    default_seeds = 1
+    default_seeds = 3
     metrics = (
         Metric("requests", "requests", "", "counted", "requests sent, plain and streamed"),
         Metric("left", "requests", "", "counted", "clients that left first; the tokens that they had received "
@@ -68,7 +69,7 @@ class ProxyChaos(ProxyPrograms, Study):
               says="Shorter is better: requests that retries before the first token could not save."),
     )  # fmt: skip
 
-    requests: int = setting(40_000, unit="requests", says="Requests in total", low=1, high=100_000_000)
+    requests: int = setting(15_000, unit="requests", says="Requests per seed", low=1, high=100_000_000)
     clients: int = setting(64, says="Connections, each with one request at a time", low=1, high=10_000)
     backends: int = setting(4, says="Null backends, one process each", low=1, high=64)
     up_s: float = setting(1.0, unit="s", says="Mean lifetime of a backend", low=0.05, high=3600)

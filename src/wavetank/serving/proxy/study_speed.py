@@ -62,7 +62,8 @@ class ProxySpeed(ProxyPrograms, Study):
     secondary = ("added_latency_p50_s", "cpu_per_request_s")
     cases_by = "case"
     in_process = True
-    default_seeds = 1
+    process_per_seed = True
+    default_seeds = 3
     metrics = (
         Metric("requests_per_s", "requests/s", "higher", "measured", "plain requests answered right / time"),
         Metric("chunks_per_s", "tokens/s", "higher", "measured", "streamed tokens received in order / time"),
@@ -114,7 +115,9 @@ class ProxySpeed(ProxyPrograms, Study):
                    "with a pace show the proxies' own latency."),
     )  # fmt: skip
 
-    rounds: int = setting(4, says="Rounds; in each, all proxies take turns on every case", low=1, high=1000)
+    rounds: int = setting(
+        2, says="Rounds per start of the proxies; in each, all take turns on every case", low=1, high=1000
+    )
     window_s: float = setting(0.5, unit="s", says="Time per proxy and case", low=0.05, high=600)
     clients: int = setting(64, says="Connections of the cases with several clients", low=1, high=10_000)
     backends: int = setting(4, says="Null backends behind each proxy", low=1, high=64)

@@ -27,7 +27,8 @@ OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["opti
 # For those who change Wavetank, and programs that are compared with, some of which contradict constraints.txt.
 NOT_FOR_USERS = {"test", "docs", "mutants", "kernel-peers", "protocol-peers"}
 # Libraries that are imported under another name than they are installed under.
-INSTALLED_AS = {"cv2": "opencv-python-headless", "prometheus_client": "prometheus-client"}
+INSTALLED_AS = {"cv2": "opencv-python-headless", "prometheus_client": "prometheus-client", "dns": "dnspython",
+                "opentelemetry": "opentelemetry-sdk"}  # fmt: skip
 
 
 @pytest.fixture

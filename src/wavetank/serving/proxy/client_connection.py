@@ -82,12 +82,15 @@ class _Handler(web.RequestHandler):
     neither buffers nor a backend's batch are held for it for ever.
     """
 
-    __slots__ = ("lost", "write_s")
+    __slots__ = ("__weakref__", "lost", "made", "write_s")
     lost: Callable[[object], None]
+    made: Callable[[Any], None] | None
     write_s: float
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if self.made is not None:
+            self.made(self)
         own = transport.get_extra_info("socket")
         if own is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(self.write_s * 1000), 1))
@@ -118,9 +121,18 @@ class _Handler(web.RequestHandler):
 class ClientServer(web.Server):
     """Makes the connections of clients."""
 
-    def __init__(self, handler: Any, *, write_s: float, lost: Callable[[object], None], **more: Any) -> None:
+    def __init__(
+        self,
+        handler: Any,
+        *,
+        write_s: float,
+        lost: Callable[[object], None],
+        made: Callable[[Any], None] | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(handler, **more)
         self._write_s, self._lost = write_s, lost
+        self.made = made
 
     def configure(self, *, write_s: float, keep_alive_s: float) -> None:
         """Set the times of connections that come from now on."""
@@ -129,7 +141,7 @@ class ClientServer(web.Server):
 
     def __call__(self) -> web.RequestHandler:
         made = _Handler(self, loop=self._loop, **self._kwargs)
-        made.write_s, made.lost = self._write_s, self._lost
+        made.write_s, made.lost, made.made = self._write_s, self._lost, self.made
         return made
 
 

@@ -173,6 +173,8 @@ class RouterSettings:
         low=0,
         high=10_000_000,
     )
+    tls_cert: str = setting("", says="Certificate (PEM, with its chain) for TLS to clients; taken over when replaced")
+    tls_key: str = setting("", says="Key (PEM) of tls_cert")
     backend_ca_file: str = setting("", says="Certificates (PEM) of who signed the backends'; by default the system's")
 
     def __post_init__(self) -> None:
@@ -180,6 +182,8 @@ class RouterSettings:
             raise BadValueError("This is not a path.", given=self.health_path, allowed="/health", where="health_path")
         if self.api_key_env and self.api_key_file:
             raise _given_twice("api_key_env, api_key_file")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise BadValueError("A certificate needs its key.", where="tls_cert, tls_key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,7 +449,7 @@ def _given_twice(where: str) -> BadValueError:
 # What a running router cannot change: it listens, writes and remembers by these.
 FIXED = (
     "host", "port", "record", "block_tokens", "bytes_per_token", "prefix_memory_s", "prefix_memory_blocks",
-    "pool_window", "seed",
+    "pool_window", "seed", "tls_cert", "tls_key",
 )  # fmt: skip
 
 

@@ -17,9 +17,11 @@ Differs from the source:
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import unquote
 
@@ -118,6 +120,8 @@ class Proxy:
         self.idle = asyncio.Event()
         self.idle.set()
         self._silent: dict[object, asyncio.TimerHandle] = {}
+        self._shaking_hands: weakref.WeakSet[web.RequestHandler] = weakref.WeakSet()
+        self._sweep_s = 0.0
         self.configure(settings, aliases or {})
         self.server = ClientServer(
             self.handle,
@@ -168,12 +172,38 @@ class Proxy:
 
     def connect(self) -> asyncio.Protocol:
         """Return the protocol of a new client's connection."""
-        if len(self.server.connections) >= self._settings.max_connections:
+        full = len(self.server.connections) + len(self._shaking_hands) >= self._settings.max_connections
+        if full and not self._swept():
             return RefusedConnection()
         connection = self.server()
+        if self.server.made is not None:
+            # It is made when the handshake is done, and gone without a word when that fails.
+            self._shaking_hands.add(connection)
+        else:
+            self._wait_for_request(connection)
+        return connection
+
+    def _swept(self) -> bool:
+        """Find out which handshakes have failed, at most once per second; returns whether there is room then."""
+        now = time.monotonic()
+        if not self._shaking_hands or now < self._sweep_s:
+            return False
+        self._sweep_s = now + 1.0
+        # Nobody learns of a handshake that failed; its connection is garbage, with references in a circle.
+        gc.collect()
+        return len(self.server.connections) + len(self._shaking_hands) < self._settings.max_connections
+
+    def speak_tls(self) -> None:
+        """Expect connections with TLS."""
+        self.server.made = self._made
+
+    def _made(self, connection: web.RequestHandler) -> None:
+        self._shaking_hands.discard(connection)
+        self._wait_for_request(connection)
+
+    def _wait_for_request(self, connection: web.RequestHandler) -> None:
         loop = asyncio.get_running_loop()
         self._silent[connection] = loop.call_later(self._settings.read_s, self._hang_up, connection)
-        return connection
 
     def _hang_up(self, connection: web.RequestHandler) -> None:
         """End a connection that never came to its first request."""

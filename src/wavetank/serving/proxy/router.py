@@ -36,6 +36,7 @@ from wavetank.serving.proxy.recording import Recording
 from wavetank.serving.proxy.refusals import RequestError
 from wavetank.serving.proxy.relay import Relay
 from wavetank.serving.proxy.shares import Shares
+from wavetank.serving.proxy.tls import ServerCertificate
 
 log = logging.getLogger("wavetank.router")
 
@@ -44,6 +45,8 @@ METRICS_AGAIN_S = 5.0
 # How long a backend's last metrics are believed while new ones do not come; then own accounting takes over.
 METRICS_BELIEVED_S = 2.0
 BACKLOG = 1024
+# How often it is looked whether the files of the certificate were replaced.
+CERTIFICATE_EVERY_S = 10.0
 _AT_ONCE_S, _SHUTDOWN_S = 0.01, 2.0
 
 
@@ -79,6 +82,7 @@ class Router:
         self._wanted = wanted(configuration, configuration.backends)
         self.access = configuration.access()
         self.metrics = RouterMetrics(configuration.policy)
+        self._certificate = ServerCertificate(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
         self._sockets = listening_sockets(settings.host, settings.port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._recording: Recording | None = None
@@ -114,7 +118,8 @@ class Router:
     def address(self) -> str:
         """Where it listens, as a URL."""
         host = self.settings.host
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        scheme = "https" if self._certificate else "http"
+        return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
 
     async def start(self) -> None:
         """Look at every backend once, then listen."""
@@ -162,8 +167,21 @@ class Router:
         self._tasks = [loop.create_task(self._refresh_often(), name="refresh")]
         if self._recording is not None:
             self._tasks.append(loop.create_task(self._recording.write_every(), name="recording"))
+        tls: dict[str, Any] = {}
+        if self._certificate is not None:
+            self.proxy.speak_tls()
+            tls = {
+                "ssl": self._certificate.context, "ssl_handshake_timeout": settings.read_s,
+                "ssl_shutdown_timeout": _SHUTDOWN_S,
+            }  # fmt: skip
+            self._tasks.append(loop.create_task(self._look_at_certificate(), name="certificate"))
         for each in self._sockets:
-            self._servers.append(await loop.create_server(self.proxy.connect, sock=each, backlog=BACKLOG))
+            self._servers.append(await loop.create_server(self.proxy.connect, sock=each, backlog=BACKLOG, **tls))
+
+    async def _look_at_certificate(self) -> None:
+        while self._certificate is not None:
+            await asyncio.sleep(CERTIFICATE_EVERY_S)
+            self._certificate.look()
 
     async def drain(self) -> None:
         """Take nothing new and wait until what is in flight is done."""
@@ -214,6 +232,8 @@ class Router:
                     del times[gone]
             self._wanted = listed
             access(self.access)
+            if self._certificate is not None:
+                self._certificate.look()
             settings = new.settings
             self.dispatcher.configure(pool_limit=settings.pool_limit, pool_wait_s=settings.pool_wait_s)
             if policy is not None:

@@ -5,10 +5,17 @@ Nothing here ever accepts less than TLS 1.2, an unverified backend, or a certifi
 
 from __future__ import annotations
 
+import datetime
+import logging
 import ssl
 from pathlib import Path
 
-from wavetank.errors import BadFileError
+from wavetank.errors import BadFileError, missing_extra
+
+log = logging.getLogger("wavetank.router")
+
+# An end that is nearer than this is logged.
+_SOON = datetime.timedelta(days=14)
 
 
 def backend_context(ca_file: str = "", cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
@@ -35,6 +42,94 @@ def backend_context(ca_file: str = "", cert_file: str = "", key_file: str = "") 
     if cert_file:
         load_chain(context, cert_file, key_file)
     return context
+
+
+class ServerCertificate:
+    """The certificate that clients are shown; replaced files are taken over, damaged ones are not.
+
+    Connections that are open keep what they were opened with.
+
+    Parameters
+    ----------
+    cert_file, key_file : str
+        PEM; the certificate's chain behind it.
+
+    Attributes
+    ----------
+    context : SSLContext
+        For the listener, for as long as it listens.
+
+    Raises
+    ------
+    BadFileError
+        If a file is missing or no PEM, the key does not fit, or the certificate is not valid today.
+    """
+
+    def __init__(self, cert_file: str, key_file: str) -> None:
+        self._files = (Path(cert_file).expanduser(), Path(key_file).expanduser())
+        self._seen = self._stamp()
+        self._current = self._load()
+        self.context = self._load()
+        self.context.sni_callback = self._choose
+
+    def look(self) -> bool:
+        """Look whether the files were replaced; returns whether others are used from now on."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return False
+        self._seen = stamp
+        try:
+            self._current = self._load()
+        except BadFileError as error:
+            log.error("the certificate stays as it was: %s", " ".join(str(error).split()))
+            return False
+        log.warning("another certificate is shown from now on: %s", self._files[0])
+        return True
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _stamp(self) -> tuple[object, ...]:
+        found: list[object] = []
+        for path in self._files:
+            try:
+                state = path.stat()
+                found += [state.st_mtime_ns, state.st_size, state.st_ino]
+            except OSError:
+                found.append(None)
+        return tuple(found)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        context.set_alpn_protocols(["http/1.1"])
+        load_chain(context, *map(str, self._files))
+        self._check_dates()
+        return context
+
+    def _check_dates(self) -> None:
+        try:
+            from cryptography import x509
+        except ImportError:
+            raise missing_extra("cryptography", "serving", needed_for="TLS to clients") from None
+        where = str(self._files[0])
+        try:
+            leaf = x509.load_pem_x509_certificates(self._files[0].read_bytes())[0]
+        except (OSError, ValueError) as error:
+            raise BadFileError(f"The certificate cannot be read: {error}", where=where) from None
+        now = datetime.datetime.now(datetime.UTC)
+        begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+        if now > end:
+            raise BadFileError(
+                "The certificate has expired.", given=f"valid until {end:%Y-%m-%d %H:%M} UTC", where=where
+            )
+        if now < begin:
+            raise BadFileError(
+                "The certificate is not valid yet.", given=f"valid from {begin:%Y-%m-%d %H:%M} UTC", where=where
+            )
+        if end - now < _SOON:
+            log.warning("the certificate %s ends on %s UTC", where, f"{end:%Y-%m-%d %H:%M}")
 
 
 def load_chain(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:

@@ -19,6 +19,7 @@ tables with settings of their own::
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import os
 import re
 import tomllib
@@ -166,6 +167,12 @@ class RouterSettings:
     api_key_file: str = setting("", says="File with the backends' key, which clients need, too, without keys_file")
     keys_file: str = setting("", says="File with the router's own keys of clients (wavetank launch router-key)")
     open_metrics: bool = setting(False, says="Whether other hosts may read /metrics without a key")
+    discover_every_s: float = setting(
+        5.0, unit="s", says="Time between two questions to the DNS for backends", low=0.01, high=86_400.0
+    )
+    discover_hold_s: float = setting(
+        60.0, unit="s", says="Time for which a backend that is not found any more counts on", low=0.0, high=86_400.0
+    )
     max_in_flight: int = setting(
         0,
         unit="requests",
@@ -229,6 +236,61 @@ class BackendSettings:
             raise BadValueError(
                 "Certificates are for https.", given=self.url, where="backend, ca_file, cert_file, server_name"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoverySettings(BackendSettings):
+    """Where backends are found; the settings of a backend are those of all that are found there."""
+
+    dns: str = setting("", says="Name whose A and AAAA records are backends")
+    srv: str = setting("", says="Name whose SRV records are backends, e.g. _http._tcp.vllm.default.svc.cluster.local")
+    kubernetes: str = setting("", says="NAMESPACE/SERVICE whose endpoints are backends")
+    port: str = setting("8000", says="Port of the backends; of a Kubernetes service also its name")
+    scheme: str = setting("http", says="How backends are spoken to", choices=("http", "https"))
+    path: str = setting("", says="Base path of the backends")
+    networks: tuple[str, ...] = setting(
+        (), says="Networks in which backends may be, e.g. 10.0.0.0/8; by default all but the host's own"
+    )
+    api: str = setting("", says="URL of the Kubernetes API; by default the cluster's own")
+    account_folder: str = setting("", says="Folder with token and ca.crt; by default the pod's service account")
+
+    def __post_init__(self) -> None:
+        from wavetank.serving.proxy.backends import split_url
+
+        where = f"discover {self.name}"
+        if sum(map(bool, (self.dns, self.srv, self.kubernetes))) != 1:
+            raise BadValueError("A source is one of several kinds.", allowed="dns, srv or kubernetes", where="discover")
+        if self.url:
+            raise BadValueError("Backends that are found have no address of their own.", given=self.url, where=where)
+        if self.kubernetes and not re.fullmatch(r"[a-z0-9-]{1,63}/[a-z0-9-]{1,63}", self.kubernetes):
+            raise BadValueError("This is no service.", given=self.kubernetes, allowed="NAMESPACE/SERVICE", where=where)
+        if self.api and not self.api.startswith("https://"):
+            raise BadValueError("The token is sent over https only.", given=self.api, where=f"{where}, api")
+        number = self.port.isdecimal() and 0 < int(self.port) < 65536
+        if not (number or (self.kubernetes and re.fullmatch(r"[a-z0-9-]{1,15}", self.port))):
+            raise BadValueError("This is no port.", given=self.port, where=f"{where}, port")
+        for each in self.networks:
+            try:
+                ipaddress.ip_network(each)
+            except ValueError as error:
+                raise BadValueError(f"This is no network: {error}.", given=each, where=f"{where}, networks") from None
+        split_url(f"{self.scheme}://{self.dns or 'host'}:1{self.path}")
+        # What stands for all that are found must be right for one.
+        given = {item.name: getattr(self, item.name) for item in dataclasses.fields(BackendSettings)}
+        BackendSettings(**{**given, "url": f"{self.scheme}://host:1"})
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs."""
+        return self.dns or self.srv or self.kubernetes
+
+    @property
+    def host(self) -> str:
+        """Name that the certificates of its backends have, where none is configured."""
+        if self.kubernetes:
+            namespace, _, service = self.kubernetes.partition("/")
+            return f"{service}.{namespace}.svc"
+        return self.dns or self.srv.partition("._tcp.")[2] or self.srv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +373,8 @@ class RouterConfiguration:
     settings : RouterSettings
     aliases : mapping of str to str
         Names under which clients may ask for a model.
+    discover : tuple of DiscoverySettings
+        Where further backends are found.
     """
 
     policy: str
@@ -318,6 +382,7 @@ class RouterConfiguration:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     settings: RouterSettings = field(default_factory=RouterSettings)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    discover: tuple[DiscoverySettings, ...] = ()
 
     def __post_init__(self) -> None:
         from wavetank.serving.proxy.backends import split_url
@@ -326,7 +391,7 @@ class RouterConfiguration:
             raise BadValueError(
                 "No policy was named.", allowed=live_policies(), hint="wavetank launch router --policy vllm-default ..."
             )
-        if not self.backends:
+        if not self.backends and not self.discover:
             raise BadValueError(
                 "No backend was named.",
                 allowed="one or more, e.g. --backend http://127.0.0.1:8001",
@@ -527,10 +592,12 @@ def _made(
     known = found.pop("parameters", {})
     named = found.pop("policy", "")
     aliases = found.pop("aliases", {})
+    sources = found.pop("discover", [])
     for key, value, kind, allowed in (
         ("backends", listed, list, 'a list, e.g. ["http://127.0.0.1:8001"]'),
         ("parameters", known, dict, "a table"),
         ("aliases", aliases, dict, "a table of names"),
+        ("discover", sources, list, 'a list, e.g. [{ dns = "vllm.default.svc", port = 8000 }]'),
         ("policy", named, str, "a name"),
     ):
         if not isinstance(value, kind):
@@ -538,7 +605,7 @@ def _made(
     if policy is not None and policy != named:
         known, named = {}, policy
     checked = {
-        **_checked(RouterSettings, found, where, more=("policy", "parameters", "backends", "aliases")),
+        **_checked(RouterSettings, found, where, more=("policy", "parameters", "backends", "aliases", "discover")),
         **_checked(RouterSettings, settings or {}, "launch router"),
     }
     if backends:
@@ -553,6 +620,16 @@ def _made(
         ),
         settings=RouterSettings(**checked),
         aliases=aliases,
+        discover=tuple(
+            DiscoverySettings(
+                **_checked(
+                    DiscoverySettings,
+                    {name: str(value) if name == "port" else value for name, value in source.items()},
+                    f"{where}, source {number}",
+                )
+            )
+            for number, source in enumerate(sources, 1)
+        ),
     )
 
 

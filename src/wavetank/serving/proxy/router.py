@@ -26,6 +26,7 @@ from wavetank.serving.proxy.access import Access
 from wavetank.serving.proxy.backends import Backend, room_to_eject
 from wavetank.serving.proxy.client_connection import ClientRequest
 from wavetank.serving.proxy.configuration import RouterConfiguration, check_change
+from wavetank.serving.proxy.discovery import FIRST_S, Source, places, source_of
 from wavetank.serving.proxy.dispatcher import Dispatcher
 from wavetank.serving.proxy.engine_metrics import read_load
 from wavetank.serving.proxy.members import Members, Wanted, wanted
@@ -45,6 +46,7 @@ METRICS_AGAIN_S = 5.0
 # How long a backend's last metrics are believed while new ones do not come; then own accounting takes over.
 METRICS_BELIEVED_S = 2.0
 BACKLOG = 1024
+_TOGETHER_S = 0.05
 # How often it is looked whether the files of the certificate were replaced.
 CERTIFICATE_EVERY_S = 10.0
 _AT_ONCE_S, _SHUTDOWN_S = 0.01, 2.0
@@ -80,6 +82,7 @@ class Router:
         self.settings = settings = configuration.settings
         self._policy = configuration.router()
         self._wanted = wanted(configuration, configuration.backends)
+        self._sources = self._sources_of(configuration, [])
         self.access = configuration.access()
         self.metrics = RouterMetrics(configuration.policy)
         self._certificate = ServerCertificate(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
@@ -101,6 +104,8 @@ class Router:
         self.members = Members(settings, self._update)
         self.shares = Shares()
         self._reloading = asyncio.Lock()
+        self._asking: dict[Source, asyncio.Task[None]] = {}
+        self._rearrange = asyncio.Event()
         self._reloads: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Server] = []
@@ -162,9 +167,16 @@ class Router:
             ("POST", "/admin/reload", self._reload_page), ("GET", "/admin/backends", self._backends_page),
         ):  # fmt: skip
             self.proxy.add_page(method, path, "admin", page)
+        await self._ask_sources(self._sources)
+        if self._sources:
+            self._wanted = await asyncio.to_thread(self._listed, self._configuration, self._sources)
         await self.members.arrange(self._wanted, settings)
+        self._rearrange.clear()
         await self._refresh()
-        self._tasks = [loop.create_task(self._refresh_often(), name="refresh")]
+        self._tasks = [
+            loop.create_task(self._refresh_often(), name="refresh"),
+            loop.create_task(self._rearrange_often(), name="rearrange"),
+        ]
         if self._recording is not None:
             self._tasks.append(loop.create_task(self._recording.write_every(), name="recording"))
         tls: dict[str, Any] = {}
@@ -194,7 +206,7 @@ class Router:
             server.close()
         if self._next_update is not None:
             self._next_update.cancel()
-        tasks = (*self._tasks, *self._looks.values(), *self._reloads)
+        tasks = (*self._tasks, *self._looks.values(), *self._reloads, *self._asking.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, self.members.stop(), return_exceptions=True)
@@ -223,8 +235,17 @@ class Router:
             raise WavetankError("This router was started without a file that could be read again.")
         async with self._reloading:
             old = self._configuration
-            new, listed, access, policy = await asyncio.to_thread(self._prepare, old, self._again)
-            await self.members.arrange(listed, new.settings)
+            new, access, policy = await asyncio.to_thread(self._prepare, old, self._again)
+            sources = self._sources_of(new, self._sources)
+            await self._ask_sources([each for each in sources if each not in self._sources])
+            try:
+                listed = await asyncio.to_thread(self._listed, new, sources)
+                await self.members.arrange(listed, new.settings)
+            except BaseException:
+                self._stop_asking([each for each in sources if each not in self._sources])
+                raise
+            self._stop_asking([each for each in self._sources if each not in sources])
+            self._sources = sources
             # From here on nothing waits, and nothing fails.
             self._configuration, self.settings = new, new.settings
             for times in (self._read_s, self._ask_again_s):
@@ -247,14 +268,64 @@ class Router:
     @staticmethod
     def _prepare(
         old: RouterConfiguration, again: Callable[[], RouterConfiguration]
-    ) -> tuple[RouterConfiguration, list[Wanted], Callable[[Access], None], Any]:
+    ) -> tuple[RouterConfiguration, Callable[[Access], None], Any]:
         """Do all of a reload that can fail; returns what to take over, the policy only where it is another one."""
         new = again()
         check_change(old, new)
         same = (old.policy, dict(old.parameters), old.settings.learn_from) == (
             new.policy, dict(new.parameters), new.settings.learn_from,
         )  # fmt: skip
-        return new, wanted(new, new.backends), new.read_access(), None if same else new.router()
+        wanted(new, new.backends)
+        return new, new.read_access(), None if same else new.router()
+
+    # -- discovery -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _sources_of(configuration: RouterConfiguration, known: list[Source]) -> list[Source]:
+        """Return the sources of a configuration; those that there are already stay as they are."""
+        settings = configuration.settings
+        have = {each.settings: each for each in known}
+        return [
+            have.get(each) or source_of(each, settings.discover_every_s, settings.discover_hold_s)
+            for each in configuration.discover
+        ]
+
+    async def _ask_sources(self, sources: list[Source]) -> None:
+        """Begin to ask sources, and wait for their first answers, though not for long."""
+        loop = asyncio.get_running_loop()
+        for source in sources:
+            task = loop.create_task(source.run(self._rearrange.set), name=f"discovery {source.settings.name}")
+            self._asking[source] = task
+        if sources:
+            waits = [loop.create_task(source.looked.wait()) for source in sources]
+            _, late = await asyncio.wait(waits, timeout=FIRST_S)
+            for wait in late:
+                wait.cancel()
+
+    def _stop_asking(self, sources: list[Source]) -> None:
+        for source in sources:
+            self._asking.pop(source).cancel()
+
+    @staticmethod
+    def _listed(configuration: RouterConfiguration, sources: list[Source]) -> list[Wanted]:
+        return wanted(configuration, places(sources, configuration.backends))
+
+    async def _rearrange_often(self) -> None:
+        """Bring the backends to what the sources have found."""
+        while True:
+            await self._rearrange.wait()
+            async with self._reloading:
+                self._rearrange.clear()
+                try:
+                    listed = await asyncio.to_thread(self._listed, self._configuration, self._sources)
+                    await self.members.arrange(listed, self.settings)
+                except WavetankError as error:
+                    log.error("the backends stay as they were: %s", " ".join(str(error).split()))
+                    continue
+                names = ", ".join(each.name for each in self.backends[:10])
+                log.warning("%d backends: %s%s", len(self.backends), names, " ..." if len(self.backends) > 10 else "")
+            # Many changes at once are one.
+            await asyncio.sleep(_TOGETHER_S)
 
     def reload_soon(self) -> None:
         """Reload, and log what is wrong."""
@@ -323,8 +394,10 @@ class Router:
         return [each for each in self.backends if each.up and not each.draining and each not in targets]
 
     def _trouble(self) -> str:
-        """Return why there is no backend, as far as certificates are the reason."""
-        return "; ".join(f"{each.name}: {each.trouble}" for each in self.backends if each.trouble)
+        """Return why there is no backend, as far as certificates or discovery are the reason."""
+        found = [f"{each.name}: {each.trouble}" for each in self.backends if each.trouble]
+        found += [f"discovery of {each.settings.name}: {each.trouble}" for each in self._sources if each.trouble]
+        return "; ".join(found)
 
     # -- the view ------------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,7 @@
   called by the ``dispatcher`` on a ``view`` kept from observed traffic and from the servers' own metrics;
 * ``engine``: a stand-in model server, paced by the same step-time model as the simulator;
 * ``replay``: sends a request trace to a server and measures what came back;
-* ``recording``: traffic written down as a trace that ``wavetank compare`` reads;
-* ``barrier``: worker processes that decode for real and meet at a barrier after every step.
+* ``recording``: traffic written down as a trace that ``wavetank compare`` reads.
 
-Only modules of this package read clocks and open sockets.  All but ``barrier`` need the extra
-``serving``.
+It needs the extra ``serving``.
 """

@@ -6,7 +6,6 @@ a thousand times slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,7 +80,6 @@ def simulate_slowly(
     *,
     expected_output_tokens: NDArray[np.float64] | None = None,
     first_ps: NDArray[np.int64] | None = None,
-    step: Callable[[Sequence[Worker], Cluster, bool], int] = step_of,
 ) -> dict[str, NDArray[np.int64]]:
     """Serve a trace step by step.
 
@@ -91,16 +89,13 @@ def simulate_slowly(
         As for :func:`wavetank.serving.simulate`.
     first_ps : int64 array (requests,), optional
         Given for a decode pool: when each request's first token came.
-    step : callable
-        Plans the step of workers that step together and returns how long it takes, in ps, as :func:`step_of` does from
-        the cluster's step time; one that does the step's work for real returns what it measured.
 
     Returns
     -------
     dict
         ``first_ps``, ``finish_ps``, ``worker``, ``preemptions`` and ``matched``, one int64 per request, in order of
-        arrival; ``steps``, shape (1,): the steps of all workers or lockstep groups; ``ends_ps``: when each of them
-        ended, in order of their starts; ``decisions`` and ``refreshes``, shape (1,): of the router and of its view;
+        arrival; ``steps``, shape (1,): the steps of all workers or lockstep groups; ``decisions`` and ``refreshes``,
+        shape (1,): of the router and of its view;
         ``prefill_steps``, ``adapter_loads``, ``lock_ps``, ``work_ps``, ``mixed_ps``, ``imbalance_tokens`` and
         ``counted_steps``, shape (1,): steps that compute a prompt, adapters loaded, and the sums behind the worker time
         of :class:`~wavetank.serving.simulator.simulate.ServingRun`.  A refused request has worker -1 and times -1.
@@ -131,7 +126,6 @@ def simulate_slowly(
                 **_columns(todo, sum(domain.steps for domain in domains)),
                 **_worker_time(todo, steps, cluster),
                 "adapter_loads": np.array([sum(w.slots.loaded for w in workers if w.slots)], np.int64),
-                "ends_ps": np.array([step.end_ps for step in steps], np.int64),
                 "decisions": np.array([observer.decisions], np.int64),
                 "refreshes": np.array([observer.refreshes], np.int64),
             }
@@ -179,7 +173,7 @@ def simulate_slowly(
                     domain.retry_ps = now + max(refresh_ps, RETRY_PS)
             if domain.has_work:
                 domain.steps += 1
-                domain.ends_ps = now + step(domain.workers, cluster, first_ps is not None)
+                domain.ends_ps = now + step_of(domain.workers, cluster, first_ps is not None)
                 own_ps, context = zip(*((worker.own_ps, worker.context) for worker in domain.workers), strict=True)
                 prefill = any(worker.prefill_tokens for worker in domain.workers)
                 steps.append(_Step(now, domain.ends_ps, list(own_ps), list(context), prefill))

@@ -265,7 +265,7 @@ def _empty(decode_s: dict[tuple[int, int], float]) -> float:
 
 
 async def _decoding(probes: Probes, sequences: int, context: int, tokens: int) -> float:
-    """Return the mean time of a step that decodes so many sequences on each engine, s."""
+    """Return the mean time of a step that decodes that number of sequences on each engine, s."""
     for more in (1, 2, 4):
         prompts = [probes.prompt(context) for _ in range(sequences * probes.engines)]
         answers = [answer for _, answer in await probes.together(prompts, tokens * more)]

@@ -227,7 +227,16 @@ def engine_words(cluster: Cluster, number: int, time_scale: float, block_tokens:
 
 
 def router_settings(cluster: Cluster, time_scale: float, block_tokens: int = 512) -> dict[str, object]:
-    """Return the settings under which a launched router sees what the cluster's simulated one does."""
+    """Return the settings under which a launched router sees what the cluster's simulated one does.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    time_scale : float
+        Seconds that a second of the simulation takes.
+    block_tokens : int
+        Tokens of the trace's prefix blocks.
+    """
     return {
         "port": 0,
         "refresh_s": max(cluster.refresh_s * time_scale, 0.001),

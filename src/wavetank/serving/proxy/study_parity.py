@@ -347,7 +347,14 @@ def check_launched(launched: Policy, name: str, system: Any) -> None:
 
 
 def delayed(trace: RequestTrace, by_s: float) -> RequestTrace:
-    """Return the same requests, all ``by_s`` later."""
+    """Return the same requests, all later.
+
+    Parameters
+    ----------
+    trace : RequestTrace
+    by_s : float
+        By how much, s.
+    """
     return dataclasses.replace(trace, arrival_s=trace.arrival_s + by_s)
 
 

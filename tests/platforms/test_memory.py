@@ -55,3 +55,15 @@ def test_tensor_parallelism_must_divide_the_heads(degree: int) -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnknownNameError):
         kv_capacity_tokens("H1000", "Llama-3.1-8B")
+
+
+def test_stages_of_a_pipeline_leave_room_for_as_many_tokens_more() -> None:
+    alone = kv_capacity_tokens("H100-SXM", "Llama-3.1-8B")
+    # A stage holds half of the weights, and half of what a token takes.
+    room = 85_899_345_920 * 0.9 - 2e9 - model("Llama-3.1-8B").parameters
+    assert kv_capacity_tokens("H100-SXM", "Llama-3.1-8B", pipeline_parallel=2) == int(room // 65_536) > 2 * alone
+    # 32 layers in three stages: eleven in the largest.
+    assert kv_capacity_tokens("H100-SXM", "Llama-3.1-8B", pipeline_parallel=3) < 3 / 2 * int(room // 65_536) * 1.1
+    for stages in (0, 33):
+        with pytest.raises(BadValueError, match="at least one layer"):
+            kv_capacity_tokens("H100-SXM", "Llama-3.1-8B", pipeline_parallel=stages)

@@ -60,6 +60,7 @@ def kv_capacity_tokens(
     reserved_bytes: int = 2_000_000_000,
     precision: Precision = "bf16",
     expert_parallel: int = 1,
+    pipeline_parallel: int = 1,
 ) -> int:
     """Return how many tokens of KV cache fit beside the weights.
 
@@ -79,6 +80,8 @@ def kv_capacity_tokens(
         Of the weights; the cache is bf16.
     expert_parallel : int, default 1
         Data-parallel workers that share the routed experts: each keeps that share of their weights.
+    pipeline_parallel : int, default 1
+        Stages of the model's layers: the one with the most layers has the least room.
 
     Returns
     -------
@@ -103,10 +106,17 @@ def kv_capacity_tokens(
         raise BadValueError("reserved_bytes must not be negative.", given=reserved_bytes)
     if expert_parallel < 1:
         raise BadValueError("expert_parallel must be a positive whole number.", given=expert_parallel)
-    kept = model.parameters - model.expert_parameters * (1 - 1 / expert_parallel)
+    if not 1 <= pipeline_parallel <= model.layers:
+        raise BadValueError(
+            "A stage has at least one layer.", given=pipeline_parallel, allowed=f"1 to {model.layers}",
+            where="pipeline_parallel",
+        )  # fmt: skip
+    # Embedding and output head count as if they were layers, for a stage has one of them at most.
+    share = -(-model.layers // pipeline_parallel) / model.layers
+    kept = (model.parameters - model.expert_parameters * (1 - 1 / expert_parallel)) * share
     weights = kept * weight_bytes_per_parameter(precision) / tensor_parallel
     room = device.memory_bytes * memory_share - reserved_bytes - weights
-    tokens = int(room // (model.kv_bytes_per_token * kv_share(model, tensor_parallel)))
+    tokens = int(room // (model.kv_bytes_per_token * share * kv_share(model, tensor_parallel)))
     if tokens < 1:
         raise BadValueError(
             f"{model.name} leaves no room for KV cache on {tensor_parallel} x {device.name}.",

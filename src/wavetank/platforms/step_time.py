@@ -125,7 +125,7 @@ def _count(name: str, value: int) -> int:
 
 
 @compiled(STEP_SIGNATURE)
-def _fitted(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
+def fitted_ps(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
     ps = table[0] + table[1] * R + table[3] * P + table[4] * S
     return max(1, int(ps + 0.5)) + int(table[2]) * C
 
@@ -255,7 +255,7 @@ class FittedStepTime:
     @property
     def function(self) -> StepFunction:
         """Compiled function of signature ``STEP_SIGNATURE``."""
-        return _fitted
+        return fitted_ps
 
     def seconds(
         self, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0
@@ -290,7 +290,7 @@ def longer(a: float, b: float, unoverlapped: float) -> float:
 
 
 @compiled(STEP_SIGNATURE)
-def _roofline(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
+def roofline_ps(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
     tokens = R + P
     rows = R + (1 if P > 0 else 0)
     ps = table[FIXED] + table[PER_TOKEN] * tokens + table[PER_PAIR] * S + table[PER_ROW] * rows
@@ -478,14 +478,14 @@ class RooflineStepTime:
     @property
     def function(self) -> StepFunction:
         """Compiled function of signature ``STEP_SIGNATURE``."""
-        return _roofline
+        return roofline_ps
 
     def linear_layers_s(self, tokens: int) -> float:
         """Return the time of everything in the layers but attention, experts and collectives, s."""
         alone = self.table.copy()
         alone[[_EXPERT_BYTES, HEAD_BYTES, HEAD_FLOPS, PER_TOKEN, PER_ROW]] = 0.0
         alone[FIXED] = self.layer_s * as_model(self.model).layers * PS_PER_S
-        return _roofline(tokens, 0, 0, 0, alone) / PS_PER_S
+        return roofline_ps(tokens, 0, 0, 0, alone) / PS_PER_S
 
     def seconds(
         self, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0

@@ -127,7 +127,7 @@ def _square(table: _Array, start: int, rows: int, columns: int, x: float, y: flo
 
 
 @compiled(STEP_SIGNATURE)
-def _all_layers(R: int, C: int, P: int, S: int, table: _Array) -> int:
+def all_layers_ps(R: int, C: int, P: int, S: int, table: _Array) -> int:
     tokens, rows = int(table[0]), int(table[1])
     chunks, prompts = int(table[2]), int(table[3])
     decodes, contexts = int(table[4]), int(table[5])
@@ -487,7 +487,7 @@ class TableStepTime:
     @property
     def function(self) -> StepFunction:
         """Compiled function of signature ``STEP_SIGNATURE``."""
-        return _all_layers if self.layout == "all-layers" else _linear_layers
+        return all_layers_ps if self.layout == "all-layers" else _linear_layers
 
     def seconds(
         self, decode_requests: int, context_tokens: int, prefill_tokens: int = 0, prefill_pairs: int = 0

@@ -11,6 +11,7 @@ from wavetank.platforms import TableStepTime
 from wavetank.platforms.calibration import calibration
 from wavetank.platforms.engine_overheads import EngineOverheads, vllm_graph_sizes
 from wavetank.platforms.links import Link
+from wavetank.platforms.pipeline import PipelinedStepTime
 from wavetank.platforms.roofline_fit import FittedEfficiencies
 from wavetank.serving.fidelity import predictors as run_predictors
 from wavetank.serving.fidelity.predictors import (
@@ -224,6 +225,55 @@ def roofline_run(seed: int, predictor: CalibratedRoofline, overheads: EngineOver
     step_time = replace(predictor.roofline(run), overhead_s=overheads.step_s, sequence_s=overheads.sequence_s)
     served = simulate_plainly(run, step_time)
     return replace(run, first_token_s=served.first_token_s, last_token_s=served.finish_s)
+
+
+def test_a_pipeline_of_profiles_is_fitted_and_predicted_as_one() -> None:
+    layers = made_profile()
+    half = replace(layers, values=half_as_long(layers.values))
+    staged = PipelinedStepTime(
+        whole=layers, shallow=half, layers=32, shallow_layers=16, stages=2, micro_batch_tokens=2048,
+        link=Link(bytes_per_s=1e10, latency_s=1e-5), sent_bytes_per_token=16384.0,
+    )  # fmt: skip
+    engine = EngineSettings(pipeline_parallel=2, max_running=32, max_batched_tokens=2048, kv_capacity_tokens=100_000)
+    run = replace(made_run(0, layers), engine=engine)
+    served = simulate_engine(run, staged.with_overheads(replace(TRUE, graph_sizes=vllm_graph_sizes(32))))
+    run = replace(run, first_token_s=served.first_token_s, last_token_s=served.finish_s)
+    found = fit_overheads([run], [staged])
+    assert found.step_s == pytest.approx(TRUE.step_s, rel=0.1)
+    # The same requests on one stage, without what the engine adds: the pipeline has to have been simulated.
+    bare = simulate_engine(replace(run, engine=replace(engine, pipeline_parallel=1)), layers)
+    assert not np.allclose(bare.finish_s, simulate_engine(run, staged).finish_s, rtol=1e-3)
+
+
+def half_as_long(values: tuple[float, ...]) -> tuple[float, ...]:
+    """The made profile with half of its layers: all times but those of rows are halved."""
+    sizes = [int(value) for value in values[:10]]
+    tokens, rows, chunks, prompts, decodes, contexts, *mixed = sizes
+    found, at = list(values), 13
+    for axes, times, factor in (
+        (tokens, tokens, 0.5), (rows, rows, 1.0), (chunks + prompts, chunks * prompts, 0.5),
+        (decodes + contexts, decodes * contexts, 0.5), (sum(mixed), math.prod(mixed), 0.5),
+    ):  # fmt: skip
+        at += axes
+        found[at : at + times] = [value * factor for value in found[at : at + times]]
+        at += times
+    return tuple(found)
+
+
+@pytest.mark.parametrize("predictor", [RooflineOnly(), CalibratedRoofline()])
+def test_a_full_pipeline_of_rooflines_ends_sooner_than_one_device(
+    predictor: RooflineOnly | CalibratedRoofline,
+) -> None:
+    run = made_run(0, made_profile())
+    # All at once, and long prompts: what limits is arithmetic, of which four stages have four times as much.
+    requests = RequestTrace(
+        arrival_s=np.zeros(80), prompt_tokens=np.full(80, 1500), output_tokens=np.full(80, 8), block_tokens=16
+    )
+    engine = replace(run.engine, max_running=64, kv_capacity_tokens=10**6, pipeline_parallel=1)
+    alone = replace(run, requests=requests, engine=engine)
+    staged = replace(alone, engine=replace(engine, pipeline_parallel=4))
+    (_, one), (_, four) = (predictor.predict(each, []).figures["throughput"] for each in (alone, staged))
+    assert 2 * one < four < 4 * one
 
 
 def test_tokens_alone_make_one_line(profile: TableStepTime) -> None:

@@ -166,9 +166,50 @@ def test_without_a_cluster_file_it_is_said_what_was_assumed_of_the_link(write: W
         {"meta": {}, "config": cluster_config(instances=1, num_npus=2, pp_size=2)},
     ],
 )
-def test_a_pipeline_is_refused_rather_than_taken_for_one_device(write: Write, given: dict[str, Any]) -> None:
-    with pytest.raises(BadFileError, match="Pipeline parallelism"):
-        read_recorded_run(write(**given))
+def test_a_pipeline_is_read_and_said_never_to_have_been_measured(write: Write, given: dict[str, Any]) -> None:
+    run = read_recorded_run(write(**given))
+    assert (run.engine.pipeline_parallel, run.engine.tensor_parallel) == (2, 1)
+    assert run.name == "H100-SXM Llama-3.1-8B, pipeline of 2"
+    assert run.devices == 2
+    assert "never against a recorded run" in " ".join(run.assumed)
+    # Every micro-batch has the engine's token budget, and two of them are under way in a round.
+    cluster = run.cluster(FittedStepTime(overhead_s=0.01))
+    assert cluster.max_batched_tokens == 2 * run.engine.max_batched_tokens
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"output_toks": 1}, "second token"),
+    ({"last_token_ts": MONOTONIC + 30, "first_token_ts": MONOTONIC + 30}, "No time passes"),
+    ({"input_toks": 10**8}, "whole numbers of tokens"),
+    ({"input_toks": 6 * 10**6}, None),
+    ({"arrival_time": 10**400}, "needs a number 'arrival_time'"),
+])  # fmt: skip
+def test_a_run_of_which_no_error_can_be_given_is_refused(
+    write: Write, change: dict[str, Any], says: str | None
+) -> None:
+    folder = write([request(number, **change) for number in range(20)])
+    if says is None:
+        assert len(read_recorded_run(folder).requests) == 20
+        return
+    with pytest.raises(BadFileError, match=says):
+        read_recorded_run(folder)
+
+
+def test_a_published_figure_that_is_no_number_is_missed(write: Write) -> None:
+    with pytest.raises(BadFileError, match="lacks figures"):
+        read_recorded_run(write(summary=SUMMARY.replace("7097.2", "70.97.2")))
+
+
+def test_prompts_that_fill_the_memory_are_refused(write: Write) -> None:
+    with pytest.raises(BadFileError, match="too long together"):
+        read_recorded_run(write([request(number, input_toks=10**7) for number in range(101)]))
+
+
+@pytest.mark.parametrize("value", [10**30, 0, -1, "2", 2.0, True])
+def test_settings_that_no_engine_has_are_refused(write: Write, value: object) -> None:
+    for meta in ({"kv_cache": {"block_size": value}}, {"engine_kwargs": {"pipeline_parallel_size": value}}):
+        with pytest.raises(BadFileError, match="whole number of at least 1"):
+            read_recorded_run(write(meta=meta))
 
 
 def test_a_damaged_cluster_file_is_refused(write: Write) -> None:

@@ -15,13 +15,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadFileError, BadValueError
+from wavetank.platforms.catalog import Model, as_device, as_model
 from wavetank.platforms.engine_overheads import EngineOverheads, vllm_graph_sizes
+from wavetank.platforms.links import device_link
+from wavetank.platforms.pipeline import PipelinedStepTime, pipelined
 from wavetank.platforms.step_time import FittedStepTime, RooflineStepTime, StepTime
 from wavetank.platforms.table_step_time import TableStepTime
 from wavetank.serving.fidelity.recorded_runs import RecordedRun, latency_figures
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from wavetank.workloads.requests import RequestTrace
 
 _Floats = NDArray[np.float64]
+Profile = TableStepTime | PipelinedStepTime
 
 # Relative errors beyond this weigh less in the fit: a request that missed a step boundary by a hair is an outlier.
 _ORDINARY_ERROR = 0.02
@@ -110,7 +114,7 @@ def simulate_engine(run: RecordedRun, step_time: StepTime, terms: EngineTerms = 
 
 
 def fit_overheads(
-    runs: Sequence[RecordedRun], profiles: Sequence[TableStepTime], terms: EngineTerms = EngineTerms()
+    runs: Sequence[RecordedRun], profiles: Sequence[Profile], terms: EngineTerms = EngineTerms()
 ) -> EngineOverheads:
     """Fit the time per step and the time per sequence to recorded runs.
 
@@ -118,7 +122,7 @@ def fit_overheads(
     ----------
     runs : sequence of RecordedRun
         At least one.
-    profiles : sequence of TableStepTime
+    profiles : sequence of TableStepTime or PipelinedStepTime
         The profile of each run's model on its hardware, without overheads.
     terms : EngineTerms
         What else is simulated.
@@ -177,7 +181,7 @@ def _fit_two(
     return overheads_of(min(found, key=lambda each: float(each.fun)).x)
 
 
-def _with(profile: TableStepTime, overheads: EngineOverheads, run: RecordedRun, terms: EngineTerms) -> TableStepTime:
+def _with(profile: Profile, overheads: EngineOverheads, run: RecordedRun, terms: EngineTerms) -> Profile:
     sizes = vllm_graph_sizes(run.engine.max_running) if terms.pads_graphs else ()
     return profile.with_overheads(replace(overheads, graph_sizes=sizes))
 
@@ -185,7 +189,7 @@ def _with(profile: TableStepTime, overheads: EngineOverheads, run: RecordedRun, 
 @lru_cache(maxsize=64)
 def _profile(
     hardware: str,
-    model: str,
+    model: str | Model,
     tensor_parallel: int,
     expert_parallel: int,
     latency_s: float | None,
@@ -212,7 +216,7 @@ def profile_of(
     efficiency: float = 0.8,
     variation: float = 0.0,
     own_link: bool = True,
-) -> TableStepTime:
+) -> Profile:
     """Return the layer profile of a run's model on its hardware, as its engine shares it out, without overheads.
 
     Parameters
@@ -228,10 +232,33 @@ def profile_of(
         Whether the link of the run's cluster file counts, where there is one.
     """
     engine = run.engine
-    return _profile(
-        run.hardware, run.model, engine.tensor_parallel, engine.expert_parallel, latency_s, efficiency, variation,
-        engine.link if own_link else None,
-    )  # fmt: skip
+    link = engine.link if own_link else None
+
+    def of(model: str | Model) -> TableStepTime:
+        return _profile(
+            run.hardware, model, engine.tensor_parallel, engine.expert_parallel, latency_s, efficiency, variation, link
+        )
+
+    if engine.pipeline_parallel == 1:
+        return of(run.model)
+    between = link or device_link(as_device(run.hardware), efficiency, latency_s)
+    staged = pipelined(
+        of, as_model(run.model), engine.pipeline_parallel, micro_batch_tokens=engine.max_batched_tokens, link=between
+    )
+    return cast(PipelinedStepTime, staged)
+
+
+def _staged(run: RecordedRun, roofline: RooflineStepTime) -> StepTime:
+    """Return a roofline whose layers are shared out as the run's engine does."""
+    engine = run.engine
+    return pipelined(
+        lambda model: replace(roofline, model=model),
+        as_model(roofline.model),
+        engine.pipeline_parallel,
+        micro_batch_tokens=engine.max_batched_tokens,
+        link=engine.link or device_link(as_device(run.hardware), roofline.link_efficiency),
+        overhead_s=roofline.overhead_s,
+    )
 
 
 def context_variation(requests: RequestTrace) -> float:
@@ -277,7 +304,7 @@ class ProfilesWithOverheads(EngineTerms):
         True, says="Whether attention takes longer for contexts of different length, as was measured"
     )
 
-    def profile(self, run: RecordedRun) -> TableStepTime:
+    def profile(self, run: RecordedRun) -> Profile:
         """Return the layer profile that a run is predicted from, before overheads."""
         variation = context_variation(run.requests) if self.unequal_contexts else 0.0
         return profile_of(run, self.collective_latency_s, self.link_efficiency, variation, self.own_link)
@@ -322,7 +349,7 @@ class RooflineOnly:
         """Return what the simulated engine does with the run's requests; other runs are not looked at."""
         engine = run.engine
         step_time = self.step_time(run.hardware, run.model, engine.tensor_parallel, engine.expert_parallel)
-        return _compared(run, simulate_plainly(run, replace(step_time, link=engine.link)))
+        return _compared(run, simulate_plainly(run, _staged(run, replace(step_time, link=engine.link))))
 
     def step_time(self, device: str, model: str, tensor_parallel: int, expert_parallel: int = 1) -> RooflineStepTime:
         """Return the roofline of a model on a device, with its default efficiencies."""
@@ -356,7 +383,8 @@ def fit_roofline_overheads(
 
     def served(run: RecordedRun, overheads: EngineOverheads) -> ServingRun:
         bare = predictor.roofline(run, without)
-        return simulate_plainly(run, replace(bare, overhead_s=overheads.step_s, sequence_s=overheads.sequence_s))
+        fitted = replace(bare, overhead_s=overheads.step_s, sequence_s=overheads.sequence_s)
+        return simulate_plainly(run, _staged(run, fitted))
 
     return _fit_two(runs, served)
 
@@ -389,7 +417,9 @@ class CalibratedRoofline:
             overheads = EngineOverheads(step_s=shipped["overhead_s"], sequence_s=shipped["sequence_s"])
         step_time = replace(self.roofline(run, without), overhead_s=overheads.step_s, sequence_s=overheads.sequence_s)
         return _compared(
-            run, simulate_plainly(run, step_time), {"step_s": overheads.step_s, "sequence_s": overheads.sequence_s}
+            run,
+            simulate_plainly(run, _staged(run, step_time)),
+            {"step_s": overheads.step_s, "sequence_s": overheads.sequence_s},
         )
 
     def roofline(self, run: RecordedRun, without: str = "") -> RooflineStepTime:

@@ -51,10 +51,13 @@ FEWEST_REQUESTS = 20
 _LARGEST_FILE_BYTES = 256 * 2**20
 # No engine is as slow, and no two clocks count a run so differently, unless the unit is another one.
 _SLOWEST_TOKEN_S, _CLOCKS_APART = 10.0, 300.0
+# Beyond these a count is of something else, or damaged.
+_MOST_TOKENS, _MOST_PROMPT_TOKENS, _LARGEST_SETTING = 10**7, 10**9, 10**9
+_LATEST = 1e18
 _TIMES = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
 _TOKENS = ("input_toks", "output_toks")
 _SUMMARY_NAMES = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e", "Mean": "mean", "Median": "p50", "P99": "p99"}
-_SUMMARY_LINE = re.compile(r"(TTFT|TPOT|Latency) (Mean|Median|P99) +([\d.]+) +([\d.]+) ")
+_SUMMARY_LINE = re.compile(r"(TTFT|TPOT|Latency) (Mean|Median|P99) +(\d+(?:\.\d+)?) +(\d+(?:\.\d+)?) ")
 
 _Floats = NDArray[np.float64]
 
@@ -68,6 +71,8 @@ class EngineSettings:
     workers : int
         Data-parallel engines.
     tensor_parallel : int
+    pipeline_parallel : int
+        Stages of each engine's layers.
     expert_parallel : int
         Engines that share the experts; 1 when each holds all.
     max_running, max_batched_tokens : int
@@ -83,6 +88,7 @@ class EngineSettings:
 
     workers: int = 1
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
     expert_parallel: int = 1
     max_running: int = 256
     max_batched_tokens: int = 2048
@@ -96,7 +102,7 @@ class EngineSettings:
     @property
     def devices(self) -> int:
         """Devices of all engines together."""
-        return self.workers * self.tensor_parallel
+        return self.workers * self.tensor_parallel * self.pipeline_parallel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,9 +140,10 @@ class RecordedRun:
 
     @property
     def name(self) -> str:
-        """Return hardware and model, and how many devices share every layer if several do."""
-        degree = self.engine.tensor_parallel
-        return f"{self.hardware} {self.model}" + (f", tensor parallel {degree}" if degree > 1 else "")
+        """Return hardware and model, and how many devices share every layer, or its layers, if several do."""
+        degree, stages = self.engine.tensor_parallel, self.engine.pipeline_parallel
+        shared = f", tensor parallel {degree}" if degree > 1 else ""
+        return f"{self.hardware} {self.model}{shared}" + (f", pipeline of {stages}" if stages > 1 else "")
 
     @property
     def tensor_parallel(self) -> int:
@@ -185,14 +192,15 @@ class RecordedRun:
         if capacity is None:
             capacity = kv_capacity_tokens(
                 self.hardware, self.model, engine.tensor_parallel, memory_share=engine.memory_share,
-                expert_parallel=engine.expert_parallel,
+                expert_parallel=engine.expert_parallel, pipeline_parallel=engine.pipeline_parallel,
             )  # fmt: skip
         return Cluster(
             workers=engine.workers,
             group_size=engine.workers,
             step_time=step_time,
             max_running=engine.max_running,
-            max_batched_tokens=engine.max_batched_tokens,
+            # A step is a round of the pipeline, in which every micro-batch has its own budget.
+            max_batched_tokens=engine.max_batched_tokens * engine.pipeline_parallel,
             kv_capacity_tokens=capacity,
             # vLLM admits to the last block.
             kv_watermark=0.0,
@@ -232,7 +240,7 @@ def latency_figures(requests: RequestTrace, first_token_s: _Floats, last_token_s
     for name, seconds in values.items():
         found |= {f"{name}_{figure}": value for figure, value in mean_and_quantiles(seconds, (50, 99)).items()}
     span_s = float(last_token_s.max() - requests.arrival_s[0])
-    found["throughput"] = float(requests.output_tokens.sum()) / span_s
+    found["throughput"] = float(requests.output_tokens.sum()) / span_s if span_s > 0 else math.nan
     return found
 
 
@@ -314,7 +322,7 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
     except BadTraceError as error:
         raise BadFileError(error.problem, given=error.given, where=f"{file}, {error.where}") from error
     summary = folder / "reference_sim_summary.txt"
-    return RecordedRun(
+    run = RecordedRun(
         hardware=folder.parent.name,
         model=_model_name(folder),
         engine=engine,
@@ -325,6 +333,23 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
         checksum=hashlib.sha256(content).hexdigest(),
         assumed=assumed,
     )
+    _check_figures(run, file)
+    return run
+
+
+def _check_figures(run: RecordedRun, file: Path) -> None:
+    """Refuse a run of which no error can be given: of single tokens alone, or in which no time passes."""
+    if not (run.requests.output_tokens > 1).any():
+        raise BadFileError(
+            "No request of the recorded run has a second token: nothing says how long one takes.", where=str(file),
+            allowed="one request or more with output_toks of 2 or more",
+        )  # fmt: skip
+    still = [name for name, value in run.figures.items() if not 0 < value < math.inf]
+    if still:
+        raise BadFileError(
+            "No time passes in the recorded run.", given=f"{', '.join(still)}: 0", where=str(file),
+            allowed="times of arrival, first and last token that differ",
+        )  # fmt: skip
 
 
 def _content(file: Path) -> bytes:
@@ -348,7 +373,13 @@ def _columns(content: bytes, file: Path) -> dict[str, _Floats]:
             "The recorded run is too short.", given=f"{len(rows)} requests", allowed=f"{FEWEST_REQUESTS} or more",
             where=str(file),
         )  # fmt: skip
-    return dict(zip((*_TOKENS, *_TIMES), np.array(rows).T, strict=True))
+    columns = dict(zip((*_TOKENS, *_TIMES), np.array(rows).T, strict=True))
+    if columns["input_toks"].sum() > _MOST_PROMPT_TOKENS:
+        raise BadFileError(
+            "The prompts of the recorded run are too long together.",
+            given=f"{columns['input_toks'].sum():,.0f} tokens", allowed=f"{_MOST_PROMPT_TOKENS:,}", where=str(file),
+        )  # fmt: skip
+    return columns
 
 
 def _check_units(columns: Mapping[str, _Floats], file: Path) -> None:
@@ -379,12 +410,15 @@ def _row(line: bytes, where: str) -> list[float]:
     values = []
     for name in (*_TOKENS, *_TIMES):
         value = request.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LATEST:
             raise BadFileError(
                 f"A request needs a number {name!r}.", given=value, nearest=nearest_of(name, request), where=where
             )
-        if name in _TOKENS and (value < 1 or value != int(value) or value > 2**31):
-            raise BadFileError("A request has whole numbers of tokens.", given=f"{name}={value}", where=where)
+        if name in _TOKENS and (value < 1 or value != int(value) or value > _MOST_TOKENS):
+            raise BadFileError(
+                "A request has whole numbers of tokens.", given=f"{name}={value}", allowed=f"1 to {_MOST_TOKENS:,}",
+                hint="leave out requests that failed", where=where,
+            )  # fmt: skip
         values.append(float(value))
     times = values[len(_TOKENS) + 1 :]
     if any(later < earlier for earlier, later in itertools.pairwise(times)):
@@ -414,15 +448,11 @@ def _engine(folder: Path) -> tuple[EngineSettings, tuple[str, ...]]:
     workers = _whole(given, "data_parallel_size", joined.workers, file)
     tensor_parallel = _whole(given, "tensor_parallel_size", joined.tensor_parallel, file)
     sharing = given.get("enable_expert_parallel")
-    stages = _whole(given, "pipeline_parallel_size", joined.pipeline_parallel, file)
-    if stages > 1:
-        raise BadFileError(
-            "Pipeline parallelism is not simulated.", given=f"{stages} stages", allowed="1", where=str(folder)
-        )
     capacity = _whole(cache, "num_kv_tokens", 0, file, low=0)
     engine = EngineSettings(
         workers=workers,
         tensor_parallel=tensor_parallel,
+        pipeline_parallel=_whole(given, "pipeline_parallel_size", joined.pipeline_parallel, file),
         expert_parallel=joined.expert_parallel if sharing is None else workers if sharing is True else 1,
         max_running=_whole(given, "max_num_seqs", default.max_running, file),
         max_batched_tokens=_whole(given, "max_num_batched_tokens", default.max_batched_tokens, file),
@@ -445,8 +475,13 @@ def _assumed(run: str, engine: EngineSettings, config: ClusterConfig | None) -> 
             if engine.devices > 1
             else f"{run} {lacks}: it ran on one device, as meta.json has it, so that no link counts."
         )
+    if engine.pipeline_parallel > 1:
+        said.append(
+            f"{run} is a pipeline of {engine.pipeline_parallel} stages: the step time of one was held against a "
+            "simulation of stages and links, never against a recorded run."
+        )
     if config is not None:
-        for name in ("workers", "tensor_parallel", "expert_parallel"):
+        for name in ("workers", "tensor_parallel", "pipeline_parallel", "expert_parallel"):
             ours, theirs = getattr(engine, name), getattr(config, name)
             if ours != theirs:
                 said.append(f"{run}: {name} is {ours} in meta.json and {theirs} in {CLUSTER_FILE}; meta.json counts.")
@@ -465,8 +500,11 @@ def _whole(table: Mapping[str, Any], name: str, default: int, file: Path, low: i
     value = table.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise BadFileError(f"{name} is a whole number of at least {low}.", given=value, where=str(file))
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _LARGEST_SETTING:
+        raise BadFileError(
+            f"{name} is a whole number of at least {low}.", given=repr(value)[:40],
+            allowed=f"{low} to {_LARGEST_SETTING:,}", where=str(file),
+        )  # fmt: skip
     return value
 
 

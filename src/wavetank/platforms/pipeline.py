@@ -280,8 +280,7 @@ def pipelined(
     Examples
     --------
     >>> from wavetank.platforms import RooflineStepTime, model
-    >>> from wavetank.platforms.engine_overheads import EngineOverheads
-from wavetank.platforms.links import Link
+    >>> from wavetank.platforms.links import Link
     >>> of = lambda model: RooflineStepTime(device="H100-SXM", model=model, overhead_s=0.0)
     >>> two = pipelined(of, model("Llama-3.1-70B"), 2, micro_batch_tokens=2048,
     ...                 link=Link(bytes_per_s=4e11, latency_s=1e-5))

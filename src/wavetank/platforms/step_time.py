@@ -126,6 +126,7 @@ def _count(name: str, value: int) -> int:
 
 @compiled(STEP_SIGNATURE)
 def fitted_ps(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
+    """Linear step time in ps: what :class:`FittedStepTime` compiles to."""
     ps = table[0] + table[1] * R + table[3] * P + table[4] * S
     return max(1, int(ps + 0.5)) + int(table[2]) * C
 
@@ -291,6 +292,7 @@ def longer(a: float, b: float, unoverlapped: float) -> float:
 
 @compiled(STEP_SIGNATURE)
 def roofline_ps(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
+    """Roofline in ps: what :class:`RooflineStepTime` compiles to."""
     tokens = R + P
     rows = R + (1 if P > 0 else 0)
     ps = table[FIXED] + table[PER_TOKEN] * tokens + table[PER_PAIR] * S + table[PER_ROW] * rows

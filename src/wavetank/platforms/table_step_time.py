@@ -128,6 +128,7 @@ def _square(table: _Array, start: int, rows: int, columns: int, x: float, y: flo
 
 @compiled(STEP_SIGNATURE)
 def all_layers_ps(R: int, C: int, P: int, S: int, table: _Array) -> int:
+    """Whole-layer profile in ps: what :class:`TableStepTime` compiles to."""
     tokens, rows = int(table[0]), int(table[1])
     chunks, prompts = int(table[2]), int(table[3])
     decodes, contexts = int(table[4]), int(table[5])

@@ -25,6 +25,7 @@ from wavetank.serving.proxy.refusals import error_body
 
 if TYPE_CHECKING:
     from wavetank.serving.proxy.access import Client
+    from wavetank.serving.proxy.tracing import RequestTrace
 
 # No version: it helps nobody but those who look for holes.
 SERVER = "wavetank"
@@ -46,6 +47,8 @@ class ClientRequest(web.BaseRequest):
         Who sends it; None where nobody needs a key.
     endpoint : Endpoint
         Which path it asks for.
+    trace : RequestTrace or None
+        Its span, where traces are wanted.
     """
 
     deaths: int = 0
@@ -53,6 +56,7 @@ class ClientRequest(web.BaseRequest):
     event_ended: bool = True
     client: Client | None = None
     endpoint: Endpoint = Endpoint()
+    trace: RequestTrace | None = None
     _id: bytes = b""
 
     @property

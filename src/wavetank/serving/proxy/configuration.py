@@ -161,6 +161,8 @@ class RouterSettings:
     drain_s: float = setting(30.0, unit="s", says="Time for requests in flight after a signal", low=0.0, high=86_400.0)
     record: str = setting("", says="File (.jsonl) to which the traffic is written as a trace")
     log: str = setting("errors", says="Requests that are logged", choices=("none", "errors", "requests"))
+    trace_to: str = setting("", says="URL to which OpenTelemetry traces are sent, e.g. http://127.0.0.1:4318/v1/traces")
+    trace_share: float = setting(1.0, says="Share of the traces that are kept", low=0.0, high=1.0)
     api_key_env: str = setting(
         "", says="Environment variable with the backends' key, which clients need, too, without keys_file"
     )
@@ -172,6 +174,11 @@ class RouterSettings:
     )
     discover_hold_s: float = setting(
         60.0, unit="s", says="Time for which a backend that is not found any more counts on", low=0.0, high=86_400.0
+    )
+    peers: str = setting("", says="URLs of other routers in front of the same backends, with commas")
+    peer_key_file: str = setting("", says="File with the key that routers show each other; without it, this host alone")
+    peer_heard_s: float = setting(
+        2.0, unit="s", says="Time for which the last word of another router counts", low=0.01, high=3600.0
     )
     max_in_flight: int = setting(
         0,
@@ -189,6 +196,11 @@ class RouterSettings:
             raise BadValueError("This is not a path.", given=self.health_path, allowed="/health", where="health_path")
         if self.api_key_env and self.api_key_file:
             raise _given_twice("api_key_env, api_key_file")
+        if self.trace_to and not self.trace_to.startswith(("http://", "https://")):
+            raise BadValueError(
+                "This is not where traces can be sent.", given=self.trace_to, allowed="http://HOST:4318/v1/traces",
+                where="trace_to",
+            )  # fmt: skip
         if bool(self.tls_cert) != bool(self.tls_key):
             raise BadValueError("A certificate needs its key.", where="tls_cert, tls_key")
 
@@ -479,6 +491,21 @@ class RouterConfiguration:
         asked = bool(keys or settings.keys_file)
         return lambda access: access.configure(keys, asked=asked, open_metrics=settings.open_metrics)
 
+    def peers(self) -> tuple[BackendSettings, ...]:
+        """Return where the other routers are."""
+        urls = filter(None, (each.strip() for each in self.settings.peers.split(",")))
+        return tuple(BackendSettings(url=url, api_key_file=self.settings.peer_key_file) for url in urls)
+
+    def peer_key(self) -> str:
+        """Return the key that routers show each other; empty where there is none.
+
+        Raises
+        ------
+        WavetankError
+            If its file is missing or empty.
+        """
+        return self.api_key(BackendSettings(api_key_file=name)) if (name := self.settings.peer_key_file) else ""
+
     def api_key(self, backend: BackendSettings | None = None) -> str:
         """Return the key of the backends, or of one of them; empty where there is none.
 
@@ -514,7 +541,8 @@ def _given_twice(where: str) -> BadValueError:
 # What a running router cannot change: it listens, writes and remembers by these.
 FIXED = (
     "host", "port", "record", "block_tokens", "bytes_per_token", "prefix_memory_s", "prefix_memory_blocks",
-    "pool_window", "seed", "tls_cert", "tls_key",
+    "pool_window", "seed", "tls_cert", "tls_key", "trace_to",
+    "trace_share", "peers", "peer_key_file", "peer_heard_s",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ _HOP_BY_HOP = frozenset(
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
 _NOT_TO_BACKEND = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"accept-encoding", b"x-request-id"}
+_TRACE = frozenset((b"traceparent", b"tracestate"))
 # Whatever a client may show its key in.
 _CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"server", b"x-request-id"}
@@ -63,6 +64,9 @@ def forwarded(request: ClientRequest, length: int, *, keyless: bool = True) -> F
     lines = [b"Content-Length: %d\r\nX-Request-Id: %b\r\n" % (length, request.request_id)]
     credentials = b""
     dropped: frozenset[bytes] | set[bytes] = _NOT_TO_BACKEND
+    if request.trace is not None and (own := request.trace.lines):
+        lines.append(own)
+        dropped = dropped | _TRACE
     raw = request.raw_headers
     for name, value in raw:
         if name.lower() == b"connection":

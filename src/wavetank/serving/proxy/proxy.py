@@ -52,6 +52,7 @@ from wavetank.serving.proxy.metrics import CONTENT_TYPE, RouterMetrics
 from wavetank.serving.proxy.prompt_size import BodyError, BytesPerToken, Prompt
 from wavetank.serving.proxy.refusals import RequestError, error_body
 from wavetank.serving.proxy.relay import Relay
+from wavetank.serving.proxy.tracing import Tracing
 from wavetank.serving.proxy.turns import Turns
 from wavetank.serving.proxy.view import LiveRequest
 
@@ -82,6 +83,10 @@ class Proxy:
         Names under which clients may ask for a model.
     trouble : callable
         Returns why there is no backend, where that is known.
+
+    Attributes
+    ----------
+    tracing : Tracing or None
     """
 
     def __init__(
@@ -106,7 +111,8 @@ class Proxy:
         self._block_key = block_key
         self._more_blocks = with_blocks
         self._trouble = trouble
-        self._own: dict[str, tuple[str, str, OwnPage]] = {}
+        self.tracing: Tracing | None = None
+        self._own: dict[str, tuple[str, Callable[[ClientRequest], None], OwnPage]] = {}
         self._turns = Turns(settings.max_in_flight, settings.pool_limit, settings.pool_wait_s)
         relay.began = self._turns.began
         self._models: dict[str, bytes] = {}
@@ -156,17 +162,17 @@ class Proxy:
         if hasattr(self, "server"):
             self.server.configure(write_s=settings.write_s, keep_alive_s=settings.client_keep_alive_s)
 
-    def add_page(self, method: str, path: str, use: str, page: OwnPage) -> None:
+    def add_page(self, method: str, path: str, check: Callable[[ClientRequest], None], page: OwnPage) -> None:
         """Serve one more page of the router's own.
 
         Parameters
         ----------
         method, path : str
-        use : str
-            What a key must be for; a program of this machine needs none.
+        check : callable
+            Raises RequestError for those who may not have it.
         page : callable
         """
-        self._own[path] = (method, use, page)
+        self._own[path] = (method, check, page)
 
     # -- connections of clients ----------------------------------------------------------------------------------------
 
@@ -247,6 +253,8 @@ class Proxy:
             if request.method != endpoint.method:
                 raise _not_allowed(request, path, endpoint.method)
             if endpoint.kind != "own":
+                if self.tracing is not None:
+                    return await self._traced(request, endpoint)
                 return await self._from_backend(request, endpoint, time.monotonic())
             if path == "/health":
                 return self._health()
@@ -265,14 +273,34 @@ class Proxy:
                 return request.answer
             return self._refuse(request, RequestError(500, "The router failed.", kind="server_error"))
 
+    async def _traced(self, request: ClientRequest, endpoint: Endpoint) -> web.StreamResponse:
+        trace = request.trace = self.tracing.begin(request) if self.tracing is not None else None
+        # What ends without an answer is a client that left.
+        status = 499
+        try:
+            response = await self._from_backend(request, endpoint, time.monotonic())
+            status = response.status
+            return response
+        except RequestError as error:
+            status = error.status
+            raise
+        except Exception:
+            status = 500
+            raise
+        finally:
+            if trace is not None:
+                if request.client is not None:
+                    trace.note(key=request.client.name)
+                trace.end(status)
+
     async def _own_page(self, request: ClientRequest, path: str) -> web.Response:
         own = self._own.get(path)
         if own is None:
             raise RequestError(404, f"Unknown request URL: {request.method} {path}.", code="unknown_url")
-        method, use, page = own
+        method, check, page = own
         if request.method != method:
             raise _not_allowed(request, path, method)
-        self.access.check(request, use)
+        check(request)
         return web.json_response(await page(request))
 
     def _list(self, client: Client | None) -> bytes:

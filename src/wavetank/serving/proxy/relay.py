@@ -165,6 +165,9 @@ class Relay:
             backend = self._elsewhere(live, backend, prompt.model)
         head = forwarded(request, len(body), keyless=request.client is None)
         self._budget.request(time.monotonic())
+        if request.trace is not None:
+            request.trace.note(model=prompt.model or "", waited_s=waited_s)
+            request.trace.asks(backend.name)
         tried: list[Backend] = []
         refused = 0
         failure: BackendError | _UnavailableError
@@ -185,6 +188,8 @@ class Relay:
                 return self._given_up(request, backend, failure)
             backend = self._dispatcher.reassign(live, out, spare)
             self._metrics.retried(tried[-1].name, reason)
+            if request.trace is not None:
+                request.trace.asks(backend.name, reason)
 
     def _may_try_again(
         self, request: ClientRequest, failure: BackendError | _UnavailableError, reason: str, asked: int
@@ -261,6 +266,8 @@ class Relay:
                 status = await _answered(request, connection, sent_s)
             piece = await connection.read()
             first_s = time.monotonic()
+            if request.trace is not None:
+                request.trace.first_byte()
             times_s = (sent_s - waited_s, first_s)
             headers = headers_of(exchange)
             streams = headers.get("Content-Type", "").startswith("text/event-stream")

@@ -31,6 +31,8 @@ from wavetank.serving.proxy.dispatcher import Dispatcher
 from wavetank.serving.proxy.engine_metrics import read_load
 from wavetank.serving.proxy.members import Members, Wanted, wanted
 from wavetank.serving.proxy.metrics import BackendRow, RouterMetrics
+from wavetank.serving.proxy.peers import PATH as PEER_PATH
+from wavetank.serving.proxy.peers import Peers
 from wavetank.serving.proxy.prompt_size import BytesPerToken
 from wavetank.serving.proxy.proxy import Proxy
 from wavetank.serving.proxy.recording import Recording
@@ -38,6 +40,7 @@ from wavetank.serving.proxy.refusals import RequestError
 from wavetank.serving.proxy.relay import Relay
 from wavetank.serving.proxy.shares import Shares
 from wavetank.serving.proxy.tls import ServerCertificate
+from wavetank.serving.proxy.tracing import Tracing
 
 log = logging.getLogger("wavetank.router")
 
@@ -85,7 +88,20 @@ class Router:
         self._sources = self._sources_of(configuration, [])
         self.access = configuration.access()
         self.metrics = RouterMetrics(configuration.policy)
+        self.tracing: Tracing | None = None
+        if settings.trace_to:
+            self.tracing = Tracing(settings.trace_to, settings.trace_share, configuration.policy)
         self._certificate = ServerCertificate(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
+        self.members = Members(settings, self._update)
+        self.peers = Peers(
+            wanted(configuration, configuration.peers()),
+            configuration.peer_key(),
+            self.members.get,
+            lambda: self.members.backends,
+            ask_s=settings.probe_s,
+            heard_s=settings.peer_heard_s,
+            connect_s=settings.connect_s,
+        )
         self._sockets = listening_sockets(settings.host, settings.port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._recording: Recording | None = None
@@ -101,7 +117,6 @@ class Router:
             for each in self._sockets:
                 each.close()
             raise
-        self.members = Members(settings, self._update)
         self.shares = Shares()
         self._reloading = asyncio.Lock()
         self._asking: dict[Source, asyncio.Task[None]] = {}
@@ -163,10 +178,12 @@ class Router:
         )
         self.metrics.watch(self._backend_rows, self._router_row)
         loop = asyncio.get_running_loop()
+        self.proxy.tracing = self.tracing
         for method, path, page in (
             ("POST", "/admin/reload", self._reload_page), ("GET", "/admin/backends", self._backends_page),
         ):  # fmt: skip
-            self.proxy.add_page(method, path, "admin", page)
+            self.proxy.add_page(method, path, lambda request: self.access.check(request, "admin"), page)
+        self.proxy.add_page("GET", PEER_PATH, self.peers.check, self.peers.page)
         await self._ask_sources(self._sources)
         if self._sources:
             self._wanted = await asyncio.to_thread(self._listed, self._configuration, self._sources)
@@ -177,6 +194,9 @@ class Router:
             loop.create_task(self._refresh_often(), name="refresh"),
             loop.create_task(self._rearrange_often(), name="rearrange"),
         ]
+        if self.peers.routers:
+            asking = self.peers.ask_often(lambda: self.settings.refresh_s)
+            self._tasks.append(loop.create_task(asking, name="peers"))
         if self._recording is not None:
             self._tasks.append(loop.create_task(self._recording.write_every(), name="recording"))
         tls: dict[str, Any] = {}
@@ -216,6 +236,9 @@ class Router:
         # What is still in flight has had its time; to the server zero would mean to wait for ever.
         await self.proxy.server.shutdown(_AT_ONCE_S if self.proxy.in_flight else _SHUTDOWN_S)
         self.members.close()
+        self.peers.close()
+        if self.tracing is not None:
+            await self.tracing.close()
         # Connections report their end in the loop's next round.
         await asyncio.sleep(0)
         if self._recording is not None:
@@ -259,6 +282,8 @@ class Router:
             self.dispatcher.configure(pool_limit=settings.pool_limit, pool_wait_s=settings.pool_wait_s)
             if policy is not None:
                 self.metrics.set_policy(new.policy)
+                if self.tracing is not None:
+                    self.tracing.policy = new.policy
                 self.dispatcher.set_router(policy)
             self.relay.configure(settings)
             self.proxy.configure(settings, new.aliases)

@@ -167,6 +167,13 @@ class WorkerAccount:
         self.sent_requests = 0
         self.sent_tokens = 0.0
         self.refreshed_s = now_s
+        # Requests and tokens of other routers there, where the backend reports no load of its own.
+        self.elsewhere = (0, 0)
+
+    def load(self) -> tuple[int, int]:
+        """Return own requests there, now, and their tokens as far as they are known."""
+        silent = sum(request.prompt_tokens for request in self._silent)
+        return self.in_flight, silent + self._decoding_tokens
 
     @property
     def in_flight(self) -> int:
@@ -219,6 +226,14 @@ class WorkerAccount:
         self.kv_tokens, self.running = held, running
         self.waiting = len(self._silent) - admitted
         self.waiting_tokens = float(sum(request.prompt_tokens for request in islice(self._silent, admitted, None)))
+        requests, tokens = self.elsewhere
+        if requests:
+            # Which of them run, only their router could say: those that find room.
+            run = min(requests, max(self.slots - running, 0))
+            self.running += run
+            self.waiting += requests - run
+            self.kv_tokens += tokens * run / requests
+            self.waiting_tokens += tokens * (requests - run) / requests
         self.sent_requests, self.sent_tokens = 0, 0.0
         self.refreshed_s = now_s
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,18 +13,24 @@ from pathlib import Path
 import pytest
 
 import wavetank
-from wavetank.cli import serve
+from wavetank.cli import serve, site
 from wavetank.errors import BadValueError
+from wavetank.ledger import claims
 
 Get = Callable[..., tuple[int, str, dict[str, str]]]
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    folder = tmp_path / "runs"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
     for seeds in (3, 6):
         wavetank.compare("toy-noise", systems=["toy-plain", "toy-shifted"], seeds=seeds, out=folder, on="here")
     return folder
+
+
+@pytest.fixture
+def runs(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
 @contextlib.contextmanager
@@ -33,7 +40,7 @@ def served(folder: Path) -> Iterator[Get]:
     thread.start()
 
     def get(path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=300)
         try:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
@@ -64,6 +71,31 @@ def test_runs_are_listed_with_their_answer_and_filtered(runs: Path) -> None:
         assert labels(runs)[0] in get("/?q=TOY-noise")[1]
 
 
+def test_a_list_of_runs_says_what_was_set_and_finds_it(runs: Path) -> None:
+    wavetank.compare("toy-noise", systems=["toy-plain"], seeds=1, out=runs, on="here", offset_s=0.37)
+    plain, given = labels(runs)[0], labels(runs)[-1]
+    with served(runs) as get:
+        assert get("/")[1].count("offset_s=0.37") == 1
+        found = get("/?q=offset_s+%3D+0.37")[1]
+        assert given in found and plain not in found
+
+
+def test_the_ledger_is_judged_again_only_when_the_evidence_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[int] = []
+    monkeypatch.setattr("wavetank.ledger.claims.ledger", lambda: judged.append(1) or [])
+    monkeypatch.setattr("wavetank.cli.site.evidence_folder", lambda: tmp_path)
+    with served(tmp_path) as get:
+        assert get("/ledger")[0] == get("/ledger/quantas2")[0] == get("/ledger")[0] == 200
+        assert len(judged) == 1
+        kept = tmp_path / "study" / "label" / "run.json"
+        kept.parent.mkdir(parents=True)
+        kept.touch()
+        assert get("/ledger")[0] == 200
+    assert len(judged) == 2
+
+
 def test_a_run_is_its_report(runs: Path) -> None:
     label = labels(runs)[0]
     with served(runs) as get:
@@ -82,11 +114,16 @@ def test_two_runs_stand_side_by_side(runs: Path) -> None:
         assert get(f"/diff?run={first}")[0] == 400
 
 
-def test_the_ledger_and_the_catalog_are_there_without_runs(tmp_path: Path) -> None:
+def test_the_ledger_and_the_catalog_are_there_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The whole ledger takes seconds; the claims of one paper show as much.
+    whole = claims.ledger
+    monkeypatch.setattr("wavetank.ledger.claims.ledger", lambda: whole(["amortized-brb"]))
+    site._judged_of.cache_clear()
     with served(tmp_path / "none") as get:
         assert "There is no run in" in get("/")[1]
         assert "papers reached" in get("/ledger")[1]
         assert "Headlines" in get("/ledger/quantas2")[1]
+        assert "amortized-brb: " in get("/ledger/amortized-brb")[1]
         assert "balance-route" in get("/catalog?q=balance")[1]
         assert "No system matches" in get("/catalog?q=zzzz")[1]
         assert get("/catalog/vllm-default")[0] == 200

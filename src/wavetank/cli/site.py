@@ -5,7 +5,9 @@ Each page is a function of what is on disk; nothing is written.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -13,11 +15,13 @@ from wavetank import html_page, units
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.ledger import catalog, claims
 from wavetank.ledger.catalog import PaperEntry
-from wavetank.ledger.claims import Finding
+from wavetank.ledger.claims import Finding, evidence_folder
 from wavetank.ledger.facts import cited
 from wavetank.ledger.verdicts import GOOD
 from wavetank.run import comparison
+from wavetank.run.comparison import Comparison
 from wavetank.run.difference import difference, in_words
+from wavetank.study.study import settings_of
 from wavetank.svg import escape
 
 MOST_RUNS = 500
@@ -29,6 +33,13 @@ input, button { font: inherit; padding: .3rem .6rem; border: 1px solid var(--gri
   background: var(--panel); color: var(--text); }
 table.plain tbody th { white-space: normal; min-width: 14rem; max-width: 34rem; }
 td { min-width: 4.5rem; }
+table.runs td { min-width: 0; }
+@media (max-width: 48rem) {
+  table.runs thead { display: none; }
+  table.runs tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--grid); }
+  table.runs td { display: block; border: 0; padding: .1rem 0; }
+  table.runs td:first-child { float: right; }
+}
 """
 
 Query = Mapping[str, str]
@@ -101,7 +112,7 @@ def _known(runs: Path) -> list[Path]:
 
 def _runs(runs: Path, query: Query) -> tuple[str, str]:
     wanted = query.get("q", "").casefold()
-    folders = [each for each in _known(runs) if wanted in f"{each.parent.name}/{each.name}".casefold()]
+    folders = [each for each in _known(runs) if wanted in _searched(each)]
     rows = []
     for folder in folders[:MOST_RUNS]:
         label = f"{folder.parent.name}/{folder.name}"
@@ -109,6 +120,7 @@ def _runs(runs: Path, query: Query) -> tuple[str, str]:
             result = comparison.load(folder)
             answer = result.answer.sentence if result.answer else ""
             about = f"{len(result.plan.systems)} systems, {len(result.plan.seeds)} seeds"
+            about = "; ".join([about, *_chosen(result)])
             if not result.records:
                 answer = "no records yet"
         except WavetankError as error:
@@ -118,7 +130,8 @@ def _runs(runs: Path, query: Query) -> tuple[str, str]:
         rows.append(f"<tr><td>{check}</td><td>{link}</td><td>{escape(about)}</td><td>{escape(answer)}</td></tr>")
     search = (
         f'<form method="get" action="/"><input name="q" value="{escape(query.get("q", ""))}" '
-        'aria-label="part of a study or a time"><button>Filter</button></form>'
+        'placeholder="study, time or trace" aria-label="part of a study, a time or a setting">'
+        "<button>Filter</button></form>"
     )
     if not rows:
         empty = "No run matches." if wanted else f"There is no run in {runs}. wavetank compare STUDY makes one."
@@ -126,10 +139,30 @@ def _runs(runs: Path, query: Query) -> tuple[str, str]:
     more = f'<p class="quiet">The newest {MOST_RUNS} of {len(folders)}.</p>' if len(folders) > MOST_RUNS else ""
     table = (
         '<form method="get" action="/diff"><button>Compare two chosen runs</button>'
-        '<div class="scroll"><table class="plain"><thead><tr><th></th><th>run</th><th>size</th><th>answer</th></tr>'
+        '<div class="scroll"><table class="plain runs"><thead><tr><th></th><th>run</th><th>what ran</th>'
+        "<th>answer</th></tr>"
         f"</thead><tbody>{''.join(rows)}</tbody></table></div></form>"
     )
     return "Runs", search + more + table
+
+
+def _searched(folder: Path) -> str:
+    """Return what a filter looks in: the name of a run, its systems and its settings."""
+    try:
+        plan = (folder / "study.toml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        plan = ""
+    return f"{folder.parent.name}/{folder.name}\n{plan}".casefold()
+
+
+def _chosen(result: Comparison) -> list[str]:
+    """Return the settings of a run that are not the study's defaults, files by their names."""
+    defaults = {item.name: item.default for item in dataclasses.fields(result.study)}
+    return [
+        f"{name}={Path(value).name if isinstance(value, str) and '/' in value else units.typed(value) or 'none'}"
+        for name, value in settings_of(result.study).items()
+        if units.typed(value) != units.typed(defaults[name])
+    ]
 
 
 def _report(runs: Path, study: str, name: str) -> bytes:
@@ -174,6 +207,16 @@ def _diff(runs: Path, query: Query) -> tuple[str, str]:
     return f"{before.plan.study}: two runs", "\n".join(parts)
 
 
+def _judged() -> tuple[Finding, ...]:
+    """Return the ledger, judged again only where the evidence has changed since the last request."""
+    return _judged_of(tuple(sorted((str(file), file.stat().st_mtime_ns) for file in evidence_folder().glob("*/*/*"))))
+
+
+@lru_cache(maxsize=1)
+def _judged_of(evidence: tuple[tuple[str, int], ...]) -> tuple[Finding, ...]:
+    return tuple(claims.ledger())
+
+
 def _ledger(rest: list[str]) -> tuple[str, str]:
     papers = catalog.everything().papers
     if rest:
@@ -181,7 +224,7 @@ def _ledger(rest: list[str]) -> tuple[str, str]:
         if paper is None:
             raise NotFoundError("There is no such paper.", given=rest[0])
         return _paper(paper)
-    findings = claims.ledger()
+    findings = _judged()
     rows, reached, total = [], 0, 0
     for paper in papers.values():
         found = claims.headlines(paper, findings)
@@ -199,7 +242,7 @@ def _ledger(rest: list[str]) -> tuple[str, str]:
 
 def _paper(paper: PaperEntry) -> tuple[str, str]:
     systems = [entry.name for entry in catalog.everything() if entry.paper == paper.name]
-    findings = claims.ledger(systems) if systems else []
+    findings = [each for each in _judged() if each.claim.system in systems]
     text, address = cited(paper.source)
     source = f'<a href="{escape(address)}">{escape(text)}</a>' if address else escape(text)
     parts = [f"<p>{source}</p>", "<h2>Headlines</h2>"]

@@ -18,7 +18,17 @@ from wavetank.study.study import build_study
 from wavetank.units import show
 from wavetank.workloads.load import read_trace
 
-SMALL = {"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), "seeds": 1, "on": "here"}
+SMALL = {
+    "layout": "group",
+    "expert_parallel": 1,
+    "max_running": 64,
+    "requests": 400,
+    "workers": 4,
+    "loads": (),
+    "refreshes_s": (),
+    "seeds": 1,
+    "on": "here",
+}
 ROUTERS = catalog.built_in().plain_run("llm-routing")
 FEW = ("vllm-default", "fewest-kv-tokens", "balance-route")
 # Shares that are undefined without preemption or prefixes are 0, not NaN; nothing else is undefined in these runs.
@@ -84,6 +94,71 @@ class TestClaims:
     def test_that_routing_hardly_matters_is_judged_where_it_could_matter(self):
         (claim,) = [claim for claim in catalog.system("balance-route").claims if "hardly matters" in claim.says]
         assert claim.metric == "capacity_tokens_per_s"
+
+
+class TestDeployments:
+    def test_the_default_is_what_most_gateways_have(self):
+        study = LLMRouting()
+        assert (study.layout, study.max_running, study.shared()) == ("replicas", 256, 1)
+        cluster = study.cluster()
+        assert (cluster.group_size, cluster.workers, cluster.max_running, cluster.kinds) == (1, 16, 256, ())
+
+    @pytest.mark.parametrize(
+        ("given", "shared"),
+        [
+            ({"layout": "group"}, 16),
+            ({"layout": "group", "workers": 144}, 16),
+            ({"layout": "group", "workers": 7}, 1),
+            ({"layout": "group", "model": "Llama-3.1-8B"}, 1),
+            ({"layout": "group", "expert_parallel": 4}, 4),
+            ({"layout": "group", "expert_parallel": 1}, 1),
+            ({"layout": "replicas"}, 1),
+            ({"layout": "decode-group", "workers": 8}, 8),
+        ],
+    )
+    def test_a_group_shares_the_experts_of_a_mixture_unless_told_otherwise(self, given, shared):
+        study = LLMRouting(**given)
+        assert study.shared() == shared
+        cluster = study.cluster()
+        decode = cluster.decode if study.layout == "decode-group" else cluster
+        assert decode.step_time.expert_parallel == shared
+        if study.layout == "decode-group":
+            # Those who compute prompts wait for nobody, so they have all experts, and less room for the KV cache.
+            assert cluster.prefill.step_time.expert_parallel == 1
+            assert cluster.prefill.kv_capacity_tokens < decode.kv_capacity_tokens
+        # The notes tell an artificial group from one that exists.
+        full_copies = any("own copy of the weights" in note for note in study.notes()) if shared == 1 else None
+        assert full_copies in (None, study.layout != "replicas")
+
+    @pytest.mark.parametrize("layout", ["replicas", "group"])
+    def test_devices_may_be_mixed(self, compare, layout):
+        devices = ("H100-SXM:3", "A100-SXM-80GB:1")
+        study = LLMRouting(workers=4, devices=devices, layout=layout, max_running=8)
+        cluster = study.cluster()
+        assert [each.step_time.device for each in cluster.each_worker()] == ["H100-SXM"] * 3 + ["A100-SXM-80GB"]
+        assert cluster.group_size == (1 if layout == "replicas" else 4)
+        assert "H100-SXM or A100-SXM-80GB" in study.assumed()
+        result = compare(systems=("round-robin", "fewest-requests"), layout=layout, devices=devices, max_running=16)
+        assert not result.failures
+        if layout == "replicas":
+            # The slow device fills under round robin, and holds back what a full cluster gives.
+            capacity = [value(result, each, "capacity_tokens_per_s") for each in ("round-robin", "fewest-requests")]
+            assert capacity[0] < capacity[1]
+
+    @pytest.mark.parametrize(
+        ("devices", "said"),
+        [
+            (("H100-SXM:8",), "do not add up"),
+            (("H100-SXM",), "names each device with its number"),
+            (("H100-SXM:0", "H200-SXM:16"), "names each device"),
+            (("H100-SXM:-3", "H200-SXM:19"), "names each device"),
+            (("H100-SXM:\u0661\u0666",), "names each device"),
+            (("H1000:16",), "H100-SXM"),
+        ],
+    )
+    def test_devices_that_cannot_be_are_refused(self, devices, said):
+        with pytest.raises(WavetankError, match=said):
+            LLMRouting(devices=devices).cluster()
 
 
 class TestWhatIsMeasured:

@@ -28,7 +28,7 @@ from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.units import show, stated
 
 if TYPE_CHECKING:
-    from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+    from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster, WorkerKind
     from wavetank.serving.simulator.simulate import ServingRun
     from wavetank.workloads.requests import RequestTrace
 
@@ -160,27 +160,31 @@ class LLMRouting(Traffic, Study):
         (16, 64), unit="workers", says="Numbers of workers in the grid", low=1, high=10_000
     )
     layout: str = setting(
-        "group",
-        says="Layout of the workers: group: one step barrier; replicas: independent; decode-group: a "
-        "barrier, prompts computed elsewhere",
-        choices=("group", "replicas", "decode-group"),
+        "replicas",
+        says="Layout of the workers: replicas: independent; group: one step barrier, as where experts are shared; "
+        "decode-group: a barrier, prompts computed elsewhere",
+        choices=("replicas", "group", "decode-group"),
     )
     workers: int = setting(16, unit="workers", says="Number of data-parallel workers", low=1, high=10_000)
     device: str = setting("H200-SXM", says="Accelerator of a worker")
+    devices: tuple[str, ...] = setting(
+        (), says="Accelerators where they are mixed, with the workers of each: H100-SXM:8,A100-SXM-80GB:8"
+    )
     model: str = setting("Qwen3-30B-A3B", says="Model that every worker serves")
     tensor_parallel: int = setting(1, says="Devices per worker", low=1, high=64)
     expert_parallel: int = setting(
-        1,
+        0,
         unit="workers",
-        says="Workers that share the experts of a mixture; 1: every worker has all experts",
-        low=1,
+        says="Workers that share the experts of a mixture; 1: every worker has all experts; 0: as many of a group's "
+        "workers as divide its experts, and 1 for replicas",
+        low=0,
         high=10_000,
     )
     calibrated: bool = setting(
         True,
         says="Whether step times are a roofline fitted to measured layers and recorded runs; else data sheets alone",
     )
-    max_running: int = setting(64, unit="requests", says="Most requests in a worker's batch", low=1, high=100_000)
+    max_running: int = setting(256, unit="requests", says="Most requests in a worker's batch", low=1, high=100_000)
     max_batched_tokens: int = setting(2048, unit="tokens", says="Token budget of a step", low=1, high=10_000_000)
     kv_capacity_tokens: int = setting(
         0, unit="tokens", says="KV cache of a worker; 0 for the memory that the weights leave", low=0, high=10**11
@@ -295,10 +299,10 @@ class LLMRouting(Traffic, Study):
             )
         if self.load >= 1:
             said.append("The offered load is at or above saturation: latencies grow with the length of the trace.")
-        if self.layout != "replicas" and self.expert_parallel == 1:
+        if self.layout != "replicas" and self.shared() == 1:
             said.append(
-                "Every worker of the group reads its own copy of the weights; --set expert_parallel= shares the "
-                "experts of a mixture, which changes what routing gains."
+                "Every worker of the group reads its own copy of the weights, though a barrier comes from experts that "
+                "are shared: --set expert_parallel=0 with a mixture changes what routing gains."
             )
         return tuple(said)
 
@@ -320,9 +324,11 @@ class LLMRouting(Traffic, Study):
             "replicas": "as independent replicas",
             "decode-group": "in one group that steps together, prompts computed by as many others",
         }[self.layout]
+        sharing = f", {self.shared()} sharing the experts" if self.shared() > 1 else ""
         return (
-            f"Assumed: {what}; {self.workers} workers of {self.tensor_parallel} x {self.device} with {self.model}, "
-            f"{layout}, {self.max_running} slots each, routers see them every {self.refresh_s:g} s. "
+            f"Assumed: {what}; {self.workers} workers of {self.tensor_parallel} x "
+            f"{' or '.join(device for device, _ in self.each_device())} with {self.model}, "
+            f"{layout}{sharing}, {self.max_running} slots each, routers see them every {self.refresh_s:g} s. "
             "Change with --set workers=, device=, model=, layout=, max_running=, load=."
         )
 
@@ -360,38 +366,93 @@ class LLMRouting(Traffic, Study):
         trace = self.split(seed)[1]
         needed = self.needed(trace, load)
         if needed > len(trace):
-            trace = (
-                self.split(seed, needed)[1] if self.made else repeated(trace, -(-needed // len(trace)))
-            )
+            trace = self.split(seed, needed)[1] if self.made else repeated(trace, -(-needed // len(trace)))
         return self.sent_at(trace, seed, load * saturation_per_s(self, seed)) if load > 0 else trace
 
     def cluster(self, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
         """Return the cluster, optionally with signals of another age."""
-        from wavetank.platforms import RooflineStepTime, calibrated_roofline, kv_capacity_tokens
         from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
 
-        step_time = (calibrated_roofline if self.calibrated else RooflineStepTime)(
-            device=self.device,
-            model=self.model,
-            tensor_parallel=self.tensor_parallel,
-            expert_parallel=self.expert_parallel,
-        )
+        kinds = self.kinds(self.shared())
         replica = Cluster(
             workers=self.workers,
-            step_time=step_time,
+            step_time=kinds[0].step_time,
             max_running=self.max_running,
             max_batched_tokens=self.max_batched_tokens,
-            kv_capacity_tokens=self.kv_capacity_tokens
-            or kv_capacity_tokens(self.device, self.model, self.tensor_parallel, expert_parallel=self.expert_parallel),
+            kv_capacity_tokens=kinds[0].kv_capacity_tokens,
             refresh_s=self.refresh_s if refresh_s is None else refresh_s,
             prefix_caching=self.prefix_caching,
+            kinds=kinds if self.devices else (),
         )
         if self.layout == "replicas":
             return replica
         group = dataclasses.replace(replica, group_size=self.workers, sync_s=self.sync_s)
         if self.layout == "group":
             return group
+        if not self.expert_parallel:
+            # Prompts are computed by replicas that wait for nobody: each has all experts.
+            kinds = self.kinds(1)
+            replica = dataclasses.replace(
+                replica, step_time=kinds[0].step_time, kv_capacity_tokens=kinds[0].kv_capacity_tokens,
+                kinds=kinds if self.devices else (),
+            )  # fmt: skip
         return DisaggregatedCluster(prefill=replica, decode=group)
+
+    def shared(self) -> int:
+        """Return how many workers share the experts."""
+        from wavetank.platforms.catalog import as_model
+
+        experts = as_model(self.model).experts
+        if self.expert_parallel or not experts or self.layout == "replicas":
+            return self.expert_parallel or 1
+        return math.gcd(self.workers, experts)
+
+    def kinds(self, shared: int) -> tuple[WorkerKind, ...]:
+        """Return the workers by device, where ``shared`` of them share the experts."""
+        from wavetank.platforms import RooflineStepTime, calibrated_roofline, kv_capacity_tokens
+        from wavetank.serving.simulator.cluster import WorkerKind
+
+        return tuple(
+            WorkerKind(
+                workers=workers,
+                step_time=(calibrated_roofline if self.calibrated else RooflineStepTime)(
+                    device=device, model=self.model, tensor_parallel=self.tensor_parallel, expert_parallel=shared
+                ),
+                kv_capacity_tokens=self.kv_capacity_tokens
+                or kv_capacity_tokens(device, self.model, self.tensor_parallel, expert_parallel=shared),
+            )
+            for device, workers in self.each_device()
+        )
+
+    def each_device(self) -> list[tuple[str, int]]:
+        """Return the accelerators with the workers of each.
+
+        Raises
+        ------
+        BadValueError
+            If ``devices`` has another form, or does not add up to the workers.
+        """
+        if not self.devices:
+            return [(self.device, self.workers)]
+        found = []
+        for given in self.devices:
+            device, _, count = given.rpartition(":")
+            if not device or not (count.isascii() and count.isdigit()) or not 0 < int(count) <= self.workers:
+                raise BadValueError(
+                    "A mixed cluster names each device with its number of workers.", given=given,
+                    allowed=f"DEVICE:NUMBER, as in H100-SXM:8, up to {self.workers} workers",
+                    where="devices",
+                )  # fmt: skip
+            found.append((device, int(count)))
+        if sum(count for _, count in found) != self.workers:
+            raise BadValueError(
+                "The devices do not add up to the workers.",
+                given=f"{', '.join(self.devices)}: {sum(count for _, count in found)}",
+                allowed=f"{self.workers} in all",
+                where="devices",
+                hint="--set workers= is the number of workers",
+            )
+        return found
 
     def serve(self, system: Any, requests: RequestTrace, refresh_s: float | None = None) -> ServingRun:
         """Run the requests behind a router."""

@@ -28,7 +28,7 @@ from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.units import show, stated
 
 if TYPE_CHECKING:
-    from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster, WorkerKind
+    from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
     from wavetank.serving.simulator.simulate import ServingRun
     from wavetank.workloads.requests import RequestTrace
 
@@ -373,16 +373,13 @@ class LLMRouting(Traffic, Study):
         """Return the cluster, optionally with signals of another age."""
         from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
 
-        kinds = self.kinds(self.shared())
         replica = Cluster(
             workers=self.workers,
-            step_time=kinds[0].step_time,
             max_running=self.max_running,
             max_batched_tokens=self.max_batched_tokens,
-            kv_capacity_tokens=kinds[0].kv_capacity_tokens,
             refresh_s=self.refresh_s if refresh_s is None else refresh_s,
             prefix_caching=self.prefix_caching,
-            kinds=kinds if self.devices else (),
+            **self.engines(self.shared()),
         )
         if self.layout == "replicas":
             return replica
@@ -391,11 +388,7 @@ class LLMRouting(Traffic, Study):
             return group
         if not self.expert_parallel:
             # Prompts are computed by replicas that wait for nobody: each has all experts.
-            kinds = self.kinds(1)
-            replica = dataclasses.replace(
-                replica, step_time=kinds[0].step_time, kv_capacity_tokens=kinds[0].kv_capacity_tokens,
-                kinds=kinds if self.devices else (),
-            )  # fmt: skip
+            replica = dataclasses.replace(replica, **self.engines(1))
         return DisaggregatedCluster(prefill=replica, decode=group)
 
     def shared(self) -> int:
@@ -407,22 +400,27 @@ class LLMRouting(Traffic, Study):
             return self.expert_parallel or 1
         return math.gcd(self.workers, experts)
 
-    def kinds(self, shared: int) -> tuple[WorkerKind, ...]:
-        """Return the workers by device, where ``shared`` of them share the experts."""
+    def engines(self, shared: int) -> dict[str, Any]:
+        """Return what of a cluster follows from its devices, where ``shared`` workers share the experts."""
         from wavetank.platforms import RooflineStepTime, calibrated_roofline, kv_capacity_tokens
         from wavetank.serving.simulator.cluster import WorkerKind
 
-        return tuple(
-            WorkerKind(
-                workers=workers,
-                step_time=(calibrated_roofline if self.calibrated else RooflineStepTime)(
+        roofline = calibrated_roofline if self.calibrated else RooflineStepTime
+        engines = [
+            {
+                "step_time": roofline(
                     device=device, model=self.model, tensor_parallel=self.tensor_parallel, expert_parallel=shared
                 ),
-                kv_capacity_tokens=self.kv_capacity_tokens
+                "kv_capacity_tokens": self.kv_capacity_tokens
                 or kv_capacity_tokens(device, self.model, self.tensor_parallel, expert_parallel=shared),
-            )
-            for device, workers in self.each_device()
-        )
+            }
+            for device, _ in self.each_device()
+        ]
+        if not self.devices:
+            return engines[0]
+        counts = [workers for _, workers in self.each_device()]
+        kinds = [WorkerKind(workers=count, **engine) for count, engine in zip(counts, engines, strict=True)]
+        return {**engines[0], "kinds": tuple(kinds)}
 
     def each_device(self) -> list[tuple[str, int]]:
         """Return the accelerators with the workers of each.

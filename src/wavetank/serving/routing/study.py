@@ -406,7 +406,7 @@ class LLMRouting(Traffic, Study):
         from wavetank.serving.simulator.cluster import WorkerKind
 
         roofline = calibrated_roofline if self.calibrated else RooflineStepTime
-        engines = [
+        engines: list[dict[str, Any]] = [
             {
                 "step_time": roofline(
                     device=device, model=self.model, tensor_parallel=self.tensor_parallel, expert_parallel=shared

@@ -55,10 +55,14 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("xllamacpp", "gguf")),
+    reason="the story is told with llama.cpp's server (the extra engines)",
+)
 def test_the_shell_story_of_a_page_runs_from_the_first_line_to_the_last(tmp_path):
     page = ROOT / "docs" / "guide" / "from-trace-to-production.md"
     script = "set -euo pipefail\n" + "".join(blocks(page, "sh"))
-    for port in ("8080", "8101", "8102", "8103", "8104"):
+    for port in ("8080", "8101", "8102"):
         script = script.replace(port, str(free_port()))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     # A file, not a pipe: what still runs in the background after a failure would keep a pipe open.
@@ -68,14 +72,17 @@ def test_the_shell_story_of_a_page_runs_from_the_first_line_to_the_last(tmp_path
         stdout=file, stderr=subprocess.STDOUT,
     ) as shell:  # fmt: skip
         try:
-            shell.wait(timeout=400)
+            shell.wait(timeout=600)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
     out = told.read_text()
     assert shell.returncode == 0, out[-4000:]
-    assert out.count("240 of 240 requests got a whole answer") == 1
-    assert out.count("241 of 241 requests got a whole answer") == 1
+    assert out.count("80 of 80 requests got a whole answer") == 1
+    assert out.count("81 of 81 requests got a whole answer") == 1
+    # Once before the engines that recorded, once before those of the winner.
+    assert out.count("% of the prompt tokens came from prefix caches") == 2
+    assert "real-engines: 3 systems, 1 seed" in out
     assert "wavetank_router_view_kv_tokens" in out
 
 

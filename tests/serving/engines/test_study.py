@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,15 +44,41 @@ def test_policies_of_a_trial_run_on_the_same_processes_and_take_turns_in_being_f
 
 def test_requests_share_the_prefixes_that_the_settings_say() -> None:
     study = RealEngines(groups=3, shared_prefix=1.0)
-    trace = study.trace(1, 50.0)
+    trace = study.requests_of(1, 50.0)
     assert len(trace) == 300
     assert trace.block_ids is not None
     firsts = {int(trace.block_ids[start]) for start in trace.block_offsets[:-1]}
     assert len(firsts) == 3
-    assert study.trace(1, 50.0) == trace
-    assert study.trace(2, 50.0) != trace
+    assert study.requests_of(1, 50.0) == trace
+    assert study.requests_of(2, 50.0) != trace
     # Every request fits into a slot.
     assert (trace.prompt_tokens + trace.output_tokens).max() <= study.server().slot_tokens
+
+
+class TestRecordings:
+    """A file in place of generated requests."""
+
+    def file(self, folder: Path, prompt: int = 100) -> str:
+        rows = "\n".join(f"{50 + i / 10},{prompt + i},{5 + i % 3}" for i in range(80))
+        (folder / "t.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}\n")
+        return str(folder / "t.csv")
+
+    def test_its_requests_come_at_their_own_times_or_at_a_share_of_the_rate(self, tmp_path: Path) -> None:
+        study = RealEngines(trace=self.file(tmp_path), load=0, duration_s=3.0)
+        own = study.requests_of(0, 0.0)
+        assert (len(own), own.arrival_s[0], own.prompt_tokens[5]) == (31, 50.0, 105)
+        assert len(study.requests_of(0, 20.0)) == 61
+        assert study.data().keys() == {study.trace}
+        assert "at their own times" in study.assumed()
+        assert RealEngines().data() == {}
+
+    def test_requests_without_room_are_refused_before_anything_starts(self, tmp_path: Path) -> None:
+        with pytest.raises(WavetankError, match="no room"):
+            RealEngines(trace=self.file(tmp_path, 2000), load=0).requests_of(0, 0.0)
+
+    def test_generated_requests_have_no_times_of_their_own(self) -> None:
+        with pytest.raises(WavetankError, match="no rate of their own"):
+            RealEngines(load=0).check()
 
 
 @pytest.mark.parametrize("engine", ["llamacpp", "transformers"])
@@ -66,7 +93,7 @@ def test_no_prompt_that_is_probed_is_longer_than_a_step(engine: str) -> None:
 def test_the_saturation_rate_is_what_full_engines_finish() -> None:
     study = RealEngines()
     rate = saturation_per_s(study, PROFILE)
-    trace = study.trace(3, 3 * rate, 600)
+    trace = study.requests_of(3, 3 * rate, 600)
     (overloaded,) = RealEngines(phases=1).predicted(trace, catalog.system("round-robin").build(), PROFILE)
     done = np.sort(overloaded.finish_s)
     # Arrivals at three times the rate change nothing about what comes out.
@@ -76,7 +103,8 @@ def test_the_saturation_rate_is_what_full_engines_finish() -> None:
 
 
 def test_errors_are_shares_of_what_was_measured_and_request_times_count_once() -> None:
-    run = RealEngines(phases=1).predicted(RealEngines().trace(0, 5.0), catalog.system("round-robin").build(), PROFILE)
+    study = RealEngines(phases=1)
+    run = study.predicted(study.requests_of(0, 5.0), catalog.system("round-robin").build(), PROFILE)
     theirs = run[0].metrics()
     found = Measurements({f"{latency}_{figure}_s": 0.5 for latency in module.LATENCIES for figure in module.FIGURES})
     found.put("throughput_tokens_per_s", 2 * theirs["throughput_tokens_per_s"])
@@ -162,11 +190,11 @@ def test_an_engine_that_dies_in_the_middle_is_named_with_its_last_words(monkeypa
     engines = [SimpleNamespace(url="http://127.0.0.1:1", process=process)]
     system = catalog.system("round-robin").build()
     with pytest.raises(WavetankError, match=r"1 of 20 requests got .*: LlamaCpp 1 ended with code -9") as caught:
-        study.served(study.trace(0, 1.0), "round-robin", system, engines, 1, 0)
+        study.served(study.requests_of(0, 1.0), "round-robin", system, engines, 1, 0)
     assert caught.value.given == "GGML_ASSERT: out of memory"
     process.running = True
     with pytest.raises(WavetankError, match=r"no whole answer\.\n") as caught:
-        study.served(study.trace(0, 1.0), "round-robin", system, engines, 1, 0)
+        study.served(study.requests_of(0, 1.0), "round-robin", system, engines, 1, 0)
     assert caught.value.given == "1 x cut off"
 
 

@@ -34,6 +34,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -50,6 +51,7 @@ try:
 except ImportError as error:
     raise missing_extra(str(error.name), "serving", needed_for="measuring an engine") from None
 
+_T = TypeVar("_T")
 # Tokens that every sequence generates while all of them do.
 _TOGETHER = 20
 _ANSWER_S = 60.0
@@ -155,7 +157,7 @@ class Probes:
             self.longest_s = max(self.longest_s, answer.first_s - sent_s)
         return [(sent_s, answer) for sent_s, (_, answer) in zip(times, begun, strict=True)]
 
-    async def ended(self, tasks: Sequence[asyncio.Task[float]]) -> list[float]:
+    async def ended(self, tasks: Sequence[asyncio.Task[_T]]) -> list[_T]:
         """Wait for requests; none goes on where one fails or the wait is cancelled."""
         try:
             return list(await asyncio.gather(*tasks))

@@ -31,7 +31,8 @@ from wavetank.units import show
 
 if TYPE_CHECKING:
     from wavetank.serving.engines.profile import Plan, Profile
-    from wavetank.serving.engines.servers import Running, Server
+    from wavetank.serving.engines.running import Running
+    from wavetank.serving.engines.servers import Server
     from wavetank.serving.proxy.replay import Replay
     from wavetank.serving.simulator.simulate import ServingRun
     from wavetank.workloads.requests import RequestTrace
@@ -46,6 +47,8 @@ LATENCIES = {
 APART = 0.05
 BLOCK_TOKENS = 64
 FEWEST_REQUESTS, MOST_REQUESTS = 20, 20_000
+# The context of a slot of llama.cpp's; Transformers' cache holds many of them.
+LONGEST_REQUEST_TOKENS = 2048
 # Requests whose simulation gives the saturation rate, and sequences of the step that shows a drift of the machine.
 _BACKLOG, _DRIFT_SEQUENCES = 400, 8
 
@@ -126,8 +129,12 @@ class RealEngines(Study):
     )
     workers: int = setting(2, unit="workers", says="Engine processes, one per core where there are as many",
                            low=1, high=64)  # fmt: skip
+    trace: str = setting(
+        "generated", says="Workload: generated, or a CSV, JSONL or Parquet file, such as a router's recording"
+    )
     duration_s: float = setting(6.0, unit="s", says="How long requests arrive", low=1.0, high=3600.0)
-    load: float = setting(0.5, says="Arrival rate as a share of the predicted saturation rate", low=0.05, high=3.0)
+    load: float = setting(0.5, says="Arrival rate as a share of the predicted saturation rate; 0: a file's own",
+                          low=0.0, high=3.0)  # fmt: skip
     shared_prefix: float = setting(0.8, says="Share of requests that begin with a shared prefix", low=0.0, high=1.0)
     groups: int = setting(12, says="Number of different prefixes", low=1, high=1000)
     prefix_tokens: int = setting(384, unit="tokens", says="Length of a shared prefix", low=BLOCK_TOKENS, high=1024)
@@ -149,15 +156,23 @@ class RealEngines(Study):
             if importlib.util.find_spec(package) is None:
                 extra = "serving" if package == "aiohttp" else "engines"
                 raise missing_extra(package, extra, needed_for=f"the study {self.name} with engine={self.engine}")
-        self.trace(0, 1.0)
+        if not self.load and self.trace == "generated":
+            raise BadValueError("Generated requests have no rate of their own.", given="load=0", allowed="above 0")
+        self.requests_of(0, 1.0)
 
     def assumed(self) -> str:
         """Return one sentence on what the figures are of."""
+        if self.trace == "generated":
+            what = (
+                f"{self.shared_prefix:.0%} of the requests begin with one of {self.groups} prefixes of "
+                f"{self.prefix_tokens} tokens"
+            )
+        else:
+            what = f"requests of {self.trace}"
+        pace = f"at {self.load:g} of the predicted saturation rate" if self.load else "at their own times"
         return (
             f"{self.workers} processes of {_TITLES[self.engine]} with a made model of {self.layers} layers; arrivals "
-            f"for {show(self.duration_s, 's')} at {self.load:g} of the predicted saturation rate; "
-            f"{self.shared_prefix:.0%} of the requests begin with one of {self.groups} prefixes of "
-            f"{self.prefix_tokens} tokens. Change with --set engine=, load=, groups=."
+            f"for {show(self.duration_s, 's')} {pace}; {what}. Change with --set engine=, load=, trace=."
         )
 
     def opening(self) -> tuple[str, ...]:
@@ -180,10 +195,9 @@ class RealEngines(Study):
     def server(self) -> Server:
         """Return the engine."""
         from wavetank.serving.engines.servers import LlamaCpp, TransformersServe
-        from wavetank.serving.engines.tiny_llama import TinyLlama
 
-        model = TinyLlama(layers=self.layers)
-        return LlamaCpp(model=model) if self.engine == "llamacpp" else TransformersServe(model=model)
+        kind = LlamaCpp if self.engine == "llamacpp" else TransformersServe
+        return kind(layers=self.layers)
 
     def plan(self) -> Plan:
         """Return what is probed."""
@@ -195,11 +209,11 @@ class RealEngines(Study):
                 cached=True, batch_tokens=2048, beside=4, repeats=self.repeats,
             )  # fmt: skip
         return Plan(
-            sequences=(1, 2, 4, 8, 16), contexts=(64, 384), chunks=(8, 64, 128, 240), before_tokens=256, cached=False,
+            sequences=(1, 2, 4, 8, 16), contexts=(64, 384), chunks=(8, 64, 128, 240), before_tokens=252, cached=False,
             batch_tokens=256, beside=4, repeats=self.repeats,
         )  # fmt: skip
 
-    def trace(self, seed: int, rate_per_s: float, n: int = 0) -> RequestTrace:
+    def requests_of(self, seed: int, rate_per_s: float, n: int = 0) -> RequestTrace:
         """Return a seed's requests.
 
         Parameters
@@ -211,6 +225,13 @@ class RealEngines(Study):
         """
         from wavetank.workloads.generate import LogNormalLengths, SharedPrefix, generate_requests
 
+        if self.trace != "generated":
+            recorded = self.recorded()
+            if n:
+                return recorded.head(n)
+            paced = recorded.at_rate(rate_per_s) if rate_per_s else recorded
+            within = paced.arrival_s - paced.arrival_s[0] <= self.duration_s
+            return paced.head(min(int(within.sum()), MOST_REQUESTS))
         wanted = n or round(rate_per_s * self.duration_s)
         return generate_requests(
             rate_per_s=rate_per_s,
@@ -226,6 +247,30 @@ class RealEngines(Study):
             ),
         )  # fmt: skip
 
+    def recorded(self) -> RequestTrace:
+        """Return the requests of the file, as they can be sent to the engine.
+
+        Raises
+        ------
+        WavetankError
+            If the file cannot be read, or a request has no room in the engine's context.
+        """
+        from wavetank.workloads.load import read_trace
+
+        found = read_trace(self.trace, bad_rows="drop")
+        longest = int((found.prompt_tokens + found.output_tokens).max())
+        if longest > LONGEST_REQUEST_TOKENS:
+            raise BadValueError(
+                "A request of the trace has no room in the engine's context.",
+                given=f"{longest} tokens", allowed=f"up to {LONGEST_REQUEST_TOKENS} of prompt and answer",
+                where=f"trace {self.trace}",
+            )  # fmt: skip
+        return found
+
+    def data(self) -> Mapping[str, str]:
+        """Return the checksum of a file's requests."""
+        return {} if self.trace == "generated" else {self.trace: self.recorded().checksum}
+
     def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
         """Return one trial per seed: its policies run on the same processes, another one first each time."""
         turns = [number % len(systems) for number in range(len(seeds))]
@@ -237,10 +282,10 @@ class RealEngines(Study):
     def run(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         """Run the policies of a trial one after the other, and compare their orders."""
         from wavetank.live.processes import own_cores
-        from wavetank.serving.engines.servers import running
+        from wavetank.serving.engines.running import running
 
         profile, saturation_per_s = _profiled(self)
-        trace = self.trace(trial.seed, self.load * saturation_per_s)
+        trace = self.requests_of(trial.seed, self.load * saturation_per_s)
         found = {}
         with running(self.server(), self.workers, cores=own_cores()) as engines:
             drift = _drift(self, engines, profile)
@@ -248,7 +293,7 @@ class RealEngines(Study):
                 system = built[name]
                 if getattr(system, "learns_lengths", False):
                     # The past is another trace of the same kind.
-                    system = system.fitted_to(self.trace(trial.seed + 1_000_000, 1.0, 1000))
+                    system = system.fitted_to(self.requests_of(trial.seed + 1_000_000, 1.0, 1000))
                 predicted = self.predicted(trace, system, profile)
                 found[name] = self.served(trace, name, system, engines, number + 1, trial.seed)
                 _compare(found[name], predicted, profile.request_s)
@@ -295,7 +340,7 @@ class RealEngines(Study):
         cluster = server.cluster(self.workers, _any_step_time(), self.refresh_s)
         policy = Policy(name, {field.name: getattr(system, field.name) for field in dataclasses.fields(system)})
         processes = [engine.process for engine in engines]
-        settings = router_settings(cluster, 1.0, BLOCK_TOKENS)
+        settings = router_settings(cluster, 1.0, trace.block_tokens)
         with routed(policy, settings, [engine.url for engine in engines], processes) as live:
             check_launched(live.policy(), name, system)
             router = live.processes[-1]
@@ -363,7 +408,7 @@ def _replayed(trace: RequestTrace, options: Any) -> Replay:
 def _profiled(study: RealEngines) -> tuple[Profile, float]:
     """Measure a study's engine once per process; return the profile and the saturation rate that it predicts."""
     from wavetank.live.processes import own_cores
-    from wavetank.serving.engines.servers import running
+    from wavetank.serving.engines.running import running
 
     with running(study.server(), study.workers, cores=own_cores()) as engines:
         profile = _measured(study, engines, study.plan())
@@ -410,7 +455,7 @@ def saturation_per_s(study: RealEngines, profile: Profile) -> float:
     from wavetank.serving.routing.baselines import RoundRobin
     from wavetank.serving.simulator.simulate import simulate
 
-    trace = study.trace(0, 1.0, _BACKLOG)
+    trace = study.requests_of(0, 1.0, _BACKLOG)
     backlog = dataclasses.replace(trace, arrival_s=np.zeros(len(trace)))
     cluster = study.server().cluster(study.workers, profile.step_time, study.refresh_s)
     done = np.sort(simulate(backlog, cluster, RoundRobin()).finish_s)

@@ -23,6 +23,7 @@ from wavetank.settings import setting
 
 # What a plan that serves nothing more may cost more than the cheapest one, as a share: the solver's own tolerance.
 _TOLERANCE = 1e-6
+_INFEASIBLE = 2  # scipy's status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Program:
 
 
 class _Rows:
-    """The program's matrix.  Variables: instances of each offer, replicas and starts of each template, unserved rates."""
+    """The program's matrix over instances of each offer, replicas and starts of each template, and unserved rates."""
 
     def __init__(
         self,
@@ -156,17 +157,23 @@ class _Rows:
             if service in at_least:
                 least = at_least[service] * (1 - slack)
                 upper[self._n + 2 * self._m + i] = max(self.demand[i] - least, 0.0)
-        result = milp(
-            objective,
-            integrality=None if relaxed else self.whole,
-            bounds=Bounds(self.lower, upper),
-            constraints=(
-                LinearConstraint(self.limits[0], -np.inf, self.limits[1]),
-                LinearConstraint(self.rates, self.demand, np.inf),
-            ),
-            options={"time_limit": program.seconds, "mip_rel_gap": program.gap},
-        )
-        return None if result.x is None else np.asarray(result.x, np.float64)
+        # The solver now and then fails on a program that it solves without presolving.
+        for presolve in (True, False):
+            result = milp(
+                objective,
+                integrality=None if relaxed else self.whole,
+                bounds=Bounds(self.lower, upper),
+                constraints=(
+                    LinearConstraint(self.limits[0], -np.inf, self.limits[1]),
+                    LinearConstraint(self.rates, self.demand, np.inf),
+                ),
+                options={"time_limit": program.seconds, "mip_rel_gap": program.gap, "presolve": presolve},
+            )
+            if result.x is not None:
+                return np.asarray(result.x, np.float64)
+            if result.status == _INFEASIBLE:
+                break
+        return None
 
     def plan(self, values: NDArray[np.float64], fixed: Mapping[str, int] | None) -> FleetPlan:
         """Return the plan that values stand for."""
@@ -210,6 +217,6 @@ class Unpruned:
         ----------
         problem : FleetProblem
         """
-        return Program(
-            offers=problem.offers, templates=problem.templates, gap=self.gap, seconds=self.seconds
-        ).solve(problem)[0]
+        return Program(offers=problem.offers, templates=problem.templates, gap=self.gap, seconds=self.seconds).solve(
+            problem
+        )[0]

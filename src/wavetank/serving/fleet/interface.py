@@ -168,7 +168,7 @@ class FleetPlan:
             if offer is None or count < 0 or (offer.available is not None and count > offer.available):
                 raise BadValueError(
                     f"The plan takes {count} of {name!r}.", given=count,
-                    allowed="no such offer" if offer is None else offer.available,
+                    allowed="an offer of the price list" if offer is None else f"0 to {offer.available}",
                 )  # fmt: skip
         for device, size in sizes(problem):
             needed = sum(count * template.needs(device, size) for template, count in self.replicas.items())

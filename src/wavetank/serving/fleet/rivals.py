@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wavetank.platforms.calibration import calibrated_roofline
 from wavetank.platforms.catalog import as_device, as_model
 from wavetank.platforms.memory import kv_capacity_tokens
 from wavetank.platforms.prices import Offer
-from wavetank.platforms.step_time import RooflineStepTime
 from wavetank.serving.fleet.coral import Program
 from wavetank.serving.fleet.interface import FleetPlan, FleetProblem, Service, Template
 from wavetank.serving.fleet.templates import SLOTS
@@ -161,7 +161,7 @@ class DevicesFirst:
 
     @staticmethod
     def _bought(problem: FleetProblem, wanted: Mapping[Service, float]) -> dict[str, int]:
-        """Return instances with so many operations per second for each model, the cheapest per operation first."""
+        """Return instances for the wanted operations per second of each model, the cheapest per operation first."""
         found: Counter[str] = Counter()
         flops = {offer.name: offer.gpus * as_device(offer.device).bf16_flops_per_s for offer in problem.offers}
         for service, missing in wanted.items():
@@ -212,9 +212,7 @@ class OneModelPerInstance:
                     origin[kept] = (template, count)
             offers.append(offer)
         program = Program(offers=tuple(offers), templates=tuple(made), gap=self.gap)
-        running = {
-            kept: problem.running.get(template, 0) // count for kept, (template, count) in origin.items()
-        }
+        running = {kept: problem.running.get(template, 0) // count for kept, (template, count) in origin.items()}
         found = program.solve(
             FleetProblem(
                 demand_per_s=problem.demand_per_s, offers=problem.offers, templates=tuple(made), running=running,
@@ -279,7 +277,7 @@ class QueueingFormula:
         tensor_parallel : int
         rate_per_s : float
         """
-        step = RooflineStepTime(device=device, model=service.model, tensor_parallel=tensor_parallel)
+        step = calibrated_roofline(device, service.model, tensor_parallel=tensor_parallel)
         context = service.prompt_tokens + service.output_tokens / 2
         held = int(kv_capacity_tokens(device, service.model, tensor_parallel) / context)
         slots = 0

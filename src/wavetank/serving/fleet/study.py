@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from wavetank.platforms.prices import Offer, read_offers, shipped_offers
+from wavetank.serving.fidelity.shipped_fit import shipped_fit
 from wavetank.serving.fleet.demand import GENERATED, availability, day, read_demand
 from wavetank.serving.fleet.interface import FleetPlan, FleetProblem, Service, Template
 from wavetank.serving.fleet.templates import (
@@ -48,12 +51,13 @@ class GpuMix(Study):
                "mean over the day of the prices of the instances, and of the devices of replicas that start, for the "
                "time they load", words="cost"),
         Metric("goodput_per_s", "requests/s", "higher", "simulated",
-               "at the busiest period: requests served, times the share of them within the objectives", words="goodput"),
+               "at the busiest period: requests served, times the share of them within the objectives",
+               words="goodput"),
         Metric("unserved_share", "", "lower", "modelled",
                "demand of the day beyond what the replicas keep up, as a share of all"),
         Metric("missed_share", "", "lower", "simulated",
-               "at the busiest period: what the share of requests within the objectives lacks of what is asked; 0 below "
-               "half a per cent; the worst model"),
+               "at the busiest period: what the share of requests within the objectives lacks of what is asked; 0 "
+               "below half a per cent; the worst model"),
         Metric("within_share", "", "higher", "simulated",
                "share of the requests served at the busiest period within the objectives",
                words="share within the objectives"),
@@ -67,6 +71,9 @@ class GpuMix(Study):
         Chart("bars", "Cost of the fleet", y="usd_per_hour", says="Shorter is cheaper; the bound is no plan."),
         Chart("timeline", "Cost over the day", y="usd_per_hour_then", by="hour",
               says="Plans that follow the demand fall at night."),
+        Chart("sweep", "Cost as the demand grows", y="usd_per_hour", by="factor", log="xy",
+              says="The lines meet where every model fills whole instances; a planner that does not serve everything "
+              "has no point."),
         Chart("bars", "Goodput at the busiest period", y="goodput_per_s", says="Longer is better."),
     )  # fmt: skip
 
@@ -81,6 +88,9 @@ class GpuMix(Study):
         16, unit="instances", says="Most instances of an offer without a bound of its own", low=0, high=1_000_000
     )
     periods: int = setting(8, says="Decisions per day", low=1, high=10_000)
+    factors: tuple[float, ...] = setting(
+        (0.1, 0.5, 4.0), says="Further sizes of the busiest period's demand, for the cost alone", low=1e-3, high=1e4
+    )
     start_hours: float = setting(
         0.05, unit="h", says="Time in which a replica that starts loads its weights, and is paid for", low=0, high=24
     )
@@ -96,9 +106,6 @@ class GpuMix(Study):
 
     def data(self) -> Mapping[str, str]:
         """Return the checksums of the files."""
-        import hashlib
-        from pathlib import Path
-
         return {
             name: hashlib.sha256(Path(name).read_bytes()).hexdigest()
             for name, none in ((self.demand, "generated"), (self.prices, "shipped"))
@@ -111,14 +118,15 @@ class GpuMix(Study):
         rates = ", ".join(f"{service.model} {show(rate, 'requests/s')}" for service, rate in asked.items())
         return (
             f"Asked in a busy hour: {rates}; {len(self._offers())} kinds of instances, up to {self.available} of each. "
-            "What a replica keeps up is simulated with roofline step times.",
+            "What a replica keeps up is simulated with calibrated roofline step times.",
         )
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
         return (
-            "Step times are the roofline's, so that kinds of devices without measured engines are compared by their "
-            "data sheets.",
+            shipped_fit().said_of_roofline("H100-SXM", calibrated=True),
+            "Kinds of devices of which no engine was measured are compared by their data sheets and pooled shares of "
+            "them.",
             f"Plans count on {self.headroom:.0%} of what a single replica keeps up at Poisson arrivals.",
             "Prices are on-demand list prices; what a cloud has to rent is made up from the seed.",
         )
@@ -169,6 +177,17 @@ class GpuMix(Study):
         found.put("gpus", float(np.mean(gpus)))
         busiest = int(np.argmax([sum(demand.values()) for demand in demands]))
         self._served(found, *plans[busiest], seed)
+        for factor in self.factors:
+            # From nothing, with as many more instances as the demand is larger.
+            there = tuple(
+                replace(offer, available=None if offer.available is None else round(offer.available * max(factor, 1)))
+                for offer in offers[busiest]
+            )
+            asked_then = {service: rate * factor for service, rate in demands[busiest].items()}
+            problem = self.problem(asked_then, there, {})
+            plan = system.plan(problem)
+            if all(plan.capacity_per_s(service) >= rate * (1 - 1e-9) for service, rate in asked_then.items()):
+                found.put("usd_per_hour", plan.usd_per_hour(there), factor=factor)
         return found
 
     def problem(
@@ -197,7 +216,8 @@ class GpuMix(Study):
         ----------
         services : tuple of Service
         """
-        return _templates(services, self._offers(), self.split, self.headroom)
+        return templates(services, tuple(replace(offer, available=None) for offer in self._offers()), self.split,
+                         self.headroom)
 
     def _served(self, found: Measurements, problem: FleetProblem, plan: FleetPlan, seed: int) -> None:
         """Serve the demand of one period with the fleet of a plan, in the simulator."""
@@ -243,6 +263,9 @@ class GpuScarcity(GpuMix):
     secondary: ClassVar[tuple[str, ...]] = ("unserved_share", "usd_per_hour")
     must_be_zero: ClassVar[tuple[str, ...]] = ("missed_share",)
 
+    factors: tuple[float, ...] = setting(
+        (), says="Further sizes of the busiest period's demand, for the cost alone", low=1e-3, high=1e4
+    )
     scale: float = setting(4.0, says="Factor on all demands", low=1e-3, high=1e4)
     available: int = setting(
         2, unit="instances", says="Most instances of an offer without a bound of its own", low=0, high=1_000_000
@@ -250,9 +273,20 @@ class GpuScarcity(GpuMix):
 
 
 @lru_cache(maxsize=8)
-def _templates(
+def templates(
     services: tuple[Service, ...], offers: tuple[Offer, ...], split: bool, headroom: float
 ) -> tuple[Template, ...]:
+    """Return the ways to serve several models, with a share of what each keeps up.
+
+    Parameters
+    ----------
+    services : tuple of Service
+    offers : tuple of Offer
+    split : bool
+        Whether prompts and answers may have devices of their own.
+    headroom : float
+        The share.
+    """
     return tuple(
         replace(template, per_s=template.per_s * headroom)
         for service in services

@@ -19,10 +19,10 @@ from functools import lru_cache
 import numpy as np
 
 from wavetank.errors import BadValueError
+from wavetank.platforms.calibration import calibrated_roofline
 from wavetank.platforms.catalog import as_device, as_model
 from wavetank.platforms.memory import kv_capacity_tokens
 from wavetank.platforms.prices import Offer
-from wavetank.platforms.step_time import RooflineStepTime
 from wavetank.serving.fleet.interface import Service, Template
 from wavetank.serving.routing.baselines import FewestKVTokens
 from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
@@ -57,16 +57,14 @@ class Engine:
     budget_tokens: int
 
     def cluster(self, service: Service, workers: int = 1) -> Cluster:
-        """Return so many of them; raises a BadValueError where the model does not fit.
+        """Return a number of them; raises a BadValueError where the model does not fit.
 
         Parameters
         ----------
         service : Service
         workers : int
         """
-        step_time = RooflineStepTime(
-            device=self.device, model=service.model, tensor_parallel=self.tensor_parallel
-        )
+        step_time = calibrated_roofline(self.device, service.model, tensor_parallel=self.tensor_parallel)
         return Cluster(
             workers=workers,
             step_time=step_time,
@@ -109,7 +107,7 @@ class Strategy:
         )
 
     def cluster(self, service: Service, replicas: int = 1) -> Cluster | DisaggregatedCluster:
-        """Return the cluster of so many replicas.
+        """Return the cluster of a number of replicas.
 
         Parameters
         ----------

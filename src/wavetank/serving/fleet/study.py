@@ -146,7 +146,7 @@ class GpuMix(Study):
             return found
         running: Mapping[Template, int] = {}
         costs, starts, seconds, gpus, unserved = [], [], [], [], []
-        plans = []
+        plans: list[tuple[FleetProblem, FleetPlan]] = []
         for hour, demand, there in zip(hours, demands, offers, strict=True):
             problem = self.problem(demand, there, running)
             began = time.perf_counter()

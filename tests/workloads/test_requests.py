@@ -359,3 +359,54 @@ class TestResampled:
     def test_simultaneous_requests_have_no_other_realisation(self):
         trace = small(arrival_s=[2.0, 2.0, 2.0])
         assert trace.resampled(5) is trace
+
+
+class TestSessionsLimitsAndDeadlines:
+    def make(self, **columns):
+        rows = {"arrival_s": [0.0, 1.0, 2.0, 3.5], "prompt_tokens": [5, 6, 7, 8], "output_tokens": [1, 2, 3, 4]}
+        return RequestTrace(**rows | columns)
+
+    def test_sessions_are_numbered_in_order_of_first_appearance(self):
+        assert self.make(session=[70, -1, 9, 70]).session.tolist() == [0, -1, 1, 0]
+        assert self.make(session=[-1] * 4).session.tolist() == [-1] * 4
+        assert self.make(session=[70, -1, 9, 70]) == self.make(session=[1, -1, 0, 1])
+        assert self.make(session=[70, -1, 9, 70]) != self.make(session=[1, -1, 0, 0])
+
+    def test_a_trace_without_them_keeps_its_checksum(self):
+        assert self.make().checksum == self.make(session=None, max_tokens=None, deadline_s=None).checksum
+        for column in ("session", "max_tokens", "deadline_s"):
+            assert self.make().checksum != self.make(**{column: [1, 1, 1, 1]}).checksum
+
+    @pytest.mark.parametrize(
+        ("column", "bad"), [("session", -2), ("max_tokens", -1), ("deadline_s", 0.0), ("deadline_s", math.inf)]
+    )
+    def test_what_makes_no_sense_is_refused_with_its_row(self, column, bad):
+        with pytest.raises(BadTraceError, match=f"row 3, column '{column}'"):
+            self.make(**{column: [1, 2, bad, 3]})
+
+    def test_an_answer_may_be_longer_than_its_limit(self):
+        assert self.make(max_tokens=[1, 0, 1, 1]).max_tokens.tolist() == [1, 0, 1, 1]
+
+    def test_parts_and_copies_keep_the_columns(self):
+        trace = self.make(session=[0, 1, 0, -1], max_tokens=[1, 2, 3, 0], deadline_s=[1.0, math.nan, 3.0, 4.0])
+        part = trace.slice(1.0, 3.0)
+        assert part.session.tolist() == [0, 1]
+        assert part.max_tokens.tolist() == [2, 3]
+        assert trace.scaled(2.0).deadline_s.tolist()[2:] == [3.0, 4.0]
+        assert trace.head(3).session.tolist() == [0, 1, 0]
+        assert trace.chosen([3, 0], [0.0, 1.0]).max_tokens.tolist() == [0, 1]
+
+    def test_a_copy_of_a_trace_has_sessions_of_its_own(self):
+        trace = self.make(session=[0, 1, 0, -1])
+        assert trace.replayed(2).session.tolist() == [0, 1, 0, -1, 2, 3, 2, -1]
+        once = trace.resampled(5, block_s=2.0)
+        # A request that is drawn again is not of the conversation that it was drawn for before.
+        assert (
+            len({(a, s) for a, s in zip(once.prompt_tokens.tolist(), once.session.tolist(), strict=True) if s >= 0})
+            == (once.session >= 0).sum()
+        )
+
+    def test_tiers_keep_their_order(self):
+        urgent_first = self.make(tier=[1, 0, 1, 0], tier_names=("now", "later"))
+        assert urgent_first != self.make(tier=[0, 1, 0, 1], tier_names=("later", "now"))
+        assert urgent_first == self.make(tier=[2, 0, 2, 0], tier_names=("now", "unused", "later"))

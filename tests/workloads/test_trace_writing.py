@@ -1,6 +1,7 @@
 """RequestTrace.write: what is written is read back equal, and a file is whole or not there."""
 
 import gzip
+import math
 import os
 
 import numpy as np
@@ -30,6 +31,13 @@ def traces(draw):
         names = draw(st.lists(NAMES, min_size=1, max_size=4))
         columns[f"{column}_names"] = tuple(names)
         columns[column] = draw(st.lists(st.integers(0, len(names) - 1), min_size=n, max_size=n))
+    for column, values in (
+        ("session", st.integers(-1, 4)),
+        ("max_tokens", st.integers(0, 2**52)),
+        ("deadline_s", st.just(math.nan) | st.floats(1e-9, 1e6)),
+    ):
+        if draw(st.booleans()):
+            columns[column] = draw(st.lists(values, min_size=n, max_size=n))
     if draw(st.booleans()):
         lists = draw(st.lists(st.lists(st.integers(0, 9), max_size=1), min_size=n, max_size=n))
         columns["block_ids"] = np.array([each for held in lists for each in held], dtype=np.int64)

@@ -9,6 +9,7 @@ and LLMServingSim 2.0, and those of logs in OpenAI's format.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ from wavetank.workloads.arrival_times import (
     unit_of_numbers,
     zeros_among_dates,
 )
-from wavetank.workloads.requests import IntArray
+from wavetank.workloads.requests import IntArray, tiers_in_order
 from wavetank.workloads.trace_facts import hint_to_say, rows_in_words, words_for
 from wavetank.workloads.trace_sources import Source
 
@@ -72,10 +73,22 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "block_ids": ("block_ids", "hash_ids"),
     "block_tokens": ("block_tokens",),
     "model": ("model",),
-    "tier": ("tier",),
+    "tier": ("tier", "priority"),
+    "tier_rank": ("tier_rank",),
     "adapter": ("adapter", "adapter_name", "lora", "lora_name"),
+    "session": (
+        "session", "session_id", "conversation", "conversation_id", "conv_id", "chat_id", "thread_id", "dialog_id",
+        "dialogue_id", "user", "user_id",
+    ),
+    "max_tokens": (
+        "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_gen_tokens",
+        "max_generated_tokens", "max_gen_toks",
+    ),
+    "deadline_s": ("deadline_s", "deadline_seconds", "deadline_ms", "deadline"),
 }  # fmt: skip
 
+_NAMES = ("model", "tier", "adapter", "session")
+_OPTIONAL_NUMBERS = ("max_tokens", "deadline_s", "tier_rank")
 _INTEGERS = {"tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger", "ubigint"}
 _OTHER_NUMBERS = {"decimal", "hugeint", "uhugeint"}
 _TIMES = {"date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp with time zone"}
@@ -85,9 +98,7 @@ _INT64_MAX = np.iinfo(np.int64).max
 _TIMES_OF_DAY = {"time", "timeofday", "timeutc", "localtime"}
 _DATES = {"date", "day", "dateutc", "localdate"}
 # A date and a time in digits alone, to the second or the millisecond.
-_COMPACT = (
-    "(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])([01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]([0-9]{3})?"
-)
+_COMPACT = "(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])([01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]([0-9]{3})?"
 # What stands between thousands, as a regular expression, and in words.
 _BETWEEN_THOUSANDS = {",": "commas", "[.]": "points", "['\u2019]": "apostrophes", "[ \u00a0\u2009\u202f]": "spaces"}
 # From this share on, what is left out is no longer a few failed requests.
@@ -350,6 +361,9 @@ def take_in(
     values = {name: column[rows] for name, column in values.items()}
     values["arrival_s"] = in_seconds(kept, unit or "s")
     values |= reading.codes(fetched, rows)
+    before = len(reading.notes)
+    values |= reading.options(fetched, rows)
+    notes += reading.notes[before:]
     notes += reading.doubts(values, reason, reasons)
     if "block_ids" in chosen:
         values["block_ids"], values["block_offsets"] = reading.blocks(rows)
@@ -472,7 +486,13 @@ class _Reading:
         for name in ("prompt_tokens", "output_tokens"):
             value, wrong = self._number(name)
             wanted += [f"{value} AS {name}", f"coalesce({wrong}, false) AS {name}_wrong"]
-        wanted += [f"CAST({name} AS VARCHAR) AS {name}" for name in ("model", "tier", "adapter") if name in self.chosen]
+        wanted += [f"CAST({name} AS VARCHAR) AS {name}" for name in _NAMES if name in self.chosen]
+        wanted += [
+            f"TRY_CAST(CAST({name} AS VARCHAR) AS DOUBLE) AS {name}, "
+            f"coalesce(NOT {_absent(f'CAST({name} AS VARCHAR)')}, false) AS {name}_given"
+            for name in _OPTIONAL_NUMBERS
+            if name in self.chosen
+        ]
         if "block_tokens" in self.chosen:
             wanted.append("TRY_CAST(CAST(block_tokens AS VARCHAR) AS BIGINT) AS block_tokens")
         fetched: dict[str, Any] = self.relation.project(", ".join(wanted)).limit(MOST_ROWS + 1).fetchnumpy()
@@ -686,12 +706,44 @@ class _Reading:
     def codes(self, fetched: Mapping[str, Any], rows: IntArray) -> dict[str, Any]:
         """Return the columns of names as codes."""
         values: dict[str, Any] = {}
-        for name in ("model", "tier", "adapter"):
-            if name in self.chosen:
-                # A request that names none has the empty name.
-                column = np.ma.filled(fetched[name], "")[rows]
-                names, codes = np.unique(column.astype(str), return_inverse=True)
-                values |= {name: codes, f"{name}_names": tuple(names.tolist())}
+        for name in _NAMES:
+            if name not in self.chosen:
+                continue
+            # A request that names none has the empty name.
+            column = np.ma.filled(fetched[name], "")[rows].astype(str)
+            names, codes = np.unique(column, return_inverse=True)
+            if name == "session":
+                absent = [name.strip().lower() in {*MISSING_WORDS, "-1"} for name in names.tolist()]
+                values[name] = np.where(np.array(absent, bool)[codes], -1, codes)
+                continue
+            if name == "tier":
+                ranks = fetched["tier_rank"][rows] if "tier_rank" in self.chosen else None
+                order = _order_of_tiers(names.tolist(), codes, ranks)
+                names, codes = names[order], np.argsort(order)[codes]
+            values |= {name: codes, f"{name}_names": tuple(names.tolist())}
+        return values
+
+    def options(self, fetched: Mapping[str, Any], rows: IntArray) -> dict[str, Any]:
+        """Return limits and deadlines; what makes no sense is taken for none, and said."""
+        values: dict[str, Any] = {}
+        for name, none in (("max_tokens", 0), ("deadline_s", math.nan)):
+            if name not in self.chosen:
+                continue
+            column = np.ma.filled(fetched[name], np.nan)[rows]
+            if name == "deadline_s" and _folded(self.chosen[name]).endswith("ms"):
+                column = column / 1e3
+            fine = (column > 0) & (column < _INT64_MAX)
+            if name == "max_tokens":
+                fine &= column == np.floor(column)
+            # Many logs have 0 or -1 where a request has no limit.
+            wrong = np.ma.filled(fetched[f"{name}_given"], False)[rows] & ~fine & ~np.isin(column, (0, -1))
+            values[name] = np.where(fine, column, none)
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                self.notes += (
+                    f"Rows whose {self.chosen[name]!r} is no number above 0, taken to have none: {int(wrong.sum()):,}, "
+                    f"first row {rows[row] + 1} with {self.raw(name, int(rows[row]))!r}.",
+                )
         return values
 
     def blocks(self, rows: IntArray) -> tuple[IntArray, IntArray]:
@@ -752,6 +804,16 @@ class _Reading:
             hint=f"{examples}{hint_to_say(self.asked_in, 'bad_rows', 'drop')} leaves out and counts "
             f"{'this row' if bad == 1 else 'these rows'}",
         )
+
+
+def _order_of_tiers(names: list[str], codes: IntArray, ranks: Any) -> list[int]:
+    """Return the tiers in order of urgency: as the rows rank them, else by number, else by name."""
+    if ranks is not None:
+        highest = np.full(len(names), np.inf)
+        np.minimum.at(highest, codes, np.ma.filled(ranks, np.inf).astype(np.float64))
+        return [int(code) for code in np.argsort(highest, kind="stable")]
+    natural = tiers_in_order(names)
+    return [names.index(name) for name in natural]
 
 
 def _absent(name: str) -> str:

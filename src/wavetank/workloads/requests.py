@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,9 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 _INT64_MAX = np.iinfo(np.int64).max
+_PER_REQUEST = (
+    "prompt_tokens", "output_tokens", "model", "tier", "adapter", "session", "max_tokens", "deadline_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -59,9 +63,18 @@ class RequestTrace:
         Tokens of a full prefix block; the last block of a prompt may be partial.
     model, tier, adapter : ndarray of int64, shape (n,), optional
         Codes into ``model_names``, ``tier_names`` and ``adapter_names``: which model, which service level, which LoRA
-        adapter a request asks for.  An adapter without a name (``""``) is none: the model as it is.
+        adapter a request asks for.  An adapter without a name (``""``) is none: the model as it is; so is a model
+        without a name: the request takes any.
     model_names, tier_names, adapter_names : tuple of str
-        What the codes stand for.
+        What the codes stand for.  Tiers are in order of urgency, the most urgent one first.
+    session : ndarray of int64, shape (n,), optional
+        Which conversation a request belongs to; -1 for none.  Equal numbers mean the same one.  Stored densely (0 ..
+        m-1 in order of first appearance).
+    max_tokens : ndarray of int64, shape (n,), optional
+        The longest answer that a request allows, >= 1; 0 where it names none.  Logs hold longer answers, as where the
+        limit did not count the tokens of a model's reasoning.
+    deadline_s : ndarray of float64, shape (n,), optional
+        How long after its arrival a request is to be done, in seconds, above 0; NaN where it has no deadline.
     name : str
         Where the trace comes from, for people.
 
@@ -83,6 +96,9 @@ class RequestTrace:
     tier_names: tuple[str, ...] = ()
     adapter: IntArray | None = None
     adapter_names: tuple[str, ...] = ()
+    session: IntArray | None = None
+    max_tokens: IntArray | None = None
+    deadline_s: FloatArray | None = None
     name: str = "requests"
     _checksum: str = field(default="", init=False)
 
@@ -107,6 +123,12 @@ class RequestTrace:
         self._store_codes("model", self.model, self.model_names)
         self._store_codes("tier", self.tier, self.tier_names)
         self._store_codes("adapter", self.adapter, self.adapter_names)
+        if self.session is not None:
+            self._store("session", _sessions(self.session, n))
+        if self.max_tokens is not None:
+            self._store("max_tokens", _limits(self.max_tokens, n))
+        if self.deadline_s is not None:
+            self._store("deadline_s", _deadlines(self.deadline_s, n))
         if self.block_ids is not None or self.block_offsets is not None:
             self._store_blocks(self.block_ids, self.block_offsets)
 
@@ -216,7 +238,10 @@ class RequestTrace:
         if not self._checksum:
             digest = hashlib.sha256()
             for column, value in self._with_used_names().items():
+                # Columns that came later count only where a trace has them: checksums of others stay as they were.
                 if column == "name" or (column.startswith("adapter") and self.adapter is None):
+                    continue
+                if column in ("session", "max_tokens", "deadline_s") and value is None:
                     continue
                 if isinstance(value, np.ndarray):
                     digest.update(f"{column}:{value.dtype.str}:{value.size}\n".encode())
@@ -227,18 +252,25 @@ class RequestTrace:
         return self._checksum
 
     def _with_used_names(self) -> dict[str, Any]:
-        """Return the columns with names in alphabetical order, each used and each once, as a file holds them."""
+        """Return the columns as a file holds them: each name used and once, in alphabetical order, tiers in theirs."""
         columns = self._columns()
         for column in ("model", "tier", "adapter"):
             codes, names = columns[column], columns[f"{column}_names"]
             if codes is None:
                 continue
-            used = sorted({names[code] for code in np.unique(codes)})
+            used = list(dict.fromkeys(names[code] for code in np.unique(codes)))
+            if column != "tier":
+                used.sort()
             if tuple(used) != names:
                 place = {name: code for code, name in enumerate(used)}
                 columns[column] = np.array([place.get(name, -1) for name in names], dtype=np.int64)[codes]
                 columns[f"{column}_names"] = tuple(used)
         return columns
+
+    @property
+    def used_tiers(self) -> list[str]:
+        """The tiers that requests have, the most urgent one first."""
+        return [] if self.tier is None else list(dict.fromkeys(self.tier_names[code] for code in np.unique(self.tier)))
 
     def write(self, path: str | Path) -> Path:
         """Write the trace to a file that :func:`wavetank.workloads.read_trace` reads back equal.
@@ -358,7 +390,7 @@ class RequestTrace:
         """Return the trace ``times`` times over, back to back, at the same mean rate.
 
         Between the last request of one pass and the first of the next lies one mean gap.  Prefix blocks keep their
-        ids: a second pass asks for the same prompts again.
+        ids: a second pass asks for the same prompts again, in sessions of its own.
 
         Parameters
         ----------
@@ -371,7 +403,8 @@ class RequestTrace:
         self._need_a_span("a repetition")
         starts_s = np.arange(passes) * self._cycle_s
         rows = np.tile(np.arange(len(self)), passes)
-        return self._take(rows, (starts_s[:, None] + self.arrival_s[None, :]).ravel())
+        whole = self._take(rows, (starts_s[:, None] + self.arrival_s[None, :]).ravel())
+        return whole.with_sessions_apart(np.repeat(np.arange(passes), len(self)))
 
     def resampled(self, seed: int, *, block_s: float = 60.0) -> RequestTrace:
         """Return another realisation of the same traffic: a circular block bootstrap over spans of time.
@@ -379,8 +412,8 @@ class RequestTrace:
         The trace is bent to a circle and blocks of ``block_s`` seconds are drawn from it with replacement until its
         time is filled.  Inside a block arrivals keep their gaps, so bursts survive; the number of requests varies
         from seed to seed as it would from day to day.  A request that is drawn again is another one of the same
-        lengths: its prefix blocks get fresh ids, shared with the other requests drawn as often, so that no prompt is
-        found whole because the bootstrap repeats it.
+        lengths: its session and its prefix blocks get fresh ids, shared with the other requests drawn as often, so that
+        no prompt is found whole because the bootstrap repeats it.
 
         Parameters
         ----------
@@ -416,11 +449,26 @@ class RequestTrace:
         # Rounding may put the end of a block a hair past the start of the next.
         times_s = np.maximum.accumulate(np.maximum(times_s, 0.0))
         rows %= len(self)
-        drawn = self._take(rows, self.arrival_s[0] + times_s)
+        earlier = _earlier(rows)
+        drawn = self._take(rows, self.arrival_s[0] + times_s).with_sessions_apart(earlier)
         if drawn.block_ids is None or drawn.block_offsets is None:
             return drawn
-        copies = np.repeat(_earlier(rows), np.diff(drawn.block_offsets))
+        copies = np.repeat(earlier, np.diff(drawn.block_offsets))
         return RequestTrace(**{**drawn._columns(), "block_ids": drawn.block_ids + copies * drawn.n_blocks})
+
+    def with_sessions_apart(self, copies: npt.ArrayLike) -> RequestTrace:
+        """Return the same requests in sessions of their own for each copy: what is repeated is said by somebody else.
+
+        Parameters
+        ----------
+        copies : array_like of int, shape (n,)
+            Which copy each request belongs to, from 0.
+        """
+        if self.session is None or not self.session.size or self.session.max() < 0:
+            return self
+        numbers = _whole_numbers(copies, "copies", len(self)) * (int(self.session.max()) + 1)
+        session = np.where(self.session < 0, -1, self.session + numbers)
+        return RequestTrace(**{**self._columns(), "session": session})
 
     def summary(self) -> dict[str, float]:
         """Return the statistics that trace papers print.
@@ -464,7 +512,7 @@ class RequestTrace:
         """Return the requests ``rows`` (None: all of them) with new arrival times."""
         columns = {**self._columns(), "arrival_s": arrival_s}
         if rows is not None:
-            for column in ("prompt_tokens", "output_tokens", "model", "tier", "adapter"):
+            for column in _PER_REQUEST:
                 if columns[column] is not None:
                     columns[column] = columns[column][rows]
             if self.block_ids is not None and self.block_offsets is not None:
@@ -472,6 +520,23 @@ class RequestTrace:
                 columns["block_ids"] = self.block_ids[_ranges(self.block_offsets[rows], counts)]
                 columns["block_offsets"] = np.concatenate(([0], np.cumsum(counts)))
         return RequestTrace(**columns)
+
+
+def tiers_in_order(names: Iterable[str]) -> list[str]:
+    """Return names of tiers in the order of urgency that is taken where nobody says: by number, else by name.
+
+    The lowest number is the most urgent one, as with a request's priority in vLLM.
+
+    Examples
+    --------
+    >>> tiers_in_order(["10", "-1", "2"])
+    ['-1', '2', '10']
+    """
+    listed = sorted(names)
+    try:
+        return sorted(listed, key=int)
+    except ValueError:
+        return listed
 
 
 def _rebuild(columns: dict[str, Any]) -> RequestTrace:
@@ -565,6 +630,36 @@ def _token_counts(values: npt.ArrayLike, column: str, length: int) -> IntArray:
             hint="leave failed or empty requests out; read_trace(..., bad_rows='drop') leaves out those of a file",
         )  # fmt: skip
     return tokens
+
+
+def _sessions(values: npt.ArrayLike, length: int) -> IntArray:
+    session = _whole_numbers(values, "session", length)
+    wrong = np.flatnonzero(session < -1)
+    if wrong.size:
+        _refuse("A session is a number from 0, or -1 for none.", "session", int(wrong[0]), int(session[wrong[0]]))
+    return np.concatenate(([-1], _renumbered(session[session >= 0])))[np.cumsum(session >= 0) * (session >= 0)]
+
+
+def _limits(values: npt.ArrayLike, length: int) -> IntArray:
+    most = _whole_numbers(values, "max_tokens", length)
+    wrong = np.flatnonzero(most < 0)
+    if wrong.size:
+        _refuse(
+            "The longest answer has at least one token.", "max_tokens", int(wrong[0]), int(most[wrong[0]]),
+            hint="0 stands for requests that name none",
+        )  # fmt: skip
+    return most
+
+
+def _deadlines(values: npt.ArrayLike, length: int) -> FloatArray:
+    deadline_s = _own(_column(values, "deadline_s", length), np.float64)
+    wrong = np.flatnonzero(~((deadline_s > 0) & (deadline_s < np.inf)) & ~np.isnan(deadline_s))
+    if wrong.size:
+        _refuse(
+            "A deadline is a time above 0 s after the arrival.", "deadline_s", int(wrong[0]),
+            float(deadline_s[wrong[0]]), hint="nan stands for requests without one",
+        )  # fmt: skip
+    return deadline_s
 
 
 def _positive(value: float, name: str) -> float:

@@ -8,6 +8,7 @@ import gzip
 import io
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from wavetank.errors import BadFileError, BadValueError
+from wavetank.workloads.requests import tiers_in_order
 
 if TYPE_CHECKING:
     from wavetank.workloads.requests import RequestTrace
@@ -96,6 +98,15 @@ def _columns(trace: RequestTrace) -> dict[str, list[Any]]:
         codes, names = getattr(trace, column), getattr(trace, f"{column}_names")
         if codes is not None:
             found[column] = [names[code] for code in codes.tolist()]
+    tiers = trace.used_tiers
+    if trace.tier is not None and tiers_in_order(tiers) != tiers:
+        found["tier_rank"] = [tiers.index(name) for name in found["tier"]]
+    for column in ("session", "max_tokens"):
+        values = getattr(trace, column)
+        if values is not None:
+            found[column] = values.tolist()
+    if trace.deadline_s is not None:
+        found["deadline_s"] = [None if math.isnan(within) else within for within in trace.deadline_s.tolist()]
     if trace.block_ids is not None and trace.block_offsets is not None:
         ids, offsets = trace.block_ids.tolist(), trace.block_offsets.tolist()
         found["block_ids"] = [ids[first:end] for first, end in itertools.pairwise(offsets)]
@@ -126,14 +137,15 @@ def _write_parquet(trace: RequestTrace, path: Path) -> None:
     from wavetank.workloads.trace_sources import connection
 
     columns = _columns(trace)
-    types = {"arrival_s": "DOUBLE", "block_ids": "BIGINT[]"} | dict.fromkeys(("model", "tier", "adapter"), "VARCHAR")
+    types = dict.fromkeys(("arrival_s", "deadline_s"), "DOUBLE") | {"block_ids": "BIGINT[]"}
+    types |= dict.fromkeys(("model", "tier", "adapter"), "VARCHAR")
     arrays: dict[str, Any] = {}
     for name, values in columns.items():
         if types.get(name) in ("BIGINT[]", "VARCHAR"):
             arrays[name] = np.empty(len(values), dtype=object)
             arrays[name][:] = values
         else:
-            arrays[name] = np.asarray(values)
+            arrays[name] = np.asarray(values, np.float64 if types.get(name) == "DOUBLE" else None)
     try:
         with connection() as connected:
             connected.register("trace", arrays)

@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wavetank.serving.routing.interface import ActiveView, Arrival, PoolView, WorkersView
-
-WHOLE = {"running", "slots", "waiting", "sent_requests"}
+from wavetank.serving.routing.interface import (
+    ActiveView,
+    Arrival,
+    PoolView,
+    WorkersView,
+    idle_workers,
+    waiting_requests,
+)
 
 
 @pytest.fixture
@@ -31,13 +36,7 @@ def workers() -> Callable[..., WorkersView]:
     """Make a view of ``n`` workers: idle, fresh, with room for everything, but for what is given."""
 
     def make(n: int, **given: Any) -> WorkersView:
-        plain: dict[str, Any] = dict.fromkeys(WorkersView._fields, 0) | {"kv_capacity_tokens": 1e9, "slots": 64}
-        return WorkersView(
-            **{
-                name: np.array(np.broadcast_to(value, n), np.int64 if name in WHOLE else np.float64)
-                for name, value in (plain | given).items()
-            }
-        )
+        return idle_workers(n, **given)
 
     return make
 
@@ -46,14 +45,8 @@ def workers() -> Callable[..., WorkersView]:
 def pool() -> Callable[..., PoolView]:
     """Make a view of waiting requests with these prompts."""
 
-    def make(prompts: Any, waited_steps: Any = 0) -> PoolView:
-        n = len(prompts)
-        return PoolView(
-            np.array(prompts, np.float64),
-            np.zeros(n),
-            np.array(np.broadcast_to(waited_steps, n), np.int64),
-            np.full(n, np.nan),
-        )
+    def make(prompts: Any, waited_steps: Any = 0, workers: int = 64, **given: Any) -> PoolView:
+        return waiting_requests(prompts, workers, waited_steps=waited_steps, **given)
 
     return make
 

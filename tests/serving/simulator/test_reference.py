@@ -55,7 +55,9 @@ def checksum(*parts: Any) -> int:
 class NosyRouter:
     """Routes by a hash of all it sees."""
 
-    reads_prefix = True
+    reads_prefix: bool = True
+    reads_adapters: bool = True
+    reads_events: bool = True
 
     def initial_state(self, workers):
         return np.zeros(1)
@@ -64,8 +66,9 @@ class NosyRouter:
         return np.array([17.0])
 
     def choose(self, view, arrival, state, parameters):
-        state[0] = checksum(*view, arrival, state, parameters) % 1000
-        return int(state[0]) % view.running.size
+        state[0] = checksum(*view, *arrival, state, parameters) % 1000
+        fit = np.flatnonzero(view.takes & view.serves)
+        return int(fit[int(state[0]) % fit.size])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +89,13 @@ class NosyPoolRouter:
         for i in range(placed.size):
             draw = (int(state[0]) + i) % 10
             if draw >= self.decline or pool.waited_steps[i] > 5:
-                placed[i] = (int(state[0]) // 10 + i) % view.running.size
+                fit = np.flatnonzero(view.takes & pool.serves[i])
+                placed[i] = fit[(int(state[0]) // 10 + i) % fit.size]
         return int((placed >= 0).sum())
+
+
+# The last name is none: a request that takes any model.
+MODELS = ("big", "small", "")
 
 
 @st.composite
@@ -113,6 +121,15 @@ def traces(draw: Any) -> RequestTrace:
         # The third name is none: the model without an adapter.
         codes = draw(st.lists(st.integers(0, 6), min_size=n, max_size=n))
         blocks |= {"adapter": codes, "adapter_names": ("a", "b", "", "c", "d", "e", "f")}
+    if draw(st.booleans()):
+        for name, codes, names in (("model", 2, MODELS), ("tier", 2, ("now", "soon", "later"))):
+            blocks |= {name: draw(st.lists(st.integers(0, codes), min_size=n, max_size=n)), f"{name}_names": names}
+    if draw(st.booleans()):
+        blocks["session"] = draw(st.lists(st.integers(-1, 5), min_size=n, max_size=n))
+        blocks["max_tokens"] = draw(st.lists(st.sampled_from([0, 1, 77]), min_size=n, max_size=n))
+    if draw(st.booleans()):
+        within_s = st.sampled_from([math.nan, 0.1, 1.7])
+        blocks["deadline_s"] = draw(st.lists(within_s, min_size=n, max_size=n))
     return RequestTrace(arrival_s=arrival_s, prompt_tokens=prompts, output_tokens=outputs, **blocks)
 
 
@@ -177,9 +194,13 @@ def clusters(draw: Any) -> Cluster:
     group = draw(st.sampled_from([1, 1, 2, 4]))
     slots = draw(st.integers(1, 12))
     workers = group * draw(st.integers(1, 3))
+    models = draw(st.lists(st.sampled_from([("big",), ("small",), ("big", "small")]), min_size=workers))[:workers]
+    # Some worker has each.
+    models[draw(st.integers(0, workers - 1))] = ("small", "big")
     step_time = draw(step_times)
     return Cluster(
         workers=workers,
+        models=tuple(models) if draw(st.booleans()) else None,
         group_size=group,
         step_time=step_time,
         kinds=draw(kinds(workers, step_time)) if draw(st.booleans()) else (),
@@ -200,6 +221,7 @@ def clusters(draw: Any) -> Cluster:
 
 arrival_routers = st.one_of(
     st.sampled_from([RoundRobin(), FewestRequests(), FewestKVTokens(), VLLMDefault(), PrefixAffinity(), NosyRouter()]),
+    st.builds(NosyRouter, reads_prefix=st.booleans(), reads_adapters=st.booleans(), reads_events=st.booleans()),
     st.builds(RandomWorker, seed=st.integers(0, 5)),
     st.builds(PowerOfTwo, seed=st.integers(0, 5)),
 )
@@ -221,9 +243,53 @@ def ps(times_s: Any) -> Any:
     return np.nan_to_num(np.round(times_s * PS), nan=-1).astype(np.int64)
 
 
-def agree(requests: RequestTrace, cluster: Cluster, router: Any, expected: Any = None) -> None:
-    run = simulate(requests, cluster, router, expected_output_tokens=expected)
-    slow = simulate_slowly(requests, cluster, router, expected_output_tokens=expected)
+@dataclasses.dataclass
+class Recorder:
+    """Decides as another router and keeps what it was shown."""
+
+    router: Any
+    shown: list[Any] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name in ("reads_prefix", "reads_adapters", "reads_events", "reads_active"):
+            setattr(self, name, getattr(self.router, name, False))
+        if hasattr(self.router, "place"):
+            self.place = self.record_place
+        else:
+            self.choose = self.record_choose
+
+    def initial_state(self, workers):
+        return self.router.initial_state(workers)
+
+    def parameters(self):
+        return self.router.parameters()
+
+    def record_choose(self, view, arrival, state, parameters):
+        self.shown.append((view._fields + arrival._fields, [np.copy(part) for part in (*view, *arrival)]))
+        return self.router.choose(view, arrival, state, np.ascontiguousarray(parameters))
+
+    def record_place(self, view, pool, active, state, parameters, placed):
+        names = view._fields + pool._fields + active._fields
+        self.shown.append((names, [np.copy(part) for part in (*view, *pool, *active)]))
+        return self.router.place(view, pool, active, state, np.ascontiguousarray(parameters), placed)
+
+
+def see_the_same(requests: RequestTrace, cluster: Cluster, router: Any, **predicted: Any) -> list[Any]:
+    """Compare every field of every decision of both simulators, and return what was shown."""
+    fast, slow = Recorder(router), Recorder(router)
+    simulate(requests, cluster, fast, **predicted)
+    simulate_slowly(requests, cluster, slow, **predicted)
+    assert len(fast.shown) == len(slow.shown)
+    for number, ((names, ours), (_, theirs)) in enumerate(zip(fast.shown, slow.shown, strict=True)):
+        for name, one, other in zip(names, ours, theirs, strict=True):
+            assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), (number, name, one, other)
+    return fast.shown
+
+
+def agree(requests: RequestTrace, cluster: Cluster, router: Any, expected: Any = None, spread: Any = None) -> None:
+    predicted = {"expected_output_tokens": expected, "output_spread_tokens": spread}
+    run = simulate(requests, cluster, router, **predicted)
+    slow = simulate_slowly(requests, cluster, router, **predicted)
     assert ps(run.finish_s).tolist() == slow["finish_ps"].tolist()
     assert ps(run.first_token_s).tolist() == slow["first_ps"].tolist()
     assert run.worker.tolist() == slow["worker"].tolist()
@@ -246,14 +312,7 @@ def agree_split(
         prefill=prefill, decode=decode, transfer_s_per_token=transfer_s, transfer_latency_s=1e-3
     )
     run = simulate(requests, cluster, router, decode_router=decode_router)
-    kept = ("block_ids", "block_offsets", "block_tokens", "adapter", "adapter_names")
-    blocks = {name: getattr(requests, name) for name in kept}
-    prompts = RequestTrace(
-        arrival_s=requests.arrival_s,
-        prompt_tokens=requests.prompt_tokens,
-        output_tokens=np.ones(len(requests), np.int64),
-        **blocks,
-    )
+    prompts = dataclasses.replace(requests, output_tokens=np.ones(len(requests), np.int64))
     before = simulate_slowly(prompts, prefill, router)
     assert ps(run.first_token_s).tolist() == before["first_ps"].tolist()
     ready_ps = before["first_ps"] + ps(1e-3 + transfer_s * requests.prompt_tokens)
@@ -262,13 +321,7 @@ def agree_split(
     finish_ps, worker = before["first_ps"].copy(), before["worker"].copy()
     preemptions, steps = before["preemptions"].copy(), before["steps"][0]
     if order.size:
-        arriving = RequestTrace(
-            arrival_s=ready_ps[order] / PS,
-            prompt_tokens=requests.prompt_tokens[order],
-            output_tokens=requests.output_tokens[order],
-            adapter=None if requests.adapter is None else requests.adapter[order],
-            adapter_names=requests.adapter_names,
-        )
+        arriving = dataclasses.replace(requests, block_ids=None, block_offsets=None).chosen(order, ready_ps[order] / PS)
         after = simulate_slowly(arriving, decode, decode_router, first_ps=before["first_ps"][order])
         finish_ps[order], worker[order] = after["finish_ps"], prefill.workers + after["worker"]
         preemptions[order] += after["preemptions"]
@@ -303,7 +356,20 @@ def test_both_agree_behind_routers_with_a_pool(requests, cluster, router):
 )  # fmt: skip
 @settings(max_examples=80, deadline=None, derandomize=True)
 def test_both_agree_where_prefill_and_decode_are_apart(requests, prefill, decode, router, decode_router, transfer_s):
+    # Seen from a decode worker, a part of a trace has sessions of other numbers and deadlines from other arrivals.
+    requests = dataclasses.replace(requests, session=None, deadline_s=None)
     agree_split(requests, prefill, decode, router, decode_router, transfer_s)
+
+
+@given(traces(), clusters(), st.one_of(arrival_routers, pool_routers), st.data())
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_both_show_the_same_before_every_decision(requests, cluster, router, data):
+    predicted = {}
+    for name in ("expected_output_tokens", "output_spread_tokens"):
+        lengths = st.lists(st.sampled_from([math.nan, 0.0, 12.5]), min_size=len(requests), max_size=len(requests))
+        if data.draw(st.booleans()):
+            predicted[name] = np.array(data.draw(lengths))
+    see_the_same(requests, cluster, router, **predicted)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ import numpy as np
 
 from wavetank.errors import BadValueError
 from wavetank.serving.proxy.view import LiveRequest, LiveView, WorkerAccount
-from wavetank.serving.routing.interface import Arrival, ArrivalRouter, PoolRouter, PoolView
+from wavetank.serving.routing.interface import Arrival, ArrivalRouter, PoolRouter, PoolView, waiting_requests
 
 log = logging.getLogger("wavetank.router")
 
@@ -121,9 +121,7 @@ class Dispatcher(Generic[T]):
         self.in_turns = False
         self._complained: set[str] = set()
         self._pool: dict[LiveRequest, asyncio.Future[T]] = {}
-        self._window = PoolView(
-            np.zeros(pool_window), np.zeros(pool_window), np.zeros(pool_window, np.int64), np.full(pool_window, np.nan)
-        )
+        self._pool_window = pool_window
         self._placed = np.zeros(pool_window, np.int64)
         self.decisions = 0
         self.targets: tuple[T, ...] = ()
@@ -154,6 +152,7 @@ class Dispatcher(Generic[T]):
         self._state = (
             np.ascontiguousarray(self.router.initial_state(len(targets)), np.float64).copy() if targets else np.zeros(0)
         )
+        self._window = waiting_requests(np.zeros(self._pool_window), len(targets))
         self._place()
 
     def refreshed(self, target: T) -> None:
@@ -298,10 +297,7 @@ class Dispatcher(Generic[T]):
         else:
             requests = list(islice(self._pool, self._placed.size))
         n = len(requests)
-        whole = self._window
-        window = PoolView(
-            whole.prompt_tokens[:n], whole.waited_s[:n], whole.waited_steps[:n], whole.expected_output_tokens[:n]
-        )
+        window = PoolView._make(column[:n] for column in self._window)
         placed = self._placed[:n]
         placed[:] = -1
         for i, request in enumerate(requests):

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.serving.proxy.engine_metrics import EngineLoad
-from wavetank.serving.routing.interface import ActiveView, WorkersView
+from wavetank.serving.routing.interface import ActiveView, idle_workers
 
 
 class LiveRequest:
@@ -284,18 +284,7 @@ class LiveView:
         self.accounts = tuple(accounts)
         self._reads_active = reads_active
         self._refreshed_s = np.zeros(n)
-        self.workers = WorkersView(
-            kv_tokens=np.zeros(n),
-            kv_capacity_tokens=np.zeros(n),
-            running=np.zeros(n, np.int64),
-            slots=np.zeros(n, np.int64),
-            waiting=np.zeros(n, np.int64),
-            waiting_tokens=np.zeros(n),
-            sent_requests=np.zeros(n, np.int64),
-            sent_tokens=np.zeros(n),
-            matched_tokens=np.zeros(n),
-            age_s=np.zeros(n),
-        )
+        self.workers = idle_workers(n)
         self._active: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = [
             (np.zeros(0, np.int64), np.zeros(0), np.zeros(0)) for _ in range(n)
         ]

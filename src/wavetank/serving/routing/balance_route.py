@@ -176,7 +176,7 @@ def _place(
     integers = np.empty(2 * workers, np.int64)
     heap, free = integers[:workers], integers[workers:]
     for g in range(workers):
-        free[g] = view.slots[g] - view.running[g] - view.waiting[g] - view.sent_requests[g]
+        free[g] = (view.slots[g] - view.running[g] - view.waiting[g] - view.sent_requests[g]) * view.takes[g]
         held = view.kv_tokens[g] + view.waiting_tokens[g] + view.sent_tokens[g]
         room[g] = view.kv_capacity_tokens[g] - held
         weighed[g] = 0.0
@@ -192,14 +192,15 @@ def _place(
         tokens = pool.prompt_tokens[r]
         best, widest = -1, -1
         for g in range(workers):
-            if free[g] > 0:
+            if free[g] > 0 and pool.serves[r, g] != 0:
                 if tokens <= room[g] and (best < 0 or weighed[g] < weighed[best]):
                     best = g
                 if widest < 0 or room[g] > room[widest]:
                     widest = g
         g = best if best >= 0 else widest
         if g < 0:
-            break
+            # No worker that has its model has a free slot.
+            continue
         placed[r] = g
         count += 1
         _add(tokens, g, loads, weighed, weights, envelopes[g // group], room, free)
@@ -238,15 +239,20 @@ def _place(
                 high = middle
         # The largest size up to the best one, and the smallest beyond.
         chosen, below, above = -1, low - 1, low
+        while above < left and pool.serves[by_size[above], g] == 0:
+            above += 1
         if above < left and pool.prompt_tokens[by_size[above]] > room[g]:
             above = left
-        while below >= 0 and pool.prompt_tokens[by_size[below]] > room[g]:
+        while below >= 0 and (pool.prompt_tokens[by_size[below]] > room[g] or pool.serves[by_size[below], g] == 0):
             below -= 1
         if below >= 0:
             # The oldest among equal sizes.
-            while below > 0 and pool.prompt_tokens[by_size[below - 1]] == pool.prompt_tokens[by_size[below]]:
-                below -= 1
             chosen = below
+            while below > 0 and pool.prompt_tokens[by_size[below - 1]] == pool.prompt_tokens[by_size[chosen]]:
+                below -= 1
+                if pool.serves[by_size[below], g] != 0:
+                    chosen = below
+            below = chosen
         if above < left:
             gain = 0.0
             fits = -np.inf if below < 0 else 0.0

@@ -24,6 +24,7 @@ from wavetank.serving.routing.interface import (
     PoolView,
     WorkersView,
     choose_function,
+    fits,
     place_function,
 )
 from wavetank.settings import setting
@@ -33,24 +34,59 @@ from wavetank.sim.streams import next_below
 _53_BITS = (1 << 53) - 1
 
 
+@njit(forceinline=True)
+def next_that_fits(view: WorkersView, start: int) -> int:
+    """Return the first worker from ``start`` on, and around, that the arrival may go to; ``start`` where none may."""
+    workers = view.running.size
+    worker = start
+    for _ in range(workers):
+        if fits(view, worker):
+            return worker
+        worker = worker + 1 if worker + 1 < workers else 0
+    return start
+
+
+@njit(forceinline=True)
+def one_that_fits(view: WorkersView, state: NDArray[np.float64]) -> int:
+    """Draw one of the workers that the arrival may go to, each with equal probability; of all where it may to none."""
+    workers = view.running.size
+    drawn = next_below(state, workers)
+    if fits(view, drawn):
+        return drawn
+    # A second draw, among those alone to which it may go, leaves each of them as likely as any other.
+    fit = 0
+    for worker in range(workers):
+        fit += fits(view, worker)
+    if fit > 0:
+        left = next_below(state, fit)
+        for worker in range(workers):
+            if fits(view, worker):
+                if left == 0:
+                    return worker
+                left -= 1
+    return drawn
+
+
 @choose_function
 def _round_robin(
     view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
 ) -> int:
-    worker = np.int64(state[0])
+    worker = next_that_fits(view, np.int64(state[0]))
     state[0] = (worker + 1) % view.running.size
     return worker
 
 
 @choose_function
 def _random(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]) -> int:
-    return next_below(state, view.running.size)
+    return one_that_fits(view, state)
 
 
 @njit(forceinline=True)
-def _least(held: NDArray[Any], waiting: NDArray[Any], sent: NDArray[Any], state: NDArray[np.float64]) -> int:
+def _least(
+    view: WorkersView, held: NDArray[Any], waiting: NDArray[Any], sent: NDArray[Any], state: NDArray[np.float64]
+) -> int:
     """Return the worker with the least sum; the search begins behind the worker that was found last."""
-    start = np.int64(state[0])
+    start = next_that_fits(view, np.int64(state[0]))
     workers = held.size
     best = start
     least = held[start] + waiting[start] + sent[start]
@@ -59,7 +95,7 @@ def _least(held: NDArray[Any], waiting: NDArray[Any], sent: NDArray[Any], state:
         if worker >= workers:
             worker -= workers
         load = held[worker] + waiting[worker] + sent[worker]
-        if load < least:
+        if load < least and fits(view, worker):
             best, least = worker, load
     state[0] = (best + 1) % workers
     return best
@@ -69,14 +105,14 @@ def _least(held: NDArray[Any], waiting: NDArray[Any], sent: NDArray[Any], state:
 def _fewest_requests(
     view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
 ) -> int:
-    return _least(view.running, view.waiting, view.sent_requests, state)
+    return _least(view, view.running, view.waiting, view.sent_requests, state)
 
 
 @choose_function
 def _fewest_kv_tokens(
     view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
 ) -> int:
-    return _least(view.kv_tokens, view.waiting_tokens, view.sent_tokens, state)
+    return _least(view, view.kv_tokens, view.waiting_tokens, view.sent_tokens, state)
 
 
 @place_function
@@ -89,14 +125,14 @@ def _central_queue(
     placed: NDArray[np.int64],
 ) -> int:
     workers = view.running.size
-    free = view.slots - view.running - view.waiting - view.sent_requests
+    free = (view.slots - view.running - view.waiting - view.sent_requests) * view.takes
     load = view.kv_tokens + view.waiting_tokens + view.sent_tokens
     for r in range(pool.prompt_tokens.size):
         tokens = pool.prompt_tokens[r]
         best = -1
         for g in range(workers):
-            fits = free[g] > 0 and load[g] + tokens <= view.kv_capacity_tokens[g]
-            if fits and (best < 0 or load[g] < load[best]):
+            room = free[g] > 0 and load[g] + tokens <= view.kv_capacity_tokens[g] and pool.serves[r, g] != 0
+            if room and (best < 0 or load[g] < load[best]):
                 best = g
         if best < 0:
             # First come, first served: nobody passes the one who waits for room.

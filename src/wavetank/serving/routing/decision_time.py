@@ -20,6 +20,8 @@ from wavetank.serving.routing.interface import (
     PoolRouter,
     PoolView,
     WorkersView,
+    idle_workers,
+    waiting_requests,
 )
 from wavetank.serving.routing.python_routers import compiled_policy
 from wavetank.serving.simulator.tables import CHOOSE_TYPE, PLACE_TYPE
@@ -67,22 +69,14 @@ def decision_s(router: ArrivalRouter | PoolRouter, *, workers: int, waiting: int
     rng = stream(0, "decision-time")
     kv = rng.uniform(1e4, 2e5, workers)
     running = np.full(workers, slots - 1, np.int64)
-    view = WorkersView(
-        kv, np.full(workers, 1e6), running, np.full(workers, slots, np.int64), np.zeros(workers, np.int64),
-        np.zeros(workers), np.zeros(workers, np.int64), np.zeros(workers), np.zeros(workers), np.zeros(workers),
-    )  # fmt: skip
+    view = idle_workers(workers, kv_tokens=kv, kv_capacity_tokens=1e6, running=running, slots=slots)
     state = np.ascontiguousarray(router.initial_state(workers), np.float64).copy()
     with compiled_policy(router, view) as (function, parameters):
         arguments: tuple[Any, ...]
         if isinstance(router, PoolRouter):
             active = int(running.sum()) if getattr(router, "reads_active", False) else 0
             prompts = rng.lognormal(6.5, 1.0, max(active, waiting))
-            pool = PoolView(
-                np.floor(prompts[:waiting]) + 1,
-                np.zeros(waiting),
-                np.zeros(waiting, np.int64),
-                np.full(waiting, np.nan),
-            )
+            pool = waiting_requests(np.floor(prompts[:waiting]) + 1, workers)
             alive = ActiveView(
                 np.repeat(np.arange(workers), running)[:active].astype(np.int64), np.floor(prompts[:active]) + 1,
                 np.full(active, 100.0), np.full(active, 100.0),

@@ -24,8 +24,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.serving.routing.baselines import random_stream
-from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function
+from wavetank.serving.routing.baselines import next_that_fits, random_stream
+from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function, fits
 from wavetank.settings import setting
 from wavetank.sim.streams import next_below
 
@@ -35,9 +35,11 @@ def _cache_aware(
     view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
 ) -> int:
     threshold, absolute, relative = parameters[0], parameters[1], parameters[2]
-    shortest = longest = smallest = 0
+    shortest = longest = smallest = next_that_fits(view, 0)
     least, most = np.inf, 0.0
     for worker in range(view.running.size):
+        if not fits(view, worker):
+            continue
         load = np.float64(view.running[worker] + view.waiting[worker] + view.sent_requests[worker])
         if load < least:
             shortest, least = worker, load
@@ -68,7 +70,7 @@ def _kv_cost(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], pa
         ahead = view.waiting_tokens[worker] + view.sent_tokens[worker]
         # Counted in tokens: a block's size divides both terms.
         cost = weight * (ahead + arrival.prompt_tokens - view.matched_tokens[worker]) + view.kv_tokens[worker] + ahead
-        if cost < least:
+        if cost < least and fits(view, worker):
             best, least = worker, cost
     state[0] = (best + 1) % workers
     return best
@@ -86,7 +88,7 @@ def _load_aware(
     for worker in range(workers):
         load = np.float64(view.running[worker] + view.waiting[worker] + view.sent_requests[worker])
         score = view.matched_tokens[worker] / arrival.prompt_tokens - beta * (load - mean) / max(1.0, mean)
-        if score > highest:
+        if score > highest and fits(view, worker):
             best, highest = worker, score
     return best
 
@@ -100,6 +102,8 @@ def _scored(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
     highest = -np.inf
     ties = 0
     for worker in range(workers):
+        if not fits(view, worker):
+            continue
         rank = 1.0
         if longest > shortest:
             rank = (longest - view.waiting[worker]) / (longest - shortest)

@@ -27,6 +27,7 @@ def solve(
     sizes: NDArray[np.int64],
     overdue: NDArray[np.bool_],
     time_limit_s: float,
+    serves: NDArray[np.int8] | None = None,
 ) -> NDArray[np.int64]:
     """Return the worker of each request (-1: stays): most overdue ones, then most of all, then least G * max L - sum L.
 
@@ -39,6 +40,8 @@ def solve(
         Who must not be passed over again.
     time_limit_s : float
         After which the best placement found is taken.
+    serves : int8 array (requests, workers), optional
+        Where a request may go; anywhere by default.
     """
     try:
         from ortools.sat.python import cp_model
@@ -52,7 +55,7 @@ def solve(
     for g in range(workers):
         model.add(sum(on[i][g] for i in range(requests)) <= max(int(free[g]), 0))
         for i in range(requests):
-            if sizes[i] > room[g]:
+            if sizes[i] > room[g] or (serves is not None and not serves[i, g]):
                 model.add(on[i][g] == 0)
         model.add(sum(int(sizes[i]) * on[i][g] for i in range(requests)) <= max(int(room[g]), 0))
     highest = int(loads.max() + sizes.sum())
@@ -113,10 +116,10 @@ class OneStepOptimum(NoState, NoParameters):
                 allowed=f"up to {MOST_WORKERS}",
                 hint="leave one-step-optimum out with --systems, or set workers=8",
             )
-        free = view.slots - view.running - view.waiting - view.sent_requests
+        free = (view.slots - view.running - view.waiting - view.sent_requests) * view.takes
         loads = (view.kv_tokens + view.waiting_tokens + view.sent_tokens).astype(np.int64)
         room = view.kv_capacity_tokens.astype(np.int64) - loads
         sizes = pool.prompt_tokens[:MOST_REQUESTS].astype(np.int64)
         overdue = pool.waited_steps[:MOST_REQUESTS] > self.patience_steps
-        placed[: sizes.size] = solve(loads, free, room, sizes, overdue, self.time_limit_s)
+        placed[: sizes.size] = solve(loads, free, room, sizes, overdue, self.time_limit_s, pool.serves[: sizes.size])
         return int((placed[: sizes.size] >= 0).sum())

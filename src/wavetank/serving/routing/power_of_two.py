@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.serving.routing.baselines import random_stream
+from wavetank.serving.routing.baselines import one_that_fits, random_stream
 from wavetank.serving.routing.interface import Arrival, NoParameters, WorkersView, choose_function
 from wavetank.settings import setting
-from wavetank.sim.streams import next_below
 
 
 @choose_function
 def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]) -> int:
-    first = next_below(state, view.kv_tokens.size)
-    second = next_below(state, view.kv_tokens.size)
+    first = one_that_fits(view, state)
+    second = one_that_fits(view, state)
     first_load = view.kv_tokens[first] + view.waiting_tokens[first] + view.sent_tokens[first]
     second_load = view.kv_tokens[second] + view.waiting_tokens[second] + view.sent_tokens[second]
     return first if first_load <= second_load else second

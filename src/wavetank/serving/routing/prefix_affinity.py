@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function
+from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function, fits
 from wavetank.settings import setting
 
 
@@ -36,7 +36,7 @@ def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
         if load > cap * mean:
             # Still comparable among themselves, should all be over the cap.
             score -= 1e9
-        if score > highest:
+        if score > highest and fits(view, worker):
             best, highest = worker, score
     return best
 

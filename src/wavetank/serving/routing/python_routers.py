@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from wavetank.serving.routing.interface import (
     CHOOSE_SIGNATURE,
+    NO_BLOCKS,
     PLACE_SIGNATURE,
     Arrival,
     ArrivalRouter,
@@ -55,9 +56,13 @@ def compiled_policy(router: ArrivalRouter | PoolRouter, view: WorkersView) -> It
         del _open[number]
 
 
-def _call_choose(time_s: float, prompt_tokens: float, expected: float, state: Any, parameters: Any) -> int:
+def _call_choose(
+    numbers: tuple[Any, ...], codes: tuple[Any, ...], blocks: NDArray[np.int64], state: Any, parameters: Any
+) -> int:
     router, view = _open[int(parameters[0])]
-    return int(router.choose(view, Arrival(time_s, prompt_tokens, expected), state, parameters[1:]))
+    # The simulator frees its table of blocks at its end; a router may want to keep what it was shown.
+    arrival = Arrival._make((*numbers, *codes, blocks.copy() if blocks.size else NO_BLOCKS))
+    return int(router.choose(view, arrival, state, parameters[1:]))
 
 
 def _call_place(pool: Any, active: Any, state: Any, parameters: Any, placed: Any) -> int:
@@ -82,9 +87,18 @@ def _shim(pools: bool) -> Any:
 
     @njit(CHOOSE_SIGNATURE)
     def choose(view, arrival, state, parameters):  # type: ignore[no-untyped-def]
-        time_s, prompt_tokens, expected = arrival.time_s, arrival.prompt_tokens, arrival.expected_output_tokens
+        numbers = (
+            arrival.time_s,
+            arrival.prompt_tokens,
+            arrival.expected_output_tokens,
+            arrival.output_spread_tokens,
+            arrival.max_tokens,
+            arrival.deadline_s,
+        )
+        codes = (arrival.model, arrival.adapter, arrival.session, arrival.tier)
+        blocks = arrival.blocks
         with objmode(worker="int64"):
-            worker = _call_choose(time_s, prompt_tokens, expected, state, parameters)
+            worker = _call_choose(numbers, codes, blocks, state, parameters)
         return worker
 
     return choose

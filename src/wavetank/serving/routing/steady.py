@@ -117,6 +117,7 @@ def repeated(trace: RequestTrace, passes: int) -> RequestTrace:
         whole = trace.replayed(passes)
     else:
         whole = trace.chosen(np.tile(np.arange(len(trace)), passes), np.zeros(passes * len(trace)))
+        whole = whole.with_sessions_apart(np.repeat(np.arange(passes), len(trace)))
     if trace.block_ids is None:
         return whole
     ids = (np.arange(passes)[:, None] * trace.n_blocks + trace.block_ids).ravel()

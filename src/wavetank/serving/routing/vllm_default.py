@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function
+from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function, fits
 from wavetank.settings import setting
 
 
@@ -24,7 +24,7 @@ def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
     least = np.inf
     for worker in range(view.running.size):
         score = weight * (view.waiting[worker] + view.sent_requests[worker]) + view.running[worker]
-        if score < least:
+        if score < least and fits(view, worker):
             best, least = worker, score
     return best
 

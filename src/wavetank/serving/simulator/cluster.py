@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wavetank.errors import BadValueError
 from wavetank.settings import check_ranges, setting
@@ -95,9 +96,14 @@ class Cluster:
     kinds: tuple[WorkerKind, ...] = field(
         default=(), metadata={"says": "kinds of workers, where they are not all equal; their numbers add up to workers"}
     )
+    models: tuple[tuple[str, ...], ...] | None = field(
+        default=None, metadata={"says": "the models of each worker; without it every worker has every model"}
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.models is not None:
+            self._check_models(self.models)
         if self.workers % self.group_size:
             raise BadValueError(
                 "The workers must divide into groups of equal size.",
@@ -142,6 +148,7 @@ class Cluster:
             replace(
                 self,
                 kinds=(),
+                models=None,
                 workers=kind.workers,
                 group_size=1,
                 step_time=kind.step_time or self.step_time,
@@ -163,12 +170,31 @@ class Cluster:
 
     def speeds(self) -> tuple[float, ...]:
         """Return how fast each worker is, as a share of the fastest: by a step of 32 answers at 1,024 tokens each."""
-        times_s = [part.step_time.seconds(_USUAL_BATCH, _USUAL_CONTEXT_TOKENS) for part in self.uniform]
+        from wavetank.platforms.step_time import step_ps
+
+        times_ps = [step_ps(part.step_time, _USUAL_BATCH, _USUAL_CONTEXT_TOKENS) for part in self.uniform]
         return tuple(
-            min(times_s) / time_s
-            for time_s, part in zip(times_s, self.uniform, strict=True)
+            min(times_ps) / max(time_ps, 1)
+            for time_ps, part in zip(times_ps, self.uniform, strict=True)
             for _ in range(part.workers)
         )
+
+    def _check_models(self, models: Sequence[Any]) -> None:
+        if len(models) != self.workers:
+            raise BadValueError(
+                "Either no worker's models are given, or those of every one.",
+                given=f"models of {len(models)} workers, of {self.workers}",
+                allowed=f"{self.workers} tuples of names",
+                where="models",
+            )
+        for worker, names in enumerate(models):
+            if isinstance(names, str) or not names or not all(isinstance(name, str) and name for name in names):
+                raise BadValueError(
+                    "A worker has at least one model, each with a name.",
+                    given=repr(names),
+                    allowed="e.g. ('llama-8b',)",
+                    where=f"models, worker {worker}",
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,9 +33,12 @@ from wavetank.serving.routing.interface import (
     Arrival,
     PoolView,
     WorkersView,
+    fits,
 )
+from wavetank.serving.simulator.prefix_cache import evict, known_blocks
 from wavetank.serving.simulator.tables import (
     ACTIVE,
+    ASKED_TYPE,
     BAD_PLACEMENT,
     BAD_WORKER,
     CHOOSE_TYPE,
@@ -55,9 +58,11 @@ from wavetank.serving.simulator.tables import (
     STEP_TYPE,
     STUCK,
     TABLES_TYPE,
+    UNFIT,
     Rules,
     Tables,
     borrow,
+    borrow_pool,
     borrow_view,
 )
 from wavetank.serving.simulator.worker_steps import advance, advance_all, cut_phase, enqueue, finish, plan, steps_done
@@ -69,11 +74,26 @@ from wavetank.sim.compiled import compiled
 
 
 @njit
+def _refresh_holdings(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
+    """Bring what routers know of the workers' prefix caches and adapters to ``now_ps``."""
+    t = borrow(t)
+    view = borrow_view(view)
+    for w in range(rules.workers):
+        worker = t.workers[w]
+        domain = t.domains[w // rules.group]
+        if t.changes.shape[1] > 0:
+            # At the end of its phase the worker would make the same room.
+            evict(t, rules, w, worker.decoding * steps_done(domain, now_ps) if domain.planned else np.int64(0))
+            view.cached_total_tokens[w] = worker.blocks * rules.block_tokens
+        for a in range(t.lora.shape[1]):
+            t.lora[w, a] = t.lines[w, a].used >= 0 or t.lines[w, a].head >= 0
+
+
+@njit
 def _refresh(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
     """Bring the view to ``now_ps``; the domains have been advanced there."""
     t = borrow(t)
     view = borrow_view(view)
-    t.counts[REFRESHES] += 1
     for w in range(rules.workers):
         worker = t.workers[w]
         domain = t.domains[w // rules.group]
@@ -84,6 +104,9 @@ def _refresh(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
         view.waiting_tokens[w] = worker.queue_tokens
         view.sent_requests[w] = 0
         view.sent_tokens[w] = 0.0
+    if t.changes.shape[1] + t.lora.shape[1] > 0:
+        _refresh_holdings(t, rules, view, now_ps)
+    t.counts[REFRESHES] += 1
 
 
 @njit
@@ -98,8 +121,26 @@ def _match_sent(t: Tables, rules: Rules, view: WorkersView, r: int, now_ps: int)
         view.matched_tokens[w] = min(matched * rules.block_tokens, t.requests[r].prompt)
 
 
+@njit
+def _look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_ps: int) -> None:
+    """Fill in what the view says of a single arrival."""
+    t = borrow(t)
+    view = borrow_view(view)
+    if t.sent_ps.shape[1] > 0:
+        _match_sent(t, rules, view, r, now_ps)
+    for w in range(rules.workers):
+        if t.serves.shape[1] > 0:
+            view.serves[w] = asked.model < 0 or t.serves[w, asked.model] != 0
+        if t.lora.shape[1] > 0:
+            view.adapter_loaded[w] = t.lora[w, asked.adapter] if asked.adapter >= 0 else 0
+        if t.changes.shape[1] > 0:
+            view.cached_tokens[w] = known_blocks(t, rules, w, r) * rules.block_tokens
+
+
 @njit(forceinline=True)
 def _send(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int) -> None:
+    if t.lora.shape[1] > 0 and t.asks[r].adapter < rules.adapters:
+        t.lora[w, t.asks[r].adapter] = 1
     view.sent_requests[w] += 1
     view.sent_tokens[w] += t.requests[r].prompt
     if t.sent_ps.shape[1] > 0:
@@ -138,6 +179,41 @@ def _refresh_pool(t: Tables, rules: Rules, view: WorkersView, active: ActiveView
     t.counts[ACTIVE] = _active_view(t, rules, active, now_ps) if active.worker.size > 0 else 0
 
 
+@njit(forceinline=True)
+def _describe(t: Tables, rules: Rules, pool: PoolView, i: int, asked: Any) -> None:
+    """Fill in what a pool router sees of a waiting request beside its prompt and its wait."""
+    pool.expected_output_tokens[i] = asked.expected
+    pool.output_spread_tokens[i] = asked.spread
+    pool.max_tokens[i] = asked.max_tokens
+    pool.deadline_s[i] = asked.deadline_s
+    pool.model[i] = asked.model
+    pool.adapter[i] = asked.adapter
+    pool.session[i] = asked.session
+    pool.tier[i] = asked.tier
+    if t.serves.shape[1] > 0:
+        for w in range(rules.workers):
+            pool.serves[i, w] = asked.model < 0 or t.serves[w, asked.model] != 0
+
+
+@njit(forceinline=True)
+def _first(pool: PoolView, n: int) -> PoolView:
+    """Return the view of the first ``n`` waiting requests."""
+    return PoolView(
+        pool.prompt_tokens[:n],
+        pool.waited_s[:n],
+        pool.waited_steps[:n],
+        pool.expected_output_tokens[:n],
+        pool.output_spread_tokens[:n],
+        pool.max_tokens[:n],
+        pool.deadline_s[:n],
+        pool.model[:n],
+        pool.adapter[:n],
+        pool.session[:n],
+        pool.tier[:n],
+        pool.serves[:n],
+    )
+
+
 @njit
 def _place_pool(
     t: Tables,
@@ -150,20 +226,15 @@ def _place_pool(
     place: Any,
     state: NDArray[np.float64],
     parameters: NDArray[np.float64],
-    expected: NDArray[np.float64],
+    asked: NDArray[Any],
     now_ps: int,
     refreshed_ps: int,
 ) -> int:
     """Let a pool router decide once; returns FINE or BAD_PLACEMENT."""
     t = borrow(t)
     view = borrow_view(view)
-    pool = PoolView(
-        borrowed(pool.prompt_tokens),
-        borrowed(pool.waited_s),
-        borrowed(pool.waited_steps),
-        borrowed(pool.expected_output_tokens),
-    )
-    placed, state, parameters, expected = borrowed(placed), borrowed(state), borrowed(parameters), borrowed(expected)
+    pool = borrow_pool(pool)
+    placed, state, parameters, asked = borrowed(placed), borrowed(state), borrowed(parameters), borrowed(asked)
     first, last = t.pool_ends[0], t.pool_ends[1]
     n = min(last - first, rules.window)
     if n == 0:
@@ -179,14 +250,14 @@ def _place_pool(
         pool.prompt_tokens[i] = t.requests[r].prompt
         pool.waited_s[i] = (now_ps - t.requests[r].arrival_ps) / PS
         pool.waited_steps[i] = t.pool_steps[r]
-        pool.expected_output_tokens[i] = expected[r]
+        _describe(t, rules, pool, i, asked[r if asked.size > 1 else 0])
         placed[i] = -1
         t.pool_steps[r] += 1
     m = t.counts[ACTIVE]
     t.counts[DECISIONS] += 1
     place(
         view,
-        PoolView(pool.prompt_tokens[:n], pool.waited_s[:n], pool.waited_steps[:n], pool.expected_output_tokens[:n]),
+        _first(pool, n),
         ActiveView(
             active.worker[:m], active.prompt_tokens[:m], active.generated_tokens[:m], active.remaining_tokens[:m]
         ),
@@ -200,6 +271,8 @@ def _place_pool(
         if w >= rules.workers or w < -1:
             return BAD_PLACEMENT
         if w >= 0:
+            if view.takes[w] == 0 or pool.serves[i, w] == 0:
+                return UNFIT
             advance(t, rules, step_time, w // rules.group, now_ps)
             _send(t, rules, view, w, t.pool[first + i], now_ps)
     # What stays moves up to the requests behind the window.
@@ -254,7 +327,7 @@ _ROUTED = (
 
 
 @compiled(
-    int64(*_ROUTED, CHOOSE_TYPE, FLOATS, FLOATS, WORKERS_TYPE, FLOATS, types.int64[::1]),
+    int64(*_ROUTED, CHOOSE_TYPE, FLOATS, FLOATS, WORKERS_TYPE, ASKED_TYPE, types.int64[::1]),
     nogil=True,
     at_first_call=True,
 )
@@ -266,12 +339,14 @@ def run_arrivals(
     state: NDArray[np.float64],
     parameters: NDArray[np.float64],
     view: WorkersView,
-    expected: NDArray[np.float64],
+    asked: NDArray[Any],
     probe_ps: NDArray[np.int64],
 ) -> int:
     """Run the whole trace behind a router that places every request at its arrival; returns how it ended."""
     t = borrow(t)
     view = borrow_view(view)
+    asked = borrowed(asked)
+    looks = t.sent_ps.shape[1] + t.serves.shape[1] + t.lora.shape[1] + t.changes.shape[1] > 0
     refreshed = np.int64(0)
     probe = 0
     _refresh(t, rules, view, np.int64(0))
@@ -291,12 +366,29 @@ def run_arrivals(
             age = (now - refreshed) / PS
             for w in range(rules.workers):
                 view.age_s[w] = age
-        if t.sent_ps.shape[1] > 0:
-            _match_sent(t, rules, view, r, now)
+        said = asked[r if asked.size > 1 else 0]
+        if looks:
+            _look_at(t, rules, view, said, r, now)
         t.counts[DECISIONS] += 1
-        w = choose(view, Arrival(now / PS, np.float64(t.requests[r].prompt), expected[r]), state, parameters)
+        first, last = (t.block_offsets[r], t.block_offsets[r + 1]) if t.sent_ps.shape[1] > 0 else (0, 0)
+        arrival = Arrival(
+            now / PS,
+            np.float64(t.requests[r].prompt),
+            said.expected,
+            said.spread,
+            said.max_tokens,
+            said.deadline_s,
+            said.model,
+            said.adapter,
+            said.session,
+            said.tier,
+            t.block_ids[first:last],
+        )
+        w = choose(view, arrival, state, parameters)
         if w < 0 or w >= rules.workers:
             return BAD_WORKER
+        if not fits(view, w):
+            return UNFIT
         advance(t, rules, step_time, w // rules.group, now)
         if rules.max_waiting > 0 and t.workers[w].queue_length >= rules.max_waiting:
             t.counts[REFUSED] += 1
@@ -319,7 +411,7 @@ def _advance_pool(
     place: Any,
     state: NDArray[np.float64],
     parameters: NDArray[np.float64],
-    expected: NDArray[np.float64],
+    asked: NDArray[Any],
     refreshed: NDArray[np.int64],
     until_ps: int,
 ) -> int:
@@ -345,7 +437,7 @@ def _advance_pool(
                 _refresh_pool(t, rules, view, active, now)
                 refreshed[0] = now
             ended = _place_pool(
-                t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0]
+                t, rules, step_time, view, pool, active, placed, place, state, parameters, asked, now, refreshed[0]
             )
             if ended != FINE:
                 return ended
@@ -403,7 +495,7 @@ def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, unt
         POOL_TYPE,
         ACTIVE_TYPE,
         types.int64[::1],
-        FLOATS,
+        ASKED_TYPE,
         types.int64[::1],
     ),
     nogil=True,
@@ -420,7 +512,7 @@ def run_pool(
     pool: PoolView,
     active: ActiveView,
     placed: NDArray[np.int64],
-    expected: NDArray[np.float64],
+    asked: NDArray[Any],
     probe_ps: NDArray[np.int64],
 ) -> int:
     """Run the whole trace behind a router with a pool; returns how it ended.
@@ -456,7 +548,7 @@ def run_pool(
             now = probe_ps[probe]
             if domains == 1:
                 ended = _advance_pool(
-                    t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, refreshed, now
+                    t, rules, step_time, view, pool, active, placed, place, state, parameters, asked, refreshed, now
                 )
                 if ended != FINE:
                     return ended
@@ -474,7 +566,7 @@ def run_pool(
             continue
         if domains == 1:
             ended = _advance_pool(
-                t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, refreshed, now
+                t, rules, step_time, view, pool, active, placed, place, state, parameters, asked, refreshed, now
             )
             if ended != FINE:
                 return ended
@@ -497,7 +589,7 @@ def run_pool(
             r += 1
         before = t.pool_ends[0]
         ended = _place_pool(
-            t, rules, step_time, view, pool, active, placed, place, state, parameters, expected, now, refreshed[0]
+            t, rules, step_time, view, pool, active, placed, place, state, parameters, asked, now, refreshed[0]
         )
         if ended != FINE:
             return ended

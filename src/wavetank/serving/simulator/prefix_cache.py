@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from wavetank.serving.simulator.tables import EVICTIONS, Rules, Tables
+from wavetank.serving.simulator.tables import EVICTIONS, REFRESHES, Rules, Tables
 
 
 @njit(forceinline=True)
@@ -13,6 +13,32 @@ def _full_blocks(t: Tables, rules: Rules, r: int) -> int:
     if not rules.caching:
         return 0
     return min(t.block_offsets[r + 1] - t.block_offsets[r], t.requests[r].prompt // rules.block_tokens)
+
+
+@njit(forceinline=True)
+def _changed(t: Tables, w: int, block: int, present: int) -> None:
+    """Take note that a block is new in the cache of a worker or gone from it, for routers that read such events.
+
+    They know of it at the next refresh.  What counts until then is whether it was there at the last one: kept, with the
+    refresh's number, when a block changes for the first time since.
+    """
+    t.workers[w].blocks += 2 * present - 1
+    if t.changes.shape[1] > 0 and t.changes[w, block] >> 1 != t.counts[REFRESHES]:
+        t.changes[w, block] = t.counts[REFRESHES] << 1 | (1 - present)
+
+
+@njit
+def known_blocks(t: Tables, rules: Rules, w: int, r: int) -> int:
+    """Return how many leading blocks of the prompt the worker had at the last refresh, as :func:`matched_blocks`."""
+    most = min(_full_blocks(t, rules, r), (t.requests[r].prompt - 1) // rules.block_tokens)
+    start = t.block_offsets[r]
+    for i in range(most):
+        block = t.block_ids[start + i]
+        change = t.changes[w, block]
+        there = change & 1 if change >> 1 == t.counts[REFRESHES] else np.int64(t.cache_held[w, block] >= 0)
+        if not there:
+            return i
+    return most
 
 
 @njit
@@ -41,14 +67,24 @@ def _cache_append(t: Tables, w: int, block: int) -> None:
 
 
 @njit
-def evict(t: Tables, rules: Rules, w: int) -> None:
-    """Remove the block of a worker that was used least recently and that no request holds."""
+def evict(t: Tables, rules: Rules, w: int, grown: int) -> None:
+    """Remove blocks of a worker that no request holds, least recently used first, until everything fits.
+
+    Parameters
+    ----------
+    t : Tables
+    rules : Rules
+    w : int
+    grown : int
+        Tokens that its requests have generated since those it holds were counted.
+    """
     worker = t.workers[w]
-    while worker.held + worker.cached > worker.capacity and worker.cached > 0:
+    while worker.held + grown + worker.cached > worker.capacity and worker.cached > 0:
         block = worker.cache_old
         _cache_remove(t, w, block)
         t.cache_held[w, block] = -1
         worker.cached -= rules.block_tokens
+        _changed(t, w, block, 0)
         t.counts[EVICTIONS] += 1
 
 
@@ -87,8 +123,10 @@ def hold_blocks(t: Tables, rules: Rules, w: int, r: int) -> None:
         elif count == 0:
             _cache_remove(t, w, block)
             worker.cached -= rules.block_tokens
+        else:
+            _changed(t, w, block, 1)
         t.cache_held[w, block] = max(count, 0) + 1
-    evict(t, rules, w)
+    evict(t, rules, w, 0)
 
 
 @njit

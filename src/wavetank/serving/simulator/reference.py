@@ -7,7 +7,7 @@ a thousand times slower.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,13 +79,14 @@ def simulate_slowly(
     router: ArrivalRouter | PoolRouter,
     *,
     expected_output_tokens: NDArray[np.float64] | None = None,
+    output_spread_tokens: NDArray[np.float64] | None = None,
     first_ps: NDArray[np.int64] | None = None,
 ) -> dict[str, NDArray[np.int64]]:
     """Serve a trace step by step.
 
     Parameters
     ----------
-    requests, cluster, router, expected_output_tokens
+    requests, cluster, router, expected_output_tokens, output_spread_tokens
         As for :func:`wavetank.serving.simulate`.
     first_ps : int64 array (requests,), optional
         Given for a decode pool: when each request's first token came.
@@ -100,11 +101,11 @@ def simulate_slowly(
         ``counted_steps``, shape (1,): steps that compute a prompt, adapters loaded, and the sums behind the worker time
         of :class:`~wavetank.serving.simulator.simulate.ServingRun`.  A refused request has worker -1 and times -1.
     """
-    expected = np.full(len(requests), np.nan) if expected_output_tokens is None else expected_output_tokens
+    asked = _Asked(requests, cluster, expected_output_tokens, output_spread_tokens)
     todo = _requests(requests, first_ps)
     caching = cluster.prefix_caching and requests.block_ids is not None and first_ps is None
     workers = [Worker(part, requests.block_tokens if caching else 0) for part in cluster.each_worker()]
-    adapters, served = codes_of(requests)
+    adapters, served = asked.adapters, asked.n_adapters
     if cluster.adapters is not None and served:
         for worker in workers:
             worker.slots = AdapterSlots(cluster.adapters, cluster.adapters.loads_ps(served))
@@ -112,7 +113,7 @@ def simulate_slowly(
             request.adapter = int(adapters[request.number])
     size = cluster.group_size
     domains = [_Domain(workers[i : i + size]) for i in range(0, len(workers), size)]
-    observer = _Observer(requests, cluster, workers, router)
+    observer = _Observer(requests, cluster, workers, router, asked)
     refresh_ps = round(cluster.refresh_s * PS_PER_S)
     pools = isinstance(router, PoolRouter)
     pool: list[Request] = []
@@ -143,11 +144,11 @@ def simulate_slowly(
             observer.refresh(now)
         if pools and len(domains) > 1 and pool and not (arrived < len(todo) and todo[arrived].arrival_ps == now):
             if refresh_ps and now % refresh_ps == 0:
-                observer.place(pool, now, expected)
+                observer.place(pool, now)
             elif not refresh_ps and (completed or idle):
                 # A slot is free again; or nobody runs, and a router that placed nothing is asked again.
                 observer.refresh(now)
-                observer.place(pool, now, expected)
+                observer.place(pool, now)
         while arrived < len(todo) and todo[arrived].arrival_ps == now:
             request = todo[arrived]
             arrived += 1
@@ -156,11 +157,11 @@ def simulate_slowly(
                 if len(domains) > 1:
                     if not refresh_ps:
                         observer.refresh(now)
-                    observer.place(pool, now, expected)
+                    observer.place(pool, now)
                 continue
             if not refresh_ps:
                 observer.refresh(now)
-            observer.choose(request, now, expected)
+            observer.choose(request, now)
         for domain in domains:
             if domain.ends_ps >= 0 or (domain.retry_ps >= 0 and domain.retry_ps > now):
                 continue
@@ -168,7 +169,7 @@ def simulate_slowly(
             if pools and len(domains) == 1 and (domain.has_work or pool):
                 if not refresh_ps or now >= observer.refreshed_ps + refresh_ps:
                     observer.refresh(now)
-                observer.place(pool, now, expected)
+                observer.place(pool, now)
                 if pool and not domain.has_work:
                     domain.retry_ps = now + max(refresh_ps, RETRY_PS)
             if domain.has_work:
@@ -179,13 +180,66 @@ def simulate_slowly(
                 steps.append(_Step(now, domain.ends_ps, list(own_ps), list(context), prefill))
 
 
+class _Asked:
+    """What routers are shown of requests beside their prompts."""
+
+    def __init__(
+        self,
+        requests: RequestTrace,
+        cluster: Cluster,
+        expected: NDArray[np.float64] | None,
+        spread: NDArray[np.float64] | None,
+    ) -> None:
+        self.requests, self.models = requests, cluster.models
+        self.expected, self.spread = expected, spread
+        self.adapters, self.n_adapters = codes_of(requests)
+
+    def of(self, request: Request) -> dict[str, float]:
+        """Return the fields that an arrival and a pool have in common, by name."""
+        requests, i = self.requests, request.number
+        most = int(requests.max_tokens[i]) if requests.max_tokens is not None else 0
+        within_s = float(requests.deadline_s[i]) if requests.deadline_s is not None else np.nan
+        return {
+            "expected_output_tokens": float(self.expected[i]) if self.expected is not None else np.nan,
+            "output_spread_tokens": float(self.spread[i]) if self.spread is not None else np.nan,
+            "max_tokens": float(most) if most else np.nan,
+            "deadline_s": np.inf if np.isnan(within_s) else request.arrival_ps / PS_PER_S + within_s,
+            "model": -1 if not self.model_of(request) or requests.model is None else int(requests.model[i]),
+            "adapter": int(self.adapters[i]),
+            "session": -1 if requests.session is None else int(requests.session[i]),
+            "tier": -1 if requests.tier is None else int(requests.tier[i]),
+        }
+
+    def model_of(self, request: Request) -> str:
+        """Return the name of a request's model; empty where it names none."""
+        model = self.requests.model
+        return "" if model is None else self.requests.model_names[model[request.number]]
+
+    def serves(self, worker: int, request: Request) -> bool:
+        """Say whether a worker has the request's model."""
+        name = self.model_of(request)
+        return self.models is None or not name or name in self.models[worker]
+
+
 class _Observer:
     """The router and its view of the workers."""
 
     def __init__(
-        self, requests: RequestTrace, cluster: Cluster, workers: list[Worker], router: ArrivalRouter | PoolRouter
+        self,
+        requests: RequestTrace,
+        cluster: Cluster,
+        workers: list[Worker],
+        router: ArrivalRouter | PoolRouter,
+        asked: _Asked,
     ) -> None:
         n = len(workers)
+        self.asked = asked
+        self.reads_prefix = bool(getattr(router, "reads_prefix", False))
+        self.reads_adapters = bool(getattr(router, "reads_adapters", False)) and cluster.adapters is not None
+        self.reads_events = bool(getattr(router, "reads_events", False)) and bool(workers[0].block_tokens)
+        # What routers know of the workers' adapters and caches, as of the last refresh.
+        self.known_adapters: list[set[int]] = [set() for _ in workers]
+        self.known_blocks: list[set[int]] = [set() for _ in workers]
         self.cluster, self.workers, self.router = cluster, workers, router
         self.block_tokens = requests.block_tokens
         self.state = np.array(router.initial_state(n), dtype=np.float64)
@@ -193,10 +247,12 @@ class _Observer:
         self.refreshed_ps = self.decisions = self.refreshes = 0
         self.sent_ps: dict[tuple[int, int], int] = {}
         limits = [worker.cluster for worker in workers]
+        unknown = np.full(n, np.nan)
         self.view = WorkersView(
             np.zeros(n), np.array([float(each.kv_capacity_tokens) for each in limits]), np.zeros(n, np.int64),
             np.array([each.max_running for each in limits], np.int64), np.zeros(n, np.int64), np.zeros(n),
-            np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(n),
+            np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(n), np.arange(n), np.array(cluster.speeds()),
+            np.ones(n, np.int64), np.ones(n, np.int64), np.zeros(n, np.int64), unknown.copy(), unknown.copy(),
         )  # fmt: skip
         self.active = self.active_now()
 
@@ -210,6 +266,11 @@ class _Observer:
             self.view.waiting_tokens[w] = sum(request.prompt for request in worker.queue)
             self.view.sent_requests[w] = 0
             self.view.sent_tokens[w] = 0
+            if self.reads_events:
+                self.known_blocks[w] = {*worker.held_blocks, *worker.free_blocks}
+                self.view.cached_total_tokens[w] = len(self.known_blocks[w]) * worker.block_tokens
+            if worker.slots is not None:
+                self.known_adapters[w] = {*worker.slots.resident, *(request.adapter for request in worker.queue)}
         self.active = self.active_now()
 
     def send(self, request: Request, w: int, now_ps: int) -> None:
@@ -217,10 +278,11 @@ class _Observer:
         self.workers[w].enqueue(request)
         self.view.sent_requests[w] += 1
         self.view.sent_tokens[w] += request.prompt
+        self.known_adapters[w].add(request.adapter)
         for block in request.blocks:
             self.sent_ps[w, block] = now_ps
 
-    def choose(self, request: Request, now_ps: int, expected: NDArray[np.float64]) -> None:
+    def choose(self, request: Request, now_ps: int) -> None:
         self.view.age_s[:] = (now_ps - self.refreshed_ps) / PS_PER_S
         memory_ps = round(self.cluster.prefix_memory_s * PS_PER_S)
         for w in range(len(self.workers)):
@@ -229,26 +291,48 @@ class _Observer:
                 if (w, block) not in self.sent_ps or now_ps - self.sent_ps[w, block] > memory_ps:
                     break
                 count += 1
-            self.view.matched_tokens[w] = min(count * self.block_tokens, request.prompt)
-        arrival = Arrival(now_ps / PS_PER_S, float(request.prompt), float(expected[request.number]))
+            if self.reads_prefix:
+                self.view.matched_tokens[w] = min(count * self.block_tokens, request.prompt)
+            self.view.serves[w] = self.asked.serves(w, request)
+            if self.reads_adapters:
+                self.view.adapter_loaded[w] = request.adapter >= 0 and request.adapter in self.known_adapters[w]
+            if self.reads_events:
+                self.view.cached_tokens[w] = self.cached_tokens(request, w)
+        blocks = np.array(request.blocks if self.reads_prefix else [], np.int64)
+        arrival = Arrival(now_ps / PS_PER_S, float(request.prompt), **self.asked.of(request), blocks=blocks)  # type: ignore[arg-type]
         self.decisions += 1
         worker = self.router.choose(self.view, arrival, self.state, self.parameters)  # type: ignore[union-attr]
         if 0 < self.cluster.max_waiting <= len(self.workers[worker].queue):
             return
         self.send(request, int(worker), now_ps)
 
-    def place(self, pool: list[Request], now_ps: int, expected: NDArray[np.float64]) -> None:
+    def cached_tokens(self, request: Request, w: int) -> int:
+        """Return what of a prompt was in the prefix cache of a worker at the refresh: the last token never counts."""
+        size = self.workers[w].block_tokens
+        count = 0
+        for block in request.blocks[: (request.prompt - 1) // size]:
+            if block not in self.known_blocks[w]:
+                break
+            count += 1
+        return count * size
+
+    def place(self, pool: list[Request], now_ps: int) -> None:
         window = pool[: self.cluster.pool_window]
         view = self.view
         if not window or not (view.slots > view.running + view.waiting + view.sent_requests).any():
             return
         view.age_s[:] = (now_ps - self.refreshed_ps) / PS_PER_S
-        seen = PoolView(
-            np.array([float(r.prompt) for r in window]),
-            np.array([(now_ps - r.arrival_ps) / PS_PER_S for r in window]),
-            np.array([r.seen for r in window], np.int64),
-            np.array([float(expected[r.number]) for r in window]),
-        )
+        asked = [self.asked.of(request) for request in window]
+        columns: dict[str, NDArray[Any]] = {
+            "prompt_tokens": np.array([float(r.prompt) for r in window]),
+            "waited_s": np.array([(now_ps - r.arrival_ps) / PS_PER_S for r in window]),
+            "waited_steps": np.array([r.seen for r in window], np.int64),
+            "serves": np.array([[self.asked.serves(w, r) for w in range(len(self.workers))] for r in window], np.int8),
+        }
+        for name in asked[0]:
+            kind = np.int64 if name in ("model", "adapter", "session", "tier") else np.float64
+            columns[name] = np.array([each[name] for each in asked], kind)
+        seen = PoolView(**columns)
         placed = np.full(len(window), -1, np.int64)
         for request in window:
             request.seen += 1

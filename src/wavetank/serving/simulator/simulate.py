@@ -17,10 +17,19 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.platforms.step_time import PS_PER_S, step_ps
-from wavetank.serving.routing.interface import ActiveView, ArrivalRouter, PoolRouter, PoolView, WorkersView
+from wavetank.serving.routing.interface import (
+    ActiveView,
+    ArrivalRouter,
+    PoolRouter,
+    PoolView,
+    WorkersView,
+    idle_workers,
+    waiting_requests,
+)
 from wavetank.serving.routing.python_routers import compiled_policy
 from wavetank.serving.simulator import core
 from wavetank.serving.simulator.adapters import codes_of, share_with_a_slot
+from wavetank.serving.simulator.asked import asked_of, serving_of
 from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.simulator.tables import (
     BAD_PLACEMENT,
@@ -31,6 +40,7 @@ from wavetank.serving.simulator.tables import (
     NEVER,
     REFRESHES,
     STUCK,
+    UNFIT,
     Rules,
     Tables,
     make_tables,
@@ -231,6 +241,7 @@ def simulate(
     *,
     decode_router: ArrivalRouter | PoolRouter | None = None,
     expected_output_tokens: NDArray[np.float64] | None = None,
+    output_spread_tokens: NDArray[np.float64] | None = None,
     probes: int = 0,
 ) -> ServingRun:
     """Serve a trace.
@@ -245,17 +256,21 @@ def simulate(
         Of the decode workers; ``router`` when absent.
     expected_output_tokens : float64 array (requests,), optional
         What a length predictor says; NaN (nobody predicts) by default.
+    output_spread_tokens : float64 array (requests,), optional
+        How far it may be off: the standard deviation of its predictions; NaN (nobody says) by default.
     probes : int
         At how many evenly spaced times within the trace to look at the workers' loads, up to 1,000,000.
 
     Raises
     ------
     BadValueError
-        If a request cannot ever fit into a worker's KV cache, the trace, its service or a prompt is too long to
-        simulate, a worker could take more steps than can be counted, arrivals are beyond any date in seconds, or
-        ``max_waiting`` is set where requests wait elsewhere than at the workers that they are sent to at arrival.
+        If a request cannot ever fit into a worker's KV cache, no worker has its model, the trace, its service or a
+        prompt is too long to simulate, a worker could take more steps than can be counted,
+        arrivals are beyond any date in seconds, or ``max_waiting`` is set where requests wait elsewhere than at the
+        workers that they are sent to at arrival.
     WavetankError
-        If the router names a worker that does not exist, or never places what waits.
+        If the router names a worker that does not exist, takes no requests or has not the request's model, or never
+        places what waits.
     """
     for given in (router, decode_router or router):
         if isinstance(given, type) or not isinstance(given, ArrivalRouter | PoolRouter):
@@ -265,26 +280,15 @@ def simulate(
                 allowed="an object with initial_state, parameters, and choose or place",
                 hint="see wavetank.serving.routing.interface, or wavetank list serving",
             )
-    expected = np.full(len(requests), np.nan) if expected_output_tokens is None else expected_output_tokens
-    expected = np.ascontiguousarray(expected, np.float64)
-    if expected.shape != (len(requests),):
-        raise BadValueError(
-            "There must be one expected length per request.", given=expected.shape, allowed=f"({len(requests)},)"
-        )
-    wrong = np.flatnonzero((expected < 0) | np.isinf(expected))
-    if wrong.size:
-        raise BadValueError(
-            "An expected length is a finite number of tokens, or NaN without a prediction.",
-            given=float(expected[wrong[0]]),
-            allowed=">= 0",
-            where=f"row {wrong[0] + 1}, expected_output_tokens",
-        )
+    expected = _lengths(requests, expected_output_tokens, "expected_output_tokens")
+    spread = _lengths(requests, output_spread_tokens, "output_spread_tokens")
     pools = (cluster.prefill, cluster.decode) if isinstance(cluster, DisaggregatedCluster) else (cluster,)
     zero_s = _zero_s(requests)
     if zero_s:
         run = simulate(
             dataclasses.replace(requests, arrival_s=requests.arrival_s - zero_s), cluster, router,
-            decode_router=decode_router, expected_output_tokens=expected_output_tokens, probes=probes,
+            decode_router=decode_router, expected_output_tokens=expected_output_tokens,
+            output_spread_tokens=output_spread_tokens, probes=probes,
         )  # fmt: skip
         return dataclasses.replace(
             run, arrival_s=requests.arrival_s, first_token_s=run.first_token_s + zero_s,
@@ -301,11 +305,12 @@ def simulate(
             allowed="max_waiting=0",
             where="max_waiting",
         )
+    asked = asked_of(requests, expected, spread)
     if isinstance(cluster, DisaggregatedCluster):
-        return _split(requests, cluster, router, decode_router or router, expected, probes)
+        return _split(requests, cluster, router, decode_router or router, asked, probes)
     arrival_ps = np.round(requests.arrival_s * PS_PER_S).astype(np.int64)
     tables = _run(
-        requests, cluster, router, arrival_ps, requests.output_tokens, expected, probes,
+        requests, cluster, router, arrival_ps, requests.output_tokens, asked, probes,
         first_ps=None, rows=None, counted_ps=_counted_ps(arrival_ps),
     )  # fmt: skip
     rows = tables.requests
@@ -318,6 +323,27 @@ def simulate(
         **_worker_time(tables, arrival_ps, rows["finish_ps"]),
         **_probed(tables),
     )
+
+
+def _lengths(requests: RequestTrace, given: NDArray[np.float64] | None, where: str) -> NDArray[np.float64] | None:
+    """Return what a length predictor says of every request; None where nobody predicts."""
+    if given is None:
+        return None
+    lengths = np.ascontiguousarray(given, np.float64)
+    if lengths.shape != (len(requests),):
+        raise BadValueError(
+            "There must be one expected length per request.", given=lengths.shape, allowed=f"({len(requests)},)",
+            where=where,
+        )  # fmt: skip
+    wrong = np.flatnonzero((lengths < 0) | np.isinf(lengths))
+    if wrong.size:
+        raise BadValueError(
+            "An expected length is a finite number of tokens, or NaN without a prediction.",
+            given=float(lengths[wrong[0]]),
+            allowed=">= 0",
+            where=f"row {wrong[0] + 1}, {where}",
+        )
+    return lengths
 
 
 def _zero_s(requests: RequestTrace) -> float:
@@ -385,7 +411,7 @@ def _split(
     cluster: DisaggregatedCluster,
     router: ArrivalRouter | PoolRouter,
     decode_router: ArrivalRouter | PoolRouter,
-    expected: NDArray[np.float64],
+    asked: NDArray[Any],
     probes: int,
 ) -> ServingRun:
     # Decode never holds prefill back, so the two pools run one after the other.
@@ -393,7 +419,7 @@ def _split(
     counted_ps = _counted_ps(arrival_ps)
     ones = np.ones(len(requests), np.int64)
     before = _run(
-        requests, cluster.prefill, router, arrival_ps, ones, expected, 0,
+        requests, cluster.prefill, router, arrival_ps, ones, asked, 0,
         first_ps=None, rows=None, counted_ps=counted_ps,
     )  # fmt: skip
     first_ps = before.requests["first_ps"]
@@ -409,8 +435,8 @@ def _split(
     totals = _totals(before)
     if rows.size:
         after = _run(
-            requests, cluster.decode, decode_router, ready_ps[rows], requests.output_tokens[rows], expected[rows],
-            probes, first_ps=first_ps[rows], rows=rows, counted_ps=counted_ps,
+            requests, cluster.decode, decode_router, ready_ps[rows], requests.output_tokens[rows],
+            asked[rows] if asked.size > 1 else asked, probes, first_ps=first_ps[rows], rows=rows, counted_ps=counted_ps,
         )  # fmt: skip
         finish_ps[rows] = after.requests["finish_ps"]
         worker[rows] = cluster.prefill.workers + after.requests["worker"]
@@ -448,7 +474,7 @@ def _run(
     router: ArrivalRouter | PoolRouter,
     arrival_ps: NDArray[np.int64],
     output_tokens: NDArray[np.int64],
-    expected: NDArray[np.float64],
+    asked: NDArray[Any],
     probes: int,
     *,
     first_ps: NDArray[np.int64] | None,
@@ -465,6 +491,7 @@ def _run(
     reads_prefix = bool(getattr(router, "reads_prefix", False))
     with_blocks = requests.block_ids is not None and rows is None and (reads_prefix or cluster.prefix_caching)
     caching = with_blocks and cluster.prefix_caching
+    reads_events = caching and bool(getattr(router, "reads_events", False))
     adapter, served = codes_of(requests) if cluster.adapters is not None else (None, 0)
     rules = rules_of(
         cluster,
@@ -483,6 +510,9 @@ def _run(
         blocks=requests.n_blocks if caching else 0,
         router_blocks=requests.n_blocks if with_blocks and reads_prefix else 0,
         max_blocks=requests.block_ids.size if with_blocks and requests.block_ids is not None else 0,
+        event_blocks=requests.n_blocks if reads_events else 0,
+        router_adapters=served if getattr(router, "reads_adapters", False) else 0,
+        serves=serving_of(requests, cluster),
     )
     table = tables.requests
     table["arrival_ps"] = arrival_ps
@@ -513,14 +543,20 @@ def _run(
                 parameters,
                 view,
                 *_pool_views(cluster, router),
-                expected,
+                asked,
                 probe_ps,
             )
         else:
-            ended = core.run_arrivals(tables, rules, step, function, state, parameters, view, expected, probe_ps)
+            ended = core.run_arrivals(tables, rules, step, function, state, parameters, view, asked, probe_ps)
     if ended == STUCK:
         raise WavetankError(
             "The router places nothing although every worker is idle and requests wait.", given=repr(router)
+        )
+    if ended == UNFIT:
+        raise WavetankError(
+            "The router sent a request to a worker that takes no requests or has not the request's model.",
+            given=repr(router),
+            hint="go by takes and serves of the view (wavetank.serving.routing.interface.fits), or by a pool's serves",
         )
     if ended in (BAD_WORKER, BAD_PLACEMENT):
         raise WavetankError(
@@ -623,18 +659,12 @@ def _check_sizes(
 
 
 def _view(cluster: Cluster) -> WorkersView:
-    w = cluster.workers
-    return WorkersView(
-        kv_tokens=np.zeros(w),
-        kv_capacity_tokens=np.array([float(part.kv_capacity_tokens) for part in cluster.each_worker()]),
-        running=np.zeros(w, np.int64),
-        slots=np.array([part.max_running for part in cluster.each_worker()], np.int64),
-        waiting=np.zeros(w, np.int64),
-        waiting_tokens=np.zeros(w),
-        sent_requests=np.zeros(w, np.int64),
-        sent_tokens=np.zeros(w),
-        matched_tokens=np.zeros(w),
-        age_s=np.zeros(w),
+    each = cluster.each_worker()
+    return idle_workers(
+        cluster.workers,
+        kv_capacity_tokens=[part.kv_capacity_tokens for part in each],
+        slots=[part.max_running for part in each],
+        speed=cluster.speeds(),
     )
 
 
@@ -642,7 +672,7 @@ def _pool_views(cluster: Cluster, router: PoolRouter) -> tuple[PoolView, ActiveV
     n = cluster.pool_window
     m = cluster.slots if getattr(router, "reads_active", False) else 0
     return (
-        PoolView(np.zeros(n), np.zeros(n), np.zeros(n, np.int64), np.zeros(n)),
+        waiting_requests(np.zeros(n), cluster.workers),
         ActiveView(np.zeros(m, np.int64), np.zeros(m), np.zeros(m), np.zeros(m)),
         np.zeros(n, np.int64),
     )

@@ -17,6 +17,7 @@ from wavetank.platforms.step_time import STEP_SIGNATURE, FittedStepTime
 from wavetank.serving.routing.interface import (
     CHOOSE_SIGNATURE,
     PLACE_SIGNATURE,
+    PoolView,
     WorkersView,
 )
 from wavetank.serving.simulator.cluster import Cluster
@@ -26,7 +27,7 @@ NEVER = np.int64(2**62)
 PS = 1e12
 
 # What ended the simulation.
-FINE, BAD_WORKER, BAD_PLACEMENT, STUCK, LATE = 0, 1, 2, 3, 4
+FINE, BAD_WORKER, BAD_PLACEMENT, STUCK, LATE, UNFIT = 0, 1, 2, 3, 4, 5
 # Decisions in a row that place nothing while nobody runs, before a router counts as stuck.
 PATIENCE = 10_000
 
@@ -85,6 +86,7 @@ WORKER = np.dtype(
         ("cache_new", np.int32),
         ("changed", np.int32),  # base_ps is out of date
         ("kind", np.int32),  # its row of the limits
+        ("blocks", np.int32),  # whole prefix blocks in its cache, held or kept for reuse
         # Where batches are decided a step ahead:
         ("known", np.int32),  # waiting requests, from the head of the queue on, that the next decision knew
         ("room", np.int32),  # slots that were free when it was made
@@ -156,6 +158,21 @@ BENCH = np.dtype(
 # A request's adapter, and its turn in its worker's queue.
 ASK = np.dtype([("turn", np.int64), ("adapter", np.int32)], align=True)
 
+# What routers are shown of a request beside its prompt.
+ASKED = np.dtype(
+    [
+        ("expected", np.float64),
+        ("spread", np.float64),
+        ("max_tokens", np.float64),
+        ("deadline_s", np.float64),  # on the simulation's clock
+        ("model", np.int64),
+        ("adapter", np.int64),
+        ("session", np.int64),
+        ("tier", np.int64),
+    ],
+    align=True,
+)
+
 
 class Rules(NamedTuple):
     """The numbers that govern every worker, as plain integers."""
@@ -198,12 +215,15 @@ class Tables(NamedTuple):
     heap: NDArray[np.int64]  # (domains, room): finishing step << 32 | request
     ending_next: NDArray[np.int32]  # (n,)
     step_table: NDArray[np.float64]  # those of all kinds, one after the other
-    block_ids: NDArray[np.int32]
+    block_ids: NDArray[np.int64]
     block_offsets: NDArray[np.int64]  # (n + 1,), zeros without prefixes
     cache_held: NDArray[np.int32]  # (workers, blocks): how many requests hold it; -1 absent
     cache_next: NDArray[np.int32]  # (workers, blocks): towards more recently used
     cache_prev: NDArray[np.int32]
     sent_ps: NDArray[np.int64]  # (workers, blocks): when the router last sent it there
+    changes: NDArray[np.int64]  # (workers, blocks): see prefix_cache.changed; none where routers read no events
+    lora: NDArray[np.int8]  # (workers, adapters): there or wanted there at the refresh, or sent there since; or none
+    serves: NDArray[np.int8]  # (workers, models); none where every worker has every model
     probe_ps: NDArray[np.int64]  # (probes,)
     probe_tokens: NDArray[np.float64]  # (probes, workers): resident tokens
     probe_running: NDArray[np.int64]  # (probes, workers)
@@ -222,7 +242,16 @@ RETRY_PS = np.int64(1_000_000_000)
 
 
 def make_tables(
-    n: int, rules: Rules, parts: Sequence[Cluster], blocks: int, router_blocks: int, max_blocks: int
+    n: int,
+    rules: Rules,
+    parts: Sequence[Cluster],
+    *,
+    blocks: int,
+    router_blocks: int,
+    max_blocks: int,
+    event_blocks: int = 0,
+    router_adapters: int = 0,
+    serves: NDArray[np.int8] | None = None,
 ) -> Tables:
     """Allocate the tables; about 100 bytes a request without prefixes.
 
@@ -233,8 +262,15 @@ def make_tables(
     rules : Rules
     parts : sequence of Cluster
         The workers by kind.
-    blocks, router_blocks, max_blocks : int
-        Prefix blocks that workers keep, that the router remembers, and that requests name.
+    blocks, router_blocks, event_blocks : int
+        Distinct prefix blocks of the workers' caches, of the router's record of what it sent, and of the workers'
+        reports of what they cache; 0 where there is no such thing.
+    max_blocks : int
+        Prefix blocks of all requests together.
+    router_adapters : int
+        Adapters of which a router is shown where they are.
+    serves : int8 array (workers, models), optional
+        Which worker has which model; all have all by default.
     """
     domains = rules.workers // rules.group
     workers = np.zeros(rules.workers, WORKER)
@@ -270,12 +306,15 @@ def make_tables(
         heap=np.empty((domains, 2 * rules.group * rules.slots + 64), np.int64),
         ending_next=np.full(n, -1, np.int32),
         step_table=np.concatenate([np.asarray(part.step_time.table, np.float64) for part in parts]),
-        block_ids=np.empty(max_blocks, np.int32),
+        block_ids=np.empty(max_blocks, np.int64),
         block_offsets=np.zeros(n + 1 if max_blocks else 1, np.int64),
         cache_held=np.full((rules.workers, blocks), -1, np.int32),
         cache_next=np.full((rules.workers, blocks), -1, np.int32),
         cache_prev=np.full((rules.workers, blocks), -1, np.int32),
         sent_ps=np.full((rules.workers, router_blocks), -NEVER, np.int64),
+        changes=np.full((rules.workers, event_blocks), -1, np.int64),
+        lora=np.zeros((rules.workers, router_adapters), np.int8),
+        serves=np.zeros((rules.workers, 0), np.int8) if serves is None else np.ascontiguousarray(serves, np.int8),
         probe_ps=np.zeros(rules.probes, np.int64),
         probe_tokens=np.zeros((rules.probes, rules.workers)),
         probe_running=np.zeros((rules.probes, rules.workers), np.int64),
@@ -298,6 +337,7 @@ _ONE_WORKER = (Cluster(workers=1, step_time=FittedStepTime(overhead_s=1.0)),)
 TABLES_TYPE = typeof(
     make_tables(1, Rules(*([1] * len(Rules._fields))), _ONE_WORKER, blocks=1, router_blocks=1, max_blocks=1)
 )
+ASKED_TYPE = typeof(np.zeros(1, ASKED))
 STEP_TYPE = types.FunctionType(STEP_SIGNATURE)
 CHOOSE_TYPE = types.FunctionType(CHOOSE_SIGNATURE)
 PLACE_TYPE = types.FunctionType(PLACE_SIGNATURE)
@@ -325,6 +365,9 @@ def borrow(t: Tables) -> Tables:
         borrowed(t.cache_next),
         borrowed(t.cache_prev),
         borrowed(t.sent_ps),
+        borrowed(t.changes),
+        borrowed(t.lora),
+        borrowed(t.serves),
         borrowed(t.probe_ps),
         borrowed(t.probe_tokens),
         borrowed(t.probe_running),
@@ -352,6 +395,32 @@ def borrow_view(view: WorkersView) -> WorkersView:
         borrowed(view.sent_tokens),
         borrowed(view.matched_tokens),
         borrowed(view.age_s),
+        borrowed(view.identity),
+        borrowed(view.speed),
+        borrowed(view.takes),
+        borrowed(view.serves),
+        borrowed(view.adapter_loaded),
+        borrowed(view.cached_tokens),
+        borrowed(view.cached_total_tokens),
+    )
+
+
+@njit(forceinline=True)
+def borrow_pool(pool: PoolView) -> PoolView:
+    """Return the pool with borrowed arrays: see :func:`borrow`."""
+    return PoolView(
+        borrowed(pool.prompt_tokens),
+        borrowed(pool.waited_s),
+        borrowed(pool.waited_steps),
+        borrowed(pool.expected_output_tokens),
+        borrowed(pool.output_spread_tokens),
+        borrowed(pool.max_tokens),
+        borrowed(pool.deadline_s),
+        borrowed(pool.model),
+        borrowed(pool.adapter),
+        borrowed(pool.session),
+        borrowed(pool.tier),
+        borrowed(pool.serves),
     )
 
 

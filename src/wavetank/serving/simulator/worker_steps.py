@@ -461,7 +461,7 @@ def finish(t: Tables, rules: Rules, d: int) -> None:
         if rules.caching and steps > 1:
             # Blocks that growth pushed out before the last step are gone, whatever that step's completions free.
             worker.held -= worker.decoding
-            evict(t, rules, w)
+            evict(t, rules, w, 0)
             worker.held += worker.decoding
     domain.step += steps
     domain.now_ps = now
@@ -494,7 +494,7 @@ def finish(t: Tables, rules: Rules, d: int) -> None:
             else:
                 _start_decoding(t, rules, w, r, domain.step)
         if rules.caching:
-            evict(t, rules, w)
+            evict(t, rules, w, 0)
 
 
 @njit(forceinline=True)

@@ -119,7 +119,7 @@ def idle_workers(n: int, **columns: npt.ArrayLike) -> WorkersView:
         Fields of :class:`WorkersView`: one number for all workers, or one for each.
     """
     unknown = float("nan")
-    plain: dict[str, npt.ArrayLike] = dict.fromkeys(WorkersView._fields, 0) | {
+    plain: dict[str, Any] = dict.fromkeys(WorkersView._fields, 0) | {
         "kv_capacity_tokens": 1e9, "slots": 64, "identity": np.arange(n), "speed": 1.0, "takes": 1, "serves": 1,
         "cached_tokens": unknown, "cached_total_tokens": unknown,
     }  # fmt: skip

@@ -189,7 +189,7 @@ class Books(RuleBasedStateMachine):
     def nothing_is_negative_and_the_view_shows_the_accounts(self) -> None:
         self.view.age(self.now)
         for column in self.view.workers:
-            assert (column >= 0).all()
+            assert not (column < 0).any()
         for worker, each in enumerate(self.accounts):
             assert self.view.workers.sent_requests[worker] == each.sent_requests
             assert self.view.workers.sent_tokens[worker] == each.sent_tokens

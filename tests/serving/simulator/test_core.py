@@ -11,6 +11,7 @@ from numba import njit
 from wavetank.platforms.step_time import FittedStepTime
 from wavetank.serving.routing.baselines import RoundRobin
 from wavetank.serving.simulator import core, tables, worker_steps
+from wavetank.serving.simulator.asked import asked_of
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.simulate import rules_of, simulate
 from wavetank.serving.simulator.tables import DOMAIN, FINE, NEVER, PHASES, PREEMPTIONS, PS, make_tables
@@ -181,7 +182,7 @@ class TestFastForward:
 
         ended = core.run_arrivals(
             t, rules, cluster.step_time.function, RoundRobin().choose, np.zeros(1), np.zeros(0), _view(cluster),
-            np.full(len(rows), np.nan), np.zeros(0, np.int64),
+            asked_of(requests, None, None), np.zeros(0, np.int64),
         )  # fmt: skip
         assert ended == FINE
         assert (

@@ -174,7 +174,13 @@ def _view_types() -> tuple[Any, Any, Any, Any]:
 
 @njit(forceinline=True)
 def fits(view: WorkersView, worker: int) -> bool:
-    """Say whether a worker takes new requests and has the arrival's model: an arrival goes to no other one."""
+    """Say whether a worker takes new requests and has the arrival's model: an arrival goes to no other one.
+
+    Parameters
+    ----------
+    view : WorkersView
+    worker : int
+    """
     return view.takes[worker] != 0 and view.serves[worker] != 0
 
 

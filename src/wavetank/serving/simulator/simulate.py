@@ -548,6 +548,19 @@ def _run(
             )
         else:
             ended = core.run_arrivals(tables, rules, step, function, state, parameters, view, asked, probe_ps)
+    _refuse(router, cluster, ended)
+    if ended == LATE or (table["finish_ps"] < arrival_ps)[table["worker"] >= 0].any():
+        raise BadValueError(
+            "The requests are not served in the longest time that can be simulated.",
+            allowed=f"{LONGEST_TRACE_S:g} s",
+            hint="check the unit of the step time, or serve fewer requests",
+        )
+    tables.probe_ps[:] = probe_ps
+    return tables
+
+
+def _refuse(router: ArrivalRouter | PoolRouter, cluster: Cluster, ended: int) -> None:
+    """Name a router that decided what cannot be done."""
     if ended == STUCK:
         raise WavetankError(
             "The router places nothing although every worker is idle and requests wait.", given=repr(router)
@@ -566,14 +579,6 @@ def _run(
             given=repr(router),
             allowed=f"0 to {cluster.workers - 1}",
         )
-    if ended == LATE or (table["finish_ps"] < arrival_ps)[table["worker"] >= 0].any():
-        raise BadValueError(
-            "The requests are not served in the longest time that can be simulated.",
-            allowed=f"{LONGEST_TRACE_S:g} s",
-            hint="check the unit of the step time, or serve fewer requests",
-        )
-    tables.probe_ps[:] = probe_ps
-    return tables
 
 
 def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int, served_adapters: int = 0) -> Rules:

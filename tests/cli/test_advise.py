@@ -165,15 +165,15 @@ def test_a_cluster_becomes_workers_of_the_fewest_devices_that_hold_the_model(her
         return advise._settings(asked)
 
     settings, assumed = of("16xH100", "meta-llama/Llama-3.1-70B-Instruct", slo="ttft=2s, tpot=50ms")
-    assert (settings["workers"], settings["device"], settings["tensor_parallel"]) == (8, "H100-SXM", 2)
+    assert (settings["workers"], settings["device"], settings["tensor_parallel"]) == (4, "H100-SXM", 4)
     assert (settings["slo_ttft_s"], settings["slo_tpot_s"]) == (2.0, 0.05)
     # Objectives decide by what is served within them.
     assert settings["decide_by"] == "goodput_per_s"
     assert "decide_by" not in of("16xH100", "meta-llama/Llama-3.1-70B-Instruct")[0]
     assert settings["layout"] == "replicas"
     assert len(assumed) == 3
-    # More slots need more cache: then four devices share the weights.
-    assert of("16xH100", "Llama-3.1-70B", pairs=("max_running=256",))[0]["tensor_parallel"] == 4
+    # Fewer slots need less cache: then two devices share the weights.
+    assert of("16xH100", "Llama-3.1-70B", pairs=("max_running=64",))[0]["tensor_parallel"] == 2
     settings, assumed = of("9 x h200-sxm", "qwen3-30b-a3b", layout="decode-group")
     assert (settings["workers"], settings["tensor_parallel"], settings["layout"]) == (9, 1, "decode-group")
     assert assumed == []

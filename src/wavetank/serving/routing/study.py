@@ -299,6 +299,12 @@ class LLMRouting(Traffic, Study):
             )
         if self.load >= 1:
             said.append("The offered load is at or above saturation: latencies grow with the length of the trace.")
+        if self.shared() > 1:
+            said.append(
+                f"The experts are shared by {self.shared()} workers whose batches are taken to be equal: a prompt on "
+                "one of them costs as much as prompts on all of them at once, so that prompts hold such a group up too "
+                "long."
+            )
         if self.layout != "replicas" and self.shared() == 1:
             said.append(
                 "Every worker of the group reads its own copy of the weights, though a barrier comes from experts that "

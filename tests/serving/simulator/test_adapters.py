@@ -148,6 +148,11 @@ class TestWhoRuns:
         given_cluster = cluster(adapters=dataclasses.replace(SIMPLE, first_load_s=0.1))
         assert ms(simulate(trace(*rows), given_cluster, RoundRobin()).ttft_s) == [107, 107, 107, 7]
 
+    def test_reading_an_adapter_from_disk_takes_longer_with_its_rank(self):
+        rows = [(float(i), 5, 1, name) for i, name in enumerate("abca")]
+        adapters = dataclasses.replace(SIMPLE, ranks=(8, 32), first_load_s=0.1, first_load_s_per_rank=0.01)
+        assert ms(simulate(trace(*rows), cluster(adapters=adapters), RoundRobin()).ttft_s) == [187, 427, 187, 7]
+
     def test_a_step_that_loads_is_longer_than_those_after_it_in_a_decode_pool_too(self):
         both = DisaggregatedCluster(
             prefill=cluster(), decode=cluster(), transfer_s_per_token=0.0, transfer_latency_s=0.0
@@ -296,7 +301,7 @@ class TestInvariants:
 
 class TestReadable:
     def test_slots_keep_who_uses_them(self):
-        slots = AdapterSlots(SIMPLE, SIMPLE.loads_ps(3))
+        slots = AdapterSlots(SIMPLE, SIMPLE.loads_ps(3), SIMPLE.firsts_ps(3))
         for adapter in (0, 1, 0, -1):
             assert slots.may_run(adapter)
             slots.take(adapter)

@@ -156,6 +156,7 @@ adapters = st.builds(
     per_adapter_s=st.sampled_from([0.0, 1e-3]),
     load_s=st.sampled_from([0.0, 5.83e-3]),
     first_load_s=st.sampled_from([0.0, 0.05]),
+    first_load_s_per_rank=st.sampled_from([0.0, 0.003]),
 )
 overheads = st.builds(
     SchedulerOverhead,

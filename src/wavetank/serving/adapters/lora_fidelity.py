@@ -17,7 +17,7 @@ Differs from the source:
 3. More than 25,500 waiting requests are refused, as in the authors' twin; the runs' clients could not hold more open.
 4. The step time is fitted (:func:`fit`) on set ``twin_validation``; rates, ranks and adapters of set ``test`` differ.
    The scheduler's overhead and the loading times are the authors', the time to take in a request is fitted too.
-   The form of the costs and the spread of the outputs were chosen over eight fits, after each of which the errors of
+   The form of the costs and the spread of the outputs were chosen over nine fits, after each of which the errors of
    every third or fourth run of ``test`` had been looked at: read that set as development data, not as unseen runs.
 5. A configuration is taken to fail where the KV cache left is below the model's longest context, for which vLLM does
    not start; what is left is a plane through the capacities of those that started.
@@ -66,7 +66,7 @@ MAX_WAITING = 25_500
 # A run starves when it gives less than this share of the tokens asked for.
 STARVED_BELOW = 0.9
 # Costs of a model that none ship for are fitted to at most as many runs, evenly spread over the fit set.
-FITTED_RUNS, FEWEST_FITTED = 22, 8
+FITTED_RUNS, FEWEST_FITTED = 22, 9
 
 # Our name of a metric: the runs' column, and its unit in seconds (1 for rates).
 _COLUMNS = {
@@ -185,10 +185,11 @@ def cluster(configuration: Configuration, costs: Costs, *, adapters: bool = True
             ranks=configuration.ranks,
             percent=100.0,
             percent_per_adapter=costs.percent_per_adapter,
-            per_adapter_s=costs.per_adapter_s,
+            # Every slot is as wide as the largest rank, and so is what a batch computes for it.
+            per_adapter_s=costs.per_adapter_s + costs.per_adapter_s_per_rank * configuration.max_rank,
             load_s=configuration.model.load_s,
             load_s_per_rank=configuration.model.load_s_per_rank,
-            first_load_s=costs.first_load_s,
+            first_load_s_per_rank=costs.first_load_s_per_rank,
         )
         if adapters
         else None,
@@ -497,13 +498,13 @@ def fit(known: Sequence[Configuration], seed: int = 0, *, start: Costs | None = 
     Parameters
     ----------
     known : sequence of Configuration
-        Runs with figures; at least eight, one per coefficient.
+        Runs with figures; at least nine, one per coefficient.
     seed : int
         Of the requests.
     start : Costs, optional
         Where the search starts, the costs that ship when left out; a cost of 0 starts just above it.
     rounds : int
-        Most steps of the search, each of eight simulations per run.
+        Most steps of the search, each of nine simulations per run.
 
     Raises
     ------

@@ -28,10 +28,10 @@ class Costs:
         As of :class:`~wavetank.platforms.step_time.FittedStepTime`, s.
     percent_per_adapter : float
         By how many per cent of that a distinct adapter in the batch makes a step longer.
-    per_adapter_s : float
-        By how many seconds besides.
-    first_load_s : float
-        What reading an adapter from disk takes, at its first use, s.
+    per_adapter_s, per_adapter_s_per_rank : float
+        By how many seconds besides, and by how many for every rank that a slot has room for.
+    first_load_s_per_rank : float
+        What reading an adapter from disk takes, at its first use, s for every rank: its file grows with the rank.
     per_arrival_s : float
         What taking in a request that has come takes, s: the steps wait for it.
     """
@@ -42,7 +42,8 @@ class Costs:
     per_prefill_token_s: float
     percent_per_adapter: float
     per_adapter_s: float
-    first_load_s: float
+    per_adapter_s_per_rank: float
+    first_load_s_per_rank: float
     per_arrival_s: float = 0.0
 
 
@@ -182,5 +183,6 @@ def _published(table: Mapping[str, float]) -> Costs:
         # Theirs is a share of the plain step, ours of the step with adapters.
         percent_per_adapter=table["percent_per_adapter"] / factor,
         per_adapter_s=0.0,
-        first_load_s=0.0,
+        per_adapter_s_per_rank=0.0,
+        first_load_s_per_rank=0.0,
     )

@@ -58,15 +58,17 @@ class BlindToAdapters:
     def predict(self, configuration: Configuration, seed: int) -> dict[str, float]:
         """Return the figures of :data:`wavetank.serving.adapters.lora_fidelity.METRICS`."""
         fitted = costs_of(configuration)
+        each_s = fitted.per_adapter_s + fitted.per_adapter_s_per_rank * configuration.max_rank
         factor = 1 + fitted.percent_per_adapter * self.adapters / 100
         costs = Costs(
-            overhead_s=fitted.overhead_s * factor + fitted.per_adapter_s * self.adapters,
+            overhead_s=fitted.overhead_s * factor + each_s * self.adapters,
             per_request_s=fitted.per_request_s * factor,
             per_context_token_s=fitted.per_context_token_s * factor,
             per_prefill_token_s=fitted.per_prefill_token_s * factor,
             percent_per_adapter=0.0,
             per_adapter_s=0.0,
-            first_load_s=0.0,
+            per_adapter_s_per_rank=0.0,
+            first_load_s_per_rank=0.0,
             per_arrival_s=fitted.per_arrival_s,
         )
         return predict(configuration, seed, costs, adapters=False)

@@ -14,7 +14,7 @@ Differs from the source:
 2. A request enters when its prompt has room; theirs wants a token more.
 3. A batch without any adapter takes the plain step time: the factor is for batches that have some.  Beside the factor
    there is a time per distinct adapter, 0 by default, which fits recorded runs better.
-4. They ignore that an adapter is read from disk at its first use; here that has a time too, 0 by default.
+4. They ignore that an adapter is read from disk at its first use; here that has a time too, by rank, 0 by default.
 5. Their loading times are known by their ends (6.4 to 8.1 ms); a line from rank 8 to rank 32 joins them here.
 """
 
@@ -141,6 +141,10 @@ class Adapters:
         high=1000.0,
     )  # fmt: skip
 
+    first_load_s_per_rank: float = setting(
+        0.0, unit="s", says="The same for every rank: an adapter's file grows with it", low=0.0, high=100.0
+    )
+
     def __post_init__(self) -> None:
         check_ranges(self)
         if not self.ranks or any(rank != int(rank) or not 1 <= rank <= 10_000 for rank in self.ranks):
@@ -156,10 +160,10 @@ class Adapters:
         """By how many millionths a distinct adapter more raises the factor."""
         return round(self.percent_per_adapter * 1e4)
 
-    @property
-    def first_ps(self) -> int:
-        """What the first loading of an adapter takes besides, in ps."""
-        return round(self.first_load_s * PS_PER_S)
+    def firsts_ps(self, adapters: int) -> NDArray[np.int64]:
+        """Return what the first loading of each of ``adapters`` adapters takes besides, in ps."""
+        ranks = np.resize(np.array(self.ranks, np.int64), adapters)
+        return np.round((self.first_load_s + self.first_load_s_per_rank * ranks) * PS_PER_S).astype(np.int64)
 
     @property
     def each_ps(self) -> int:
@@ -204,8 +208,8 @@ class AdapterSlots:
     Attributes
     ----------
     adapters : Adapters
-    loads_ps : ndarray of int64, shape (adapters,)
-        What loading each takes.
+    loads_ps, firsts_ps : ndarray of int64, shape (adapters,)
+        What loading each takes, and what its first loading takes besides.
     users : dict of int to int
         Adapters in the batch, with how many running requests use them.  These cannot be evicted.
     resident : dict of int to None
@@ -220,6 +224,7 @@ class AdapterSlots:
 
     adapters: Adapters
     loads_ps: NDArray[np.int64]
+    firsts_ps: NDArray[np.int64]
     users: dict[int, int] = field(default_factory=dict)
     resident: dict[int, None] = field(default_factory=dict)
     known: set[int] = field(default_factory=set)
@@ -240,7 +245,7 @@ class AdapterSlots:
         if len(self.resident) == self.adapters.slots:
             del self.resident[next(other for other in self.resident if other not in self.users)]
         self.resident[adapter] = None
-        self.loading_ps += int(self.loads_ps[adapter]) + (0 if adapter in self.known else self.adapters.first_ps)
+        self.loading_ps += int(self.loads_ps[adapter]) + (0 if adapter in self.known else int(self.firsts_ps[adapter]))
         self.known.add(adapter)
         self.loaded += 1
 

@@ -108,7 +108,9 @@ def simulate_slowly(
     adapters, served = asked.adapters, asked.n_adapters
     if cluster.adapters is not None and served:
         for worker in workers:
-            worker.slots = AdapterSlots(cluster.adapters, cluster.adapters.loads_ps(served))
+            worker.slots = AdapterSlots(
+                cluster.adapters, cluster.adapters.loads_ps(served), cluster.adapters.firsts_ps(served)
+            )
         for request in todo:
             request.adapter = int(adapters[request.number])
     size = cluster.group_size

@@ -524,7 +524,7 @@ def _run(
     if cluster.adapters is not None and adapter is not None and served:
         tables.asks["adapter"] = np.where(adapter < 0, served, adapter)[slice(None) if rows is None else rows]
         tables.lines["load_ps"][:, :served] = cluster.adapters.loads_ps(served)
-        tables.lines["first_ps"][:, :served] = cluster.adapters.first_ps
+        tables.lines["first_ps"][:, :served] = cluster.adapters.firsts_ps(served)
     if with_blocks and requests.block_ids is not None and requests.block_offsets is not None:
         tables.block_ids[:] = requests.block_ids
         tables.block_offsets[:] = requests.block_offsets

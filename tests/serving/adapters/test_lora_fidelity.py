@@ -296,7 +296,17 @@ class TestFit:
     def test_costs_are_found_again_from_what_they_predict(self):
         truth = dataclasses.replace(FITTED, overhead_s=1.8e-2, per_adapter_s=3e-4)
         made = []
-        for slots, rate in ((8, 0.05), (8, 0.2), (16, 0.5), (16, 0.1), (4, 0.1), (16, 1.0), (16, 0.3), (32, 0.2)):
+        for slots, rate in (
+            (8, 0.05),
+            (8, 0.2),
+            (16, 0.5),
+            (16, 0.1),
+            (4, 0.1),
+            (16, 1.0),
+            (16, 0.3),
+            (32, 0.2),
+            (32, 0.4),
+        ):
             each = configuration(slots=slots, rates_per_s=(rate,), kv_capacity_tokens=100_000)
             made.append(dataclasses.replace(each, measured=tuple(predict(each, 0, truth).items())))
         found = fit(made, 0, rounds=6)
@@ -307,7 +317,7 @@ class TestFit:
                 assert predicted[name] == pytest.approx(measured[name], rel=0.04)
 
     def test_too_few_runs_or_runs_without_figures_are_refused(self):
-        for known in ([configuration()] * 7, [configuration()] * 7 + [configuration(outcome="no_result")]):
+        for known in ([configuration()] * 8, [configuration()] * 8 + [configuration(outcome="no_result")]):
             with pytest.raises(BadValueError, match="fitted to runs with figures"):
                 fit(known)
 

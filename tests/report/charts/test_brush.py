@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
+from wavetank.ledger import catalog
 from wavetank.ledger.catalog import Catalog
+from wavetank.report.canvas import PALETTE
 from wavetank.report.charts import Drawing, draw, styles
 from wavetank.run.comparison import Comparison
+from wavetank.run.runfolder import Plan
 
 Compared = Callable[..., Comparison]
 Drawn = Callable[..., Drawing]
@@ -50,6 +54,18 @@ def test_a_system_looks_alike_in_every_run_of_a_study(known_systems: Catalog, ro
         routing.folder,
     )
     assert styles(part)["balance-route"] == looks["balance-route"]
+
+
+def test_where_colours_run_out_the_systems_that_a_study_is_about_have_one() -> None:
+    study = catalog.study("llm-routing").load()()
+    systems = (*catalog.built_in().plain_run("llm-routing"), "mine")
+    run = Comparison(study, Plan(study="llm-routing", settings={}, systems=systems), (), {}, (), Path("nowhere"))
+    looks = styles(run)
+    assert len(systems) > len(PALETTE) + 1
+    for name in ("balance-route", "balance-route-0", "mine"):
+        assert looks[name].colour > 0
+    assert sorted(style.colour for style in looks.values() if style.colour >= 0) == list(range(len(PALETTE)))
+    assert [looks[name].index for name in systems] == list(range(len(systems)))
 
 
 def test_names_are_text_whatever_they_hold(plain: Compared, drawn: Drawn) -> None:

@@ -186,19 +186,21 @@ def _brief(value: float | str) -> float | str | None:
 
 
 def styles(comparison: Comparison) -> dict[str, Style]:
-    """Return the look of every system: by its place in a plain run, whichever systems a run has."""
-    study = comparison.study
-    plain_run = catalog.everything().plain_run(study.name)
-    found: dict[str, Style] = {}
-    place = 0
-    for index, name in enumerate(dict.fromkeys([*plain_run, *comparison.plan.systems])):
-        if name == study.baseline:
-            found[name] = Style(index, 0, MARKERS[0], (4, 3))
-            continue
+    """Return the look of every system: by its place in a plain run, whichever systems a run has.
+
+    Where there are more systems than colours, those of the study's own papers and a user's own have them.
+    """
+    study, systems = comparison.study, catalog.everything().systems
+    order = list(dict.fromkeys([*catalog.everything().plain_run(study.name), *comparison.plan.systems]))
+    rivals = [name for name in order if name != study.baseline]
+    if len(rivals) >= len(PALETTE):
+        rivals.sort(key=lambda name: 1 if name not in systems else 0 if systems[name].role == "system" else 2)
+    found = {study.baseline: Style(0, 0, MARKERS[0], (4, 3))} if study.baseline in order else {}
+    for place, name in enumerate(rivals):
         turn = place % (len(MARKERS) - 1)
-        place += 1
-        found[name] = Style(index, place if place < len(PALETTE) else -1, MARKERS[turn + 1], DASHES[turn])
-    return found
+        colour = place + 1 if place + 1 < len(PALETTE) else -1
+        found[name] = Style(0, colour, MARKERS[turn + 1], DASHES[turn])
+    return {name: replace(found[name], index=index) for index, name in enumerate(order)}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ The short run keeps the engines' steps far above what a busy test machine adds, 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from wavetank.live.loops import fastest_loop
+from wavetank.machine.limits import others_cores
 from wavetank.platforms.step_time import FittedStepTime
 from wavetank.serving.proxy.fleet import Policy, fleet, worker_name
 from wavetank.serving.proxy.replay import Replay, ReplayOptions, replay
@@ -78,13 +81,28 @@ def test_prefixes_reach_the_same_workers_cache_as_simulated() -> None:
     assert hits == pytest.approx(simulated, abs=0.08)
 
 
+def measured_alone(system: str) -> tuple[dict[str, float], float]:
+    """Return the figures of one run, and the cores that processes of others used meanwhile."""
+    from wavetank.ledger import catalog
+
+    others, began, before = others_cores(), time.perf_counter(), os.times()
+    records = RouterParity().run(Trial(systems=(system,), seed=0), {system: catalog.system(system).build()})
+    now = os.times()
+    own_s = now.children_user + now.children_system - before.children_user - before.children_system
+    foreign = others() - own_s / (time.perf_counter() - began)
+    return {record.metric: record.value for record in records if not record.at}, foreign
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["round-robin", "vllm-default", "fewest-kv-tokens", "balance-route"])
 def test_the_study_holds_its_bar(system: str) -> None:
-    from wavetank.ledger import catalog
-
-    records = RouterParity().run(Trial(systems=(system,), seed=0), {system: catalog.system(system).build()})
-    value = {record.metric: record.value for record in records if not record.at}
+    """Wall times stand beside simulated ones, so that a run among others is measured again, and at last says so."""
+    for _ in range(3):
+        value, foreign = measured_alone(system)
+        if foreign < 0.1:
+            break
+    else:
+        pytest.skip("a machine that nobody else uses")
     assert value["unexplained"] <= 1
     assert value["e2e_mean_ratio"] == pytest.approx(1.0, abs=0.05)
     assert value["ttft_mean_ratio"] == pytest.approx(1.0, abs=0.15)

@@ -28,7 +28,7 @@ def router(tmp_path):
 def offered(requests, seed=0):
     return Load(
         clients=64, requests=requests, tokens=(1, 32), streamed_share=0.5, delay_s=0.005, gap_s=0.001,
-        timeout_s=20.0, leaving_share=0.3, slow_share=0.002, seed=seed,
+        timeout_s=120.0, leaving_share=0.3, slow_share=0.002, seed=seed,
     )  # fmt: skip
 
 
@@ -45,18 +45,19 @@ def check(found, requests):
 
 
 def test_while_backends_are_killed_every_request_is_right_or_visibly_failed(tmp_path):
-    found = endure(router(tmp_path), Chaos(up_s=1.5, down_s=0.2, seed=1), offered(4000), quiet_s=6.0)
+    found = endure(router(tmp_path), Chaos(up_s=1.5, down_s=0.2, seed=1), offered(4000), quiet_s=6.0, patience_s=120.0)
     check(found, 4000)
     assert found.kills > 0
     assert found.load.right > 500
-    # Idle connections to backends are closed after four seconds, probes keep one for each.
+    # Idle connections to backends are closed after four seconds, later on a busy machine; probes keep one for each.
     assert found.open_files_after <= found.open_files_before + 4
     assert found.resident_bytes_after - found.resident_bytes_before < 100_000_000
 
 
 @pytest.mark.slow
 def test_in_a_hundred_thousand_requests_none_is_lost_doubled_or_crossed(tmp_path):
-    found = endure(router(tmp_path), Chaos(up_s=1.0, down_s=0.3, seed=2), offered(100_000, seed=2), quiet_s=6.0)
+    failing = Chaos(up_s=1.0, down_s=0.3, seed=2)
+    found = endure(router(tmp_path), failing, offered(100_000, seed=2), quiet_s=6.0, patience_s=120.0)
     check(found, 100_000)
     assert found.kills > 50
     assert found.open_files_after <= found.open_files_before + 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ def endure(
     load: Load,
     *,
     quiet_s: float = 2.0,
+    patience_s: float = 0.0,
 ) -> ChaosResult:
     """Put a proxy before failing backends, offer a load, and count.
 
@@ -82,6 +84,8 @@ def endure(
     load : Load
     quiet_s : float
         Time after the load, before the proxy's files are counted again.
+    patience_s : float
+        Longest further time while it has more of them than before and one per backend: a busy machine is late.
 
     Raises
     ------
@@ -98,6 +102,7 @@ def endure(
         with asyncio.Runner(loop_factory=fastest_loop) as runner:
             result = runner.run(_under_chaos(port, backends, chaos, load))
             runner.run(asyncio.sleep(quiet_s))
+            runner.run(_settled(proxy, before + chaos.backends, patience_s))
         return ChaosResult(
             load=result,
             kills=backends.kills,
@@ -106,6 +111,13 @@ def endure(
             resident_bytes_before=resident_before,
             resident_bytes_after=proxy.resident_bytes(),
         )
+
+
+async def _settled(proxy: ChildProcess, files: int, patience_s: float) -> None:
+    """Wait until a proxy has no more open files than that, or the time is over."""
+    until = time.monotonic() + patience_s
+    while proxy.open_files() > files and (left_s := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(0.1, left_s))
 
 
 class _Backends:

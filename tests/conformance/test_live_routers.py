@@ -54,7 +54,7 @@ class Watched:
         twin = self.router.choose(copied, arrival, self.twin_state, self.router.parameters())
         found = self.router.choose(view, arrival, state, parameters)
         assert found == twin
-        assert state.tolist() == self.twin_state.tolist()
+        assert np.array_equal(state, self.twin_state, equal_nan=True)
         self.compared += 1
         return int(found)
 

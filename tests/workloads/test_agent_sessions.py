@@ -133,6 +133,7 @@ class TestSessions:
             assert row[: len(opening)] == opening
             sessions.setdefault(row[len(opening)], []).append(row)
         assert sorted(map(len, sessions.values())) == [3, 8, 8]
+        assert len({(row[len(opening)], number) for row, number in zip(rows, trace.session.tolist(), strict=True)}) == 3
         for turns in sessions.values():
             for before, after in pairwise(turns):
                 depth = sum(one == other for one, other in zip(before, after, strict=False))

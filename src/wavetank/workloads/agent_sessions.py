@@ -273,6 +273,7 @@ def _trace(
         block_ids=np.array(ids, dtype=np.int64),
         block_offsets=np.array(offsets, dtype=np.int64),
         block_tokens=block_tokens,
+        session=session,
         name=NAME,
     )
 

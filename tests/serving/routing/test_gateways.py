@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from wavetank.serving.routing.baselines import FewestKVTokens
-from wavetank.serving.routing.gateways import CacheAware, KVCost, LoadAware, WeightedScorers
+from wavetank.serving.routing.cache_aware import CacheAware
+from wavetank.serving.routing.gateways import KVCost, LoadAware, WeightedScorers
 from wavetank.serving.routing.interface import Arrival
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.reference import simulate_slowly
@@ -14,42 +15,6 @@ from wavetank.serving.simulator.simulate import simulate
 from wavetank.workloads import SharedPrefix, generate_requests
 
 ALL = (CacheAware(), KVCost(), LoadAware(), WeightedScorers())
-
-
-class TestCacheAware:
-    def test_a_match_above_the_threshold_decides_while_the_load_is_even(self, workers, chosen):
-        view = workers(3, running=[60, 10, 0], matched_tokens=[31.0, 0.0, 0.0])
-        assert chosen(CacheAware(), view) == [0]
-
-    def test_a_match_at_the_threshold_does_not(self, workers, chosen):
-        # 30 of 100 tokens; then the least distinct text, which is the first worker's.
-        view = workers(3, matched_tokens=[0.0, 30.0, 0.0])
-        assert chosen(CacheAware(), view) == [0]
-        assert chosen(CacheAware(cache_threshold=0.29), view) == [1]
-
-    def test_without_a_match_text_is_spread_by_what_each_was_sent(self, workers, chosen):
-        assert chosen(CacheAware(), workers(3), times=6) == [0, 1, 2, 0, 1, 2]
-
-    def test_what_matched_adds_nothing_to_the_text_of_a_worker(self, workers, chosen):
-        # The second worker is sent its matching prompt twice, and 40 distinct tokens each time.
-        router, view = CacheAware(), workers(2, matched_tokens=[0.0, 60.0])
-        state = router.initial_state(2)
-        for expected in (0.0, 40.0), (0.0, 80.0):
-            assert router.choose(view, Arrival(0.0, 100.0, np.nan), state, router.parameters()) == 1
-            assert tuple(state) == expected
-
-    @pytest.mark.parametrize(("longest", "shortest", "balances"), [(65, 0, True), (64, 0, False), (200, 133, True),
-                                                                    (201, 136, False)])  # fmt: skip
-    def test_the_load_is_uneven_by_difference_and_by_ratio_at_once(
-        self, workers, chosen, longest, shortest, balances
-    ):
-        view = workers(3, waiting=[longest, longest, shortest], matched_tokens=[100.0, 0.0, 0.0])
-        assert chosen(CacheAware(), view) == [2 if balances else 0]
-
-    @pytest.mark.parametrize("field", ["running", "waiting", "sent_requests"])
-    def test_all_requests_in_flight_are_load(self, workers, chosen, field):
-        view = workers(2, **{field: [100, 0]}, matched_tokens=[100.0, 0.0])
-        assert chosen(CacheAware(), view) == [1]
 
 
 class TestKVCost:
@@ -69,8 +34,44 @@ class TestKVCost:
         assert chosen(KVCost(), workers(2, kv_tokens=[0.0, 199.0], **{field: [100.0, 0.0]})) == [1]
         assert chosen(KVCost(), workers(2, kv_tokens=[0.0, 201.0], **{field: [100.0, 0.0]})) == [0]
 
-    def test_equals_take_turns(self, workers, chosen):
-        assert chosen(KVCost(), workers(3), times=4) == [0, 1, 2, 0]
+    def test_equals_are_drawn_evenly_and_repeatably(self, workers, chosen):
+        drawn = chosen(KVCost(), workers(4), times=4000)
+        assert drawn == chosen(KVCost(), workers(4), times=4000) != chosen(KVCost(seed=1), workers(4), times=4000)
+        # Four standard deviations of a count of 4,000 draws with probability 1/4 are 110.
+        assert all(abs(count - 1000) < 110 for count in Counter(drawn).values())
+
+    def test_a_match_counts_in_part_and_never_more_than_there_is_to_compute(self, workers, chosen):
+        view = workers(2, kv_tokens=[60.0, 0.0], matched_tokens=[100.0, 0.0])
+        assert chosen(KVCost(), view) == [0]
+        assert chosen(KVCost(overlap_credit=0.61), view) == [0]
+        assert chosen(KVCost(overlap_credit=0.59), view) == [1]
+        # 150 matched of a prompt of 100 leave nothing to compute, not less.
+        assert chosen(KVCost(), workers(2, kv_tokens=[120.0, 0.0], matched_tokens=[150.0, 0.0])) == [1]
+
+    def test_a_temperature_draws_by_costs_spread_over_one(self, workers, chosen):
+        # Costs 100, 150 and 200, spread: 0, 0.5, 1; at temperature 0.5 the odds are 1 : e^-1 : e^-2.
+        view = workers(3, kv_tokens=[0.0, 50.0, 100.0])
+        odds = np.exp([0.0, -1.0, -2.0])
+        for temperature, expected in ((0.5, odds / odds.sum()), (1e6, np.full(3, 1 / 3)), (1e-3, np.eye(3)[0])):
+            drawn = Counter(chosen(KVCost(temperature=temperature), view, times=4000))
+            # Four standard deviations are 0.032 at most.
+            assert np.abs(np.array([drawn[w] / 4000 for w in range(3)]) - expected).max() < 0.032
+
+    def test_at_a_temperature_equals_are_drawn_and_the_unfit_never(self, workers, chosen):
+        drawn = Counter(chosen(KVCost(temperature=0.5), workers(4, takes=[0, 1, 1, 1]), times=300))
+        assert set(drawn) == {1, 2, 3}
+        drawn = Counter(
+            chosen(KVCost(temperature=5.0), workers(4, kv_tokens=[0, 1, 2, 3], serves=[0, 1, 1, 1]), times=300)
+        )
+        assert set(drawn) == {1, 2, 3}
+
+    def test_with_events_a_match_is_what_the_worker_has(self, workers, chosen):
+        view = workers(2, matched_tokens=[90.0, 0.0], cached_tokens=[0.0, 60.0])
+        assert chosen(KVCost(), view) == [0]
+        assert chosen(KVCost(kv_events=True), view) == [1]
+        assert KVCost(kv_events=True).reads_events and not KVCost().reads_events
+        # A worker that says nothing is judged by what was sent to it.
+        assert chosen(KVCost(kv_events=True), view._replace(cached_tokens=np.array([np.nan, 60.0]))) == [0]
 
 
 class TestLoadAware:
@@ -98,27 +99,111 @@ class TestLoadAware:
         # Session affinity and the longest match send all of them to the first one.
         view = workers(2, running=[40, 0], matched_tokens=[100.0, 0.0])
         assert chosen(LoadAware(), view) == [1]
-        assert chosen(CacheAware(), view) == [0]
+
+    def test_the_mean_is_that_of_the_workers_that_may_have_the_request(self, workers, chosen):
+        # Mean 3 of the first two: 1 - 1 / 3 against 1 / 3; with the third the mean would be 102.
+        view = workers(3, running=[4, 2, 300], matched_tokens=[40.0, 0.0, 0.0], takes=[1, 1, 0])
+        assert chosen(LoadAware(), view) == [1]
+        assert chosen(LoadAware(), view._replace(takes=np.ones(3, np.int64))) == [0]
+
+
+SAID = tuple(range(1, 11))
+
+
+@pytest.fixture
+def serve(workers):
+    """Send arrivals to workers behind a router that keeps its state, each with a view of its own."""
+
+    def make(n, router):
+        state, parameters = router.initial_state(n), router.parameters()
+
+        def send(blocks=(), prompt_tokens=1000.0, session=-1, adapter=-1, **view):
+            blocks = np.array(blocks, np.int64)
+            arrival = Arrival(0.0, prompt_tokens, np.nan, session=session, adapter=adapter, blocks=blocks)
+            return int(router.choose(workers(n, **view), arrival, state, parameters))
+
+        return send
+
+    return make
 
 
 class TestWeightedScorers:
-    def test_scores_add_up(self, workers, chosen):
+    def test_scores_add_up(self, serve):
         # First: 2 * 1 + 2 * 0.5 = 3; second: 2 * 0 + 2 * 1 + 3 * 0.4 = 3.2; third: 2 * 0.5 + 2 * 1 = 3.
-        view = workers(3, waiting=[0, 4, 2], kv_tokens=[5e8, 0.0, 0.0], matched_tokens=[0.0, 40.0, 0.0])
-        assert chosen(WeightedScorers(), view) == [1]
-        assert chosen(WeightedScorers(prefix_weight=1.0, queue_weight=2.1), view) == [0]
-        assert chosen(WeightedScorers(prefix_weight=0.0, cache_weight=2.1), view) == [2]
+        for changed, goes in (({}, 1), ({"prefix_weight": 1.0, "queue_weight": 2.1}, 0),
+                              ({"prefix_weight": 0.1, "cache_weight": 2.1}, 2)):  # fmt: skip
+            send = serve(3, WeightedScorers(**changed))
+            assert send(SAID[:4], waiting=[1, 0, 1]) == 1
+            assert send(SAID, waiting=[0, 4, 2], kv_tokens=[5e8, 0.0, 0.0]) == goes
 
-    def test_queues_count_by_rank_between_the_shortest_and_the_longest(self, workers, chosen):
+    def test_queues_count_by_rank_between_the_shortest_and_the_longest(self, serve):
         # 1,000 requests more weigh as much as one more, where these are the two ends.
         for longest in (1, 1000):
-            view = workers(2, waiting=[longest, 0], matched_tokens=[60.0, 0.0])
-            assert chosen(WeightedScorers(), view) == [1]
-            assert chosen(WeightedScorers(prefix_weight=3.4), view) == [0]
+            for weight, goes in ((3.0, 1), (3.4, 0)):
+                send = serve(2, WeightedScorers(prefix_weight=weight))
+                assert send(SAID[:6], waiting=[0, 1]) == 0
+                assert send(SAID, waiting=[longest, 0]) == goes
 
-    def test_what_was_sent_since_the_look_is_not_seen(self, workers, chosen):
-        view = workers(2, sent_requests=[500, 0], sent_tokens=[1e6, 0.0], matched_tokens=[1.0, 0.0])
-        assert chosen(WeightedScorers(), view, times=5) == [0] * 5
+    def test_the_unfit_are_no_end_of_the_queues(self, serve):
+        # With the third the first has rank 0.9, without it 0.
+        for takes, goes in (([1, 1, 0], 1), ([1, 1, 1], 0)):
+            send = serve(3, WeightedScorers())
+            assert send(SAID[:6], waiting=[0, 1, 1]) == 0
+            assert send(SAID, waiting=[1, 0, 10], takes=takes) == goes
+
+    def test_what_was_sent_since_the_look_is_not_seen(self, serve):
+        send = serve(2, WeightedScorers())
+        assert send(SAID, waiting=[0, 1]) == 0
+        assert {send(SAID, sent_requests=[500, 0], sent_tokens=[1e6, 0.0]) for _ in range(5)} == {0}
+
+    def test_only_the_beginning_of_a_prompt_is_looked_up(self, serve):
+        # 4,096 tokens are four blocks of 1,000; of them two match, which is half.
+        for weight, goes in ((4.1, 0), (3.9, 1)):
+            send = serve(2, WeightedScorers(prefix_weight=weight))
+            assert send(SAID[:2], prompt_tokens=2000.0, waiting=[0, 1]) == 0
+            assert send((*SAID[:2], *range(20, 28)), prompt_tokens=10_000.0, waiting=[1, 0]) == goes
+        send = serve(2, WeightedScorers(max_prefix_tokens=1e6, prefix_weight=4.1))
+        assert send(SAID[:2], prompt_tokens=2000.0, waiting=[0, 1]) == 0
+        assert send((*SAID[:2], *range(20, 28)), prompt_tokens=10_000.0, waiting=[1, 0]) == 1
+
+    def test_as_much_is_remembered_as_a_workers_cache_holds(self, serve):
+        for capacity, goes in ((2000.0, 0), (1900.0, 1)):
+            send = serve(2, WeightedScorers())
+            assert send(SAID, waiting=[0, 1], kv_capacity_tokens=capacity) == 0
+            assert send(range(20, 30), waiting=[0, 1], kv_capacity_tokens=capacity) == 0
+            # Of the first prompt nine of ten blocks or all are left; the queue weighs as much as 0.95 of them.
+            router = WeightedScorers(prefix_weight=2.0 / 0.95)
+            send = serve(2, router)
+            assert send(SAID, waiting=[0, 1], kv_capacity_tokens=capacity) == 0
+            assert send(range(20, 30), waiting=[0, 1], kv_capacity_tokens=capacity) == 0
+            assert send(SAID, waiting=[1, 0], kv_capacity_tokens=capacity) == goes
+
+    def test_with_events_a_match_is_what_the_worker_has(self, serve):
+        router = WeightedScorers(kv_events=True)
+        send = serve(2, router)
+        assert router.reads_events and not WeightedScorers().reads_events
+        assert send(SAID, waiting=[0, 1], cached_tokens=[0.0, 600.0]) == 0
+        assert send(SAID, waiting=[0, 1], cached_tokens=[0.0, 700.0]) == 1
+
+    def test_a_loaded_adapter_counts_a_fifth_more_than_one_to_load(self, serve):
+        router = WeightedScorers(lora_weight=1.0)
+        assert router.reads_adapters and not WeightedScorers().reads_adapters
+        for weight, goes in ((0.21, 0), (0.19, 1)):
+            send = serve(2, WeightedScorers(lora_weight=1.0, queue_weight=weight))
+            assert send(adapter=3, waiting=[0, 1], adapter_loaded=[0, 1]) == goes
+            # Nobody asks for an adapter here.
+            assert send(waiting=[0, 1], adapter_loaded=[0, 1]) == 0
+
+    def test_a_session_goes_where_it_was_last(self, serve):
+        send = serve(3, WeightedScorers(session_weight=3.0, sessions=10))
+        assert send(session=4, waiting=[1, 0, 1]) == 1
+        assert send(session=4, waiting=[0, 9, 9]) == 1
+        assert send(session=5, waiting=[0, 9, 9]) == 0
+        # The worker is known by its name.
+        assert send(session=4, waiting=[0, 9, 9], identity=[0, 2, 1]) == 2
+        # Session 14 has the cell of session 4, which is a new one afterwards.
+        assert send(session=14, waiting=[0, 9, 9]) == 0
+        assert send(session=4, waiting=[0, 9, 9]) == 0
 
     def test_equals_are_drawn_evenly_and_repeatably(self, workers, chosen):
         drawn = chosen(WeightedScorers(), workers(4), times=4000)

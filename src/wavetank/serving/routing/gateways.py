@@ -1,19 +1,18 @@
-"""The rules of gateways that people put in front of LLM servers.
+"""The rules of gateways that people put in front of LLM servers, which weigh a match against the load.
 
-These are SGLang's cache-aware router, NVIDIA Dynamo's KV router, the load-aware router of vLLM's production stack, and
-the weighted scorers of the Gateway API Inference Extension, which llm-d uses.
+These are NVIDIA Dynamo's KV router, the load-aware router of vLLM's production stack, and the weighted scorers of the
+Gateway API Inference Extension, which llm-d uses.  All of them send a request where a part of its prompt has been
+computed before, and differ in what holds against it:
 
-All of them send a request where a part of its prompt has been computed before, and differ in what holds against it:
-
-* *SGLang* looks at the load only when it is uneven, by an absolute and by a relative measure at once; then the
-  shortest queue has it.  Otherwise the longest match decides where it is long enough, and else the worker that was
-  sent the least distinct text.
 * *Dynamo* adds up blocks: those of prompts that the worker has yet to compute, this one's part without a match among
   them, and those that its requests hold while they decode.  The least sum has it.
 * The *production stack* takes from the matched share of the prompt the load relative to the mean of all workers: twice
   the mean outweighs a whole prompt.
 * *llm-d* adds up scores between 0 and 1: the rank of the queue between the shortest and the longest, the free share of
-  the KV cache, the matched share of the prompt.  What was sent since the last look at the metrics is no part of them.
+  the KV cache, the matched share of the prompt's beginning, and where asked for whether the request's adapter is there
+  and whether its session was there last.  What was sent since the last look at the metrics is no part of them.
+
+A match is what the router itself sent to a worker, or what the worker's events say that it holds (``kv_events``).
 """
 
 from __future__ import annotations
@@ -22,57 +21,67 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from wavetank.serving.routing.baselines import next_that_fits, random_stream
+from wavetank.serving.routing.baselines import random_stream
 from wavetank.serving.routing.interface import Arrival, NoState, WorkersView, choose_function, fits
+from wavetank.serving.routing.prefix_memory import empty_memory, forget, matched_blocks, remember
 from wavetank.settings import setting
-from wavetank.sim.streams import next_below
+from wavetank.sim.streams import next_below, next_uniform
 
 
-@choose_function
-def _cache_aware(
-    view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]
-) -> int:
-    threshold, absolute, relative = parameters[0], parameters[1], parameters[2]
-    shortest = longest = smallest = next_that_fits(view, 0)
-    least, most = np.inf, 0.0
-    for worker in range(view.running.size):
-        if not fits(view, worker):
-            continue
-        load = np.float64(view.running[worker] + view.waiting[worker] + view.sent_requests[worker])
-        if load < least:
-            shortest, least = worker, load
-        most = max(most, load)
-        if view.matched_tokens[worker] > view.matched_tokens[longest]:
-            longest = worker
-        if state[worker] < state[smallest]:
-            smallest = worker
-    if most - least > absolute and most > relative * least:
-        best = shortest
-    elif view.matched_tokens[longest] > threshold * arrival.prompt_tokens:
-        best = longest
-    else:
-        best = smallest
-    state[best] += arrival.prompt_tokens - view.matched_tokens[best]
-    return best
+@njit(forceinline=True)
+def _found(view: WorkersView, worker: int, kv_events: bool) -> float:
+    """Return the tokens of the prompt that a worker has by its events, or by what was sent to it."""
+    if kv_events and not np.isnan(view.cached_tokens[worker]):
+        return view.cached_tokens[worker]
+    return view.matched_tokens[worker]
+
+
+@njit(forceinline=True)
+def _takes_over(state: NDArray[np.float64], ties: int) -> bool:
+    """Say whether the last of ``ties`` equals takes the place: each is then as likely to have it as any other."""
+    return next_below(state, ties) == 0
 
 
 @choose_function
 def _kv_cost(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]) -> int:
-    weight = parameters[0]
-    start = int(state[0])
+    weight, credit, temperature, kv_events = parameters[0], parameters[1], parameters[2], parameters[3] > 0.0
     workers = view.running.size
-    best = start
-    least = np.inf
-    for i in range(workers):
-        worker = (start + i) % workers
+    stream, costs = state[:2], state[2:]
+    best, ties = 0, 0
+    least, most = np.inf, -np.inf
+    for worker in range(workers):
+        if not fits(view, worker):
+            continue
         ahead = view.waiting_tokens[worker] + view.sent_tokens[worker]
         # Counted in tokens: a block's size divides both terms.
-        cost = weight * (ahead + arrival.prompt_tokens - view.matched_tokens[worker]) + view.kv_tokens[worker] + ahead
-        if cost < least and fits(view, worker):
-            best, least = worker, cost
-    state[0] = (best + 1) % workers
+        compute = max(ahead + arrival.prompt_tokens - credit * _found(view, worker, kv_events), 0.0)
+        cost = weight * compute + view.kv_tokens[worker] + ahead
+        costs[worker] = cost
+        most = max(most, cost)
+        if cost < least:
+            best, least, ties = worker, cost, 1
+        elif cost == least:
+            ties += 1
+            if _takes_over(stream, ties):
+                best = worker
+    if temperature == 0.0 or most <= least:
+        return best
+    # The costs are spread over an interval of length 1 before they are exponents.
+    total = 0.0
+    for worker in range(workers):
+        if fits(view, worker):
+            costs[worker] = np.exp(-(costs[worker] - least) / ((most - least) * temperature))
+            total += costs[worker]
+    drawn = next_uniform(stream) * total
+    for worker in range(workers):
+        if fits(view, worker):
+            best = worker
+            drawn -= costs[worker]
+            if drawn < 0.0:
+                break
     return best
 
 
@@ -82,7 +91,12 @@ def _load_aware(
 ) -> int:
     beta = parameters[0]
     workers = view.running.size
-    mean = (view.running.sum() + view.waiting.sum() + view.sent_requests.sum()) / workers
+    total, fit = 0.0, 0
+    for worker in range(workers):
+        if fits(view, worker):
+            total += view.running[worker] + view.waiting[worker] + view.sent_requests[worker]
+            fit += 1
+    mean = total / max(fit, 1)
     best = 0
     highest = -np.inf
     for worker in range(workers):
@@ -95,58 +109,56 @@ def _load_aware(
 
 @choose_function
 def _scored(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]) -> int:
-    queue, cache, prefix = parameters[0], parameters[1], parameters[2]
+    queue, cache, prefix, lora, session = parameters[0], parameters[1], parameters[2], parameters[3], parameters[4]
+    kv_events, most_tokens, sessions = parameters[5] > 0.0, parameters[6], int(parameters[7])
     workers = view.running.size
-    shortest, longest = view.waiting.min(), view.waiting.max()
-    best = 0
+    stream, homes, memory = state[:2], state[2 : 2 + 2 * sessions], state[2 + 2 * sessions :]
+    block_tokens = arrival.prompt_tokens / max(arrival.blocks.size, 1)
+    # Of the prompt only the beginning counts.
+    blocks = arrival.blocks[: max(int(most_tokens / block_tokens), 1)]
+    # A session's worker stands in the cell of its number, until another session of that cell comes.
+    cell = 2 * (arrival.session % sessions) if arrival.session >= 0 else 0
+    home = homes[cell + 1] if arrival.session >= 0 and homes[cell] == arrival.session + 1 else -1.0
+    shortest, longest = np.int64(2**62), np.int64(-1)
+    for worker in range(workers):
+        if fits(view, worker):
+            shortest = min(shortest, view.waiting[worker])
+            longest = max(longest, view.waiting[worker])
+    best, ties = 0, 0
     highest = -np.inf
-    ties = 0
     for worker in range(workers):
         if not fits(view, worker):
             continue
         rank = 1.0
         if longest > shortest:
             rank = (longest - view.waiting[worker]) / (longest - shortest)
+        matched = 0.0
+        if kv_events:
+            matched = _found(view, worker, kv_events) / arrival.prompt_tokens
+        elif blocks.size > 0 and prefix > 0.0:
+            matched = matched_blocks(memory, worker, blocks) / blocks.size
+        # A worker without the adapter is taken to have room for it.
+        loaded = 1.0 if arrival.adapter < 0 or view.adapter_loaded[worker] else 0.8
         score = (
             queue * rank
             + cache * (1.0 - view.kv_tokens[worker] / view.kv_capacity_tokens[worker])
-            + prefix * view.matched_tokens[worker] / arrival.prompt_tokens
+            + prefix * matched
+            + lora * loaded
+            + session * (1.0 if home == view.identity[worker] else 0.0)
         )
         if score > highest:
             best, highest, ties = worker, score, 1
         elif score == highest:
-            # The k-th of equals takes the place with probability 1/k, which makes each as likely as any other.
             ties += 1
-            if next_below(state, ties) == 0:
+            if _takes_over(stream, ties):
                 best = worker
+    if arrival.session >= 0:
+        homes[cell], homes[cell + 1] = arrival.session + 1, view.identity[best]
+    if not kv_events and prefix > 0.0:
+        remember(memory, best, blocks, block_tokens)
+        # As much as the worker's own cache can hold.
+        forget(memory, best, view.kv_capacity_tokens[best])
     return best
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheAware:
-    """SGLang's router: the longest matching prefix while the load is even, the shortest queue while it is not."""
-
-    reads_prefix: ClassVar[bool] = True
-
-    cache_threshold: float = setting(
-        0.3, says="Matched share of the prompt from which the longest match decides", low=0.0, high=1.0
-    )
-    balance_abs_threshold: float = setting(
-        64.0, unit="requests", says="Difference of longest and shortest queue above which load may be uneven", low=0.0
-    )
-    balance_rel_threshold: float = setting(
-        1.5, says="Ratio of longest to shortest queue above which it is, if the difference is large as well", low=1.0
-    )
-
-    choose = staticmethod(_cache_aware)
-
-    def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return one cell per worker: the tokens that it was sent and that it had not been sent before."""
-        return np.zeros(workers)
-
-    def parameters(self) -> NDArray[np.float64]:
-        """Return the three thresholds."""
-        return np.array([self.cache_threshold, self.balance_abs_threshold, self.balance_rel_threshold])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,16 +170,27 @@ class KVCost:
     overlap_weight: float = setting(
         1.0, says="Weight of a prompt token to compute relative to one that is held", low=0.0, high=1e6
     )
+    overlap_credit: float = setting(1.0, says="Share of a match that need not be computed", low=0.0, high=1.0)
+    temperature: float = setting(
+        0.0, says="Of the softmax by which a worker is drawn; 0: the least cost", low=0.0, high=1e6
+    )
+    kv_events: bool = setting(False, says="Whether matches are those of the workers' events, not of what was sent")
+    seed: int = setting(0, says="Seed of the router's own random stream", low=0, high=2**31)
 
     choose = staticmethod(_kv_cost)
 
+    @property
+    def reads_events(self) -> bool:
+        """Whether it reads what the workers' events say."""
+        return self.kv_events
+
     def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return one cell: the worker to begin with, so that equals take turns."""
-        return np.zeros(1)
+        """Return key and counter of the stream, and a cell per worker for its cost."""
+        return np.concatenate([random_stream(self.seed, "dynamo-kv"), np.zeros(workers)])
 
     def parameters(self) -> NDArray[np.float64]:
-        """Return the weight of a prompt token to compute."""
-        return np.array([self.overlap_weight])
+        """Return the weight, the credit, the temperature and whether events are read."""
+        return np.array([self.overlap_weight, self.overlap_credit, self.temperature, float(self.kv_events)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,21 +212,56 @@ class LoadAware(NoState):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedScorers:
-    """The end-point picker of the Gateway API Inference Extension: the highest weighted sum of three scores."""
+    """The end-point picker of the Gateway API Inference Extension: the highest weighted sum of its scores."""
 
     reads_prefix: ClassVar[bool] = True
 
     queue_weight: float = setting(2.0, says="Weight of a short queue", low=0.0, high=1e6)
     cache_weight: float = setting(2.0, says="Weight of the free share of the KV cache", low=0.0, high=1e6)
     prefix_weight: float = setting(3.0, says="Weight of the matched share of the prompt", low=0.0, high=1e6)
+    lora_weight: float = setting(0.0, says="Weight of a worker that has the request's adapter", low=0.0, high=1e6)
+    session_weight: float = setting(
+        0.0, says="Weight of the worker that had the session's last request", low=0.0, high=1e6
+    )
+    kv_events: bool = setting(False, says="Whether matches are those of the workers' events, not of what was sent")
+    max_prefix_tokens: float = setting(
+        4096.0, unit="tokens", says="Beginning of the prompt of which matches are looked up without events",
+        low=1.0, high=1e9,
+    )  # fmt: skip
+    prefix_blocks: int = setting(
+        16_384, unit="blocks", says="Most prefix blocks that are remembered of a worker", low=1, high=10**7
+    )
+    sessions: int = setting(65_536, says="Sessions of which the last worker is remembered", low=1, high=10**7)
     seed: int = setting(0, says="Seed of the router's own random stream, for equal scores", low=0, high=2**31)
 
     choose = staticmethod(_scored)
 
+    @property
+    def reads_events(self) -> bool:
+        """Whether it reads what the workers' events say."""
+        return self.kv_events
+
+    @property
+    def reads_adapters(self) -> bool:
+        """Whether it reads which worker has which adapter."""
+        return self.lora_weight > 0.0
+
     def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return key and counter of the stream."""
-        return random_stream(self.seed, "weighted-scorers")
+        """Return key and counter of the stream, the sessions and an empty memory of prefixes."""
+        kept = self.prefix_blocks if self.prefix_weight > 0 and not self.kv_events else 1
+        return np.concatenate(
+            [
+                random_stream(self.seed, "weighted-scorers"),
+                np.zeros(2 * self._sessions_kept),
+                empty_memory(workers, kept),
+            ]
+        )
+
+    @property
+    def _sessions_kept(self) -> int:
+        return self.sessions if self.session_weight > 0 else 1
 
     def parameters(self) -> NDArray[np.float64]:
-        """Return the weights of queue, cache and prefix."""
-        return np.array([self.queue_weight, self.cache_weight, self.prefix_weight])
+        """Return the weights, whether events are read, the beginning that counts and the sessions."""
+        weights = (self.queue_weight, self.cache_weight, self.prefix_weight, self.lora_weight, self.session_weight)
+        return np.array([*weights, float(self.kv_events), self.max_prefix_tokens, float(self._sessions_kept)])

@@ -99,6 +99,7 @@ class LLMRouting(Traffic, Study):
             of="prompt tokens found in a prefix cache / prompt tokens",
             table=False,
         ),
+        Metric("busiest_share", "", "lower", of="requests of the worker that had most of them / requests", table=False),
         Metric(
             "mixed_share", "",
             of="share of all worker time, in the same span, in steps that compute a prompt somewhere in the group",
@@ -193,6 +194,10 @@ class LLMRouting(Traffic, Study):
     refresh_s: float = setting(
         0.1, unit="s", says="Time between two refreshes of the routers' view of the workers", low=0.0, high=600.0
     )
+    routers: int = setting(
+        1, says="Copies of the router, among which requests are dealt; each knows only what it sent itself",
+        low=1, high=1_000,
+    )  # fmt: skip
     sync_s: float = setting(
         0.001, unit="s", says="Time of the barrier and all-to-all per step of a group", low=0.0, high=1.0
     )
@@ -319,6 +324,7 @@ class LLMRouting(Traffic, Study):
         speed = served.rate_per_s / own.rate_per_s if own.span_s > 0 else math.nan
         if self.made:
             kind = f"{self.lengths}, {self.arrivals}" if self.trace == "generated" else f"sessions of {self.trace}"
+            kind = kind if self.case == "none" else f"the case {self.case}"
             what = f"{len(served):,} generated requests ({kind}), {tokens}"
         else:
             what = f"{len(own):,} requests of {self.trace} over {show(own.span_s, 's')}, {tokens}"
@@ -385,6 +391,7 @@ class LLMRouting(Traffic, Study):
             max_batched_tokens=self.max_batched_tokens,
             refresh_s=self.refresh_s if refresh_s is None else refresh_s,
             prefix_caching=self.prefix_caching,
+            routers=self.routers,
             **self.engines(self.shared()),
         )
         if self.layout == "replicas":
@@ -465,10 +472,15 @@ class LLMRouting(Traffic, Study):
         from wavetank.serving.simulator.simulate import simulate
 
         cluster = self.cluster(refresh_s)
+        expected = requests.output_tokens.astype(np.float64) if getattr(system, "knows_lengths", False) else None
         if isinstance(cluster, DisaggregatedCluster):
-            # The prompts' pool is the same for all: only the decode group's router differs.
-            return simulate(requests, cluster, FewestKVTokens(), decode_router=system, probes=PROBES)
-        return simulate(requests, cluster, system, probes=PROBES)
+            # The prompts' pool is the same for all but those who bring a router for it.
+            prefill = getattr(system, "prefill_router", None) or FewestKVTokens()
+            return simulate(
+                requests, cluster, prefill, decode_router=system, expected_output_tokens=expected,
+                probes=PROBES,
+            )  # fmt: skip
+        return simulate(requests, cluster, system, expected_output_tokens=expected, probes=PROBES)
 
     def measure(self, system: Any, seed: int) -> Measurements:
         """Serve the trace at the chosen load, then along the sweeps."""
@@ -484,6 +496,7 @@ class LLMRouting(Traffic, Study):
         for metric in self.metrics:
             if metric.name in figures:
                 found.put(metric.name, _per_thousand(run) if metric.name == "prefill_steps" else figures[metric.name])
+        found.put("busiest_share", float(np.bincount(run.worker[run.worker >= 0]).max()) / run.worker.size)
         full = self.capacity(system, seed)
         overloaded = self.figures(full.run)
         found.put("capacity_tokens_per_s", full.tokens_per_s)
@@ -603,7 +616,7 @@ def saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
     # Loads, sweeps and how many requests are generated change nothing about it.
     requests = 1000 if study.made else study.requests
     alike = dataclasses.replace(
-        study, load=0.0, loads=(), refreshes_s=(), requests=requests, decide_by="capacity_tokens_per_s"
+        study, load=0.0, loads=(), refreshes_s=(), requests=requests, decide_by="capacity_tokens_per_s", routers=1,
     )
     return _saturation(alike, seed, study.version())
 

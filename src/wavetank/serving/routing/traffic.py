@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wavetank.errors import BadValueError
+from wavetank.serving.routing import field_cases
 from wavetank.settings import setting
 from wavetank.units import show
 from wavetank.workloads import agent_sessions
@@ -55,6 +57,11 @@ class Traffic:
     lengths: str = setting(
         "conv", says="Lengths of generated requests: Azure 2023 chat or code", choices=("conv", "code")
     )
+    case: str = setting(
+        "none",
+        says="Generated traffic that people met in the field, each of which defeats some router",
+        choices=("none", *field_cases.NAMES),
+    )
     shared_prefix: float = setting(
         0.0, says="Share of generated requests that begin with a shared prefix", low=0, high=1
     )
@@ -65,7 +72,7 @@ class Traffic:
     @property
     def made(self) -> bool:
         """Whether requests are made from a seed, as many as are needed, rather than read."""
-        return self.trace in ("generated", agent_sessions.NAME)
+        return self.case != "none" or self.trace in ("generated", agent_sessions.NAME)
 
     def data(self) -> Mapping[str, str]:
         """Return the checksum of the trace."""
@@ -182,6 +189,13 @@ class Traffic:
         """
         from wavetank.workloads.generate import SharedPrefix, generate_requests
 
+        if self.case != "none":
+            if self.trace != "generated":
+                raise BadValueError(
+                    "A case brings its own requests.", given=f"case={self.case}, trace={self.trace}",
+                    allowed="trace=generated", where="case",
+                )  # fmt: skip
+            return field_cases.requests_of(self.case, n=n, rate_per_s=rate_per_s, seed=seed)
         if self.trace == agent_sessions.NAME:
             conversations = agent_sessions.of_data_set()
             return agent_sessions.agent_sessions(conversations, n_requests=n, rate_per_s=rate_per_s, seed=seed)

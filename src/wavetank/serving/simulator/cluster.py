@@ -82,6 +82,10 @@ class Cluster:
     prefix_memory_s: float = setting(
         300.0, unit="s", says="Time for which the router's own record of sent prefixes counts", low=0.0, high=1e6
     )
+    routers: int = setting(
+        1, says="Copies of the router, among which requests are dealt; each knows only what it sent itself",
+        low=1, high=1_000,
+    )  # fmt: skip
     pool_window: int = setting(512, unit="requests", says="Waiting requests that a pool router sees", low=1, high=10**6)
     max_waiting: int = setting(
         0, unit="requests", says="Queue length at which a worker refuses requests; 0: it never does",

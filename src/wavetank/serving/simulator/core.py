@@ -68,6 +68,7 @@ from wavetank.serving.simulator.tables import (
 from wavetank.serving.simulator.worker_steps import advance, advance_all, cut_phase, enqueue, finish, plan, steps_done
 from wavetank.sim.borrow import borrowed
 from wavetank.sim.compiled import compiled
+from wavetank.sim.streams import mix
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The router's side: views, decisions.
@@ -86,7 +87,8 @@ def _refresh_holdings(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -
             evict(t, rules, w, worker.decoding * steps_done(domain, now_ps) if domain.planned else np.int64(0))
             view.cached_total_tokens[w] = worker.blocks * rules.block_tokens
         for a in range(t.lora.shape[1]):
-            t.lora[w, a] = t.lines[w, a].used >= 0 or t.lines[w, a].head >= 0
+            for copy in range(rules.routers):
+                t.lora[copy * rules.workers + w, a] = t.lines[w, a].used >= 0 or t.lines[w, a].head >= 0
 
 
 @njit
@@ -106,46 +108,69 @@ def _refresh(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
         view.sent_tokens[w] = 0.0
     if t.changes.shape[1] + t.lora.shape[1] > 0:
         _refresh_holdings(t, rules, view, now_ps)
+    if rules.routers > 1:
+        t.sent[:] = 0.0
     t.counts[REFRESHES] += 1
 
 
+@njit(forceinline=True)
+def _router_of(rules: Rules, r: int) -> int:
+    """Return the copy of the router that a request is dealt to: any of them is as likely as any other."""
+    if rules.routers == 1:
+        return np.int64(0)
+    return np.int64(mix(np.uint64(r + 1)) % np.uint64(rules.routers))
+
+
 @njit
-def _match_sent(t: Tables, rules: Rules, view: WorkersView, r: int, now_ps: int) -> None:
+def _show_what_it_sent(t: Tables, rules: Rules, view: WorkersView, copy: int) -> None:
+    """Bring the view from what another copy of the router sent to what this one did."""
+    for w in range(rules.workers):
+        view.sent_requests[w] = np.int64(t.sent[copy, 0, w])
+        view.sent_tokens[w] = t.sent[copy, 1, w]
+
+
+@njit
+def _match_sent(t: Tables, rules: Rules, view: WorkersView, r: int, now_ps: int, copy: int) -> None:
     start, stop = t.block_offsets[r], t.block_offsets[r + 1]
     for w in range(rules.workers):
         matched = 0
         for i in range(start, stop):
-            if now_ps - t.sent_ps[w, t.block_ids[i]] > rules.memory_ps:
+            if now_ps - t.sent_ps[copy * rules.workers + w, t.block_ids[i]] > rules.memory_ps:
                 break
             matched += 1
         view.matched_tokens[w] = min(matched * rules.block_tokens, t.requests[r].prompt)
 
 
 @njit
-def _look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_ps: int) -> None:
+def _look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_ps: int, copy: int) -> None:
     """Fill in what the view says of a single arrival."""
     t = borrow(t)
     view = borrow_view(view)
     if t.sent_ps.shape[1] > 0:
-        _match_sent(t, rules, view, r, now_ps)
+        _match_sent(t, rules, view, r, now_ps, copy)
     for w in range(rules.workers):
         if t.serves.shape[1] > 0:
             view.serves[w] = asked.model < 0 or t.serves[w, asked.model] != 0
         if t.lora.shape[1] > 0:
-            view.adapter_loaded[w] = t.lora[w, asked.adapter] if asked.adapter >= 0 else 0
+            loaded = t.lora[copy * rules.workers + w, asked.adapter] if asked.adapter >= 0 else 0
+            view.adapter_loaded[w] = loaded
         if t.changes.shape[1] > 0:
             view.cached_tokens[w] = known_blocks(t, rules, w, r) * rules.block_tokens
 
 
 @njit(forceinline=True)
-def _send(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int) -> None:
+def _send(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int, copy: int) -> None:
+    row = copy * rules.workers + w
     if t.lora.shape[1] > 0 and t.asks[r].adapter < rules.adapters:
-        t.lora[w, t.asks[r].adapter] = 1
+        t.lora[row, t.asks[r].adapter] = 1
     view.sent_requests[w] += 1
     view.sent_tokens[w] += t.requests[r].prompt
+    if rules.routers > 1:
+        t.sent[copy, 0, w] += 1.0
+        t.sent[copy, 1, w] += t.requests[r].prompt
     if t.sent_ps.shape[1] > 0:
         for i in range(t.block_offsets[r], t.block_offsets[r + 1]):
-            t.sent_ps[w, t.block_ids[i]] = now_ps
+            t.sent_ps[row, t.block_ids[i]] = now_ps
     enqueue(t, rules, w, r, now_ps)
 
 
@@ -274,7 +299,7 @@ def _place_pool(
             if view.takes[w] == 0 or pool.serves[i, w] == 0:
                 return UNFIT
             advance(t, rules, step_time, w // rules.group, now_ps)
-            _send(t, rules, view, w, t.pool[first + i], now_ps)
+            _send(t, rules, view, w, t.pool[first + i], now_ps, np.int64(0))
     # What stays moves up to the requests behind the window.
     kept = first + n
     for i in range(n - 1, -1, -1):
@@ -327,7 +352,7 @@ _ROUTED = (
 
 
 @compiled(
-    int64(*_ROUTED, CHOOSE_TYPE, FLOATS, FLOATS, WORKERS_TYPE, ASKED_TYPE, types.int64[::1]),
+    int64(*_ROUTED, CHOOSE_TYPE, types.float64[:, ::1], FLOATS, WORKERS_TYPE, ASKED_TYPE, types.int64[::1]),
     nogil=True,
     at_first_call=True,
 )
@@ -336,13 +361,16 @@ def run_arrivals(
     rules: Rules,
     step_time: Any,
     choose: Any,
-    state: NDArray[np.float64],
+    states: NDArray[np.float64],
     parameters: NDArray[np.float64],
     view: WorkersView,
     asked: NDArray[Any],
     probe_ps: NDArray[np.int64],
 ) -> int:
-    """Run the whole trace behind a router that places every request at its arrival; returns how it ended."""
+    """Run the whole trace behind a router that places every request at its arrival; returns how it ended.
+
+    ``states`` has a row for every copy of the router.
+    """
     t = borrow(t)
     view = borrow_view(view)
     asked = borrowed(asked)
@@ -367,8 +395,11 @@ def run_arrivals(
             for w in range(rules.workers):
                 view.age_s[w] = age
         said = asked[r if asked.size > 1 else 0]
+        copy = _router_of(rules, r)
+        if rules.routers > 1:
+            _show_what_it_sent(t, rules, view, copy)
         if looks:
-            _look_at(t, rules, view, said, r, now)
+            _look_at(t, rules, view, said, r, now, copy)
         t.counts[DECISIONS] += 1
         first, last = (t.block_offsets[r], t.block_offsets[r + 1]) if t.sent_ps.shape[1] > 0 else (0, 0)
         arrival = Arrival(
@@ -384,7 +415,7 @@ def run_arrivals(
             said.tier,
             t.block_ids[first:last],
         )
-        w = choose(view, arrival, state, parameters)
+        w = choose(view, arrival, states[copy], parameters)
         if w < 0 or w >= rules.workers:
             return BAD_WORKER
         if not fits(view, w):
@@ -393,7 +424,7 @@ def run_arrivals(
         if rules.max_waiting > 0 and t.workers[w].queue_length >= rules.max_waiting:
             t.counts[REFUSED] += 1
             continue
-        _send(t, rules, view, w, r, now)
+        _send(t, rules, view, w, r, now, copy)
     _probe_until(t, rules, step_time, probe_ps, probe, NEVER)
     advance_all(t, rules, step_time, NEVER)
     return FINE

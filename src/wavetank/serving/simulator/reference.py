@@ -16,7 +16,9 @@ from wavetank.platforms.step_time import PS_PER_S
 from wavetank.serving.routing.interface import ActiveView, Arrival, ArrivalRouter, PoolRouter, PoolView, WorkersView
 from wavetank.serving.simulator.adapters import AdapterSlots, codes_of
 from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.router_copies import states_of
 from wavetank.serving.simulator.worker import Request, Worker, step_of
+from wavetank.sim.streams import mix
 
 if TYPE_CHECKING:
     from wavetank.workloads.requests import RequestTrace
@@ -240,11 +242,13 @@ class _Observer:
         self.reads_adapters = bool(getattr(router, "reads_adapters", False)) and cluster.adapters is not None
         self.reads_events = bool(getattr(router, "reads_events", False)) and bool(workers[0].block_tokens)
         # What routers know of the workers' adapters and caches, as of the last refresh.
-        self.known_adapters: list[set[int]] = [set() for _ in workers]
+        self.known_adapters: list[set[int]] = [set() for _ in range(cluster.routers * n)]
         self.known_blocks: list[set[int]] = [set() for _ in workers]
         self.cluster, self.workers, self.router = cluster, workers, router
         self.block_tokens = requests.block_tokens
-        self.state = np.array(router.initial_state(n), dtype=np.float64)
+        # A row for each copy of the router: its state, and what it sent since the refresh.
+        self.states = states_of(router, cluster)
+        self.sent = np.zeros((cluster.routers, 2, n))
         self.parameters = np.asarray(router.parameters(), np.float64)
         self.refreshed_ps = self.decisions = self.refreshes = 0
         self.sent_ps: dict[tuple[int, int], int] = {}
@@ -272,41 +276,49 @@ class _Observer:
                 self.known_blocks[w] = {*worker.held_blocks, *worker.free_blocks}
                 self.view.cached_total_tokens[w] = len(self.known_blocks[w]) * worker.block_tokens
             if worker.slots is not None:
-                self.known_adapters[w] = {*worker.slots.resident, *(request.adapter for request in worker.queue)}
+                for copy in range(self.cluster.routers):
+                    waiting = (request.adapter for request in worker.queue)
+                    self.known_adapters[copy * len(self.workers) + w] = {*worker.slots.resident, *waiting}
+        self.sent[:] = 0
         self.active = self.active_now()
 
-    def send(self, request: Request, w: int, now_ps: int) -> None:
+    def send(self, request: Request, w: int, now_ps: int, copy: int = 0) -> None:
         request.worker = w
         self.workers[w].enqueue(request)
         self.view.sent_requests[w] += 1
         self.view.sent_tokens[w] += request.prompt
-        self.known_adapters[w].add(request.adapter)
+        self.sent[copy, :, w] += 1, request.prompt
+        row = copy * len(self.workers) + w
+        self.known_adapters[row].add(request.adapter)
         for block in request.blocks:
-            self.sent_ps[w, block] = now_ps
+            self.sent_ps[row, block] = now_ps
 
     def choose(self, request: Request, now_ps: int) -> None:
         self.view.age_s[:] = (now_ps - self.refreshed_ps) / PS_PER_S
+        copy = int(mix(np.uint64(request.number + 1))) % self.cluster.routers
+        self.view.sent_requests[:], self.view.sent_tokens[:] = self.sent[copy]
         memory_ps = round(self.cluster.prefix_memory_s * PS_PER_S)
         for w in range(len(self.workers)):
+            row = copy * len(self.workers) + w
             count = 0
             for block in request.blocks:
-                if (w, block) not in self.sent_ps or now_ps - self.sent_ps[w, block] > memory_ps:
+                if (row, block) not in self.sent_ps or now_ps - self.sent_ps[row, block] > memory_ps:
                     break
                 count += 1
             if self.reads_prefix:
                 self.view.matched_tokens[w] = min(count * self.block_tokens, request.prompt)
             self.view.serves[w] = self.asked.serves(w, request)
             if self.reads_adapters:
-                self.view.adapter_loaded[w] = request.adapter >= 0 and request.adapter in self.known_adapters[w]
+                self.view.adapter_loaded[w] = request.adapter >= 0 and request.adapter in self.known_adapters[row]
             if self.reads_events:
                 self.view.cached_tokens[w] = self.cached_tokens(request, w)
         blocks = np.array(request.blocks if self.reads_prefix else [], np.int64)
         arrival = Arrival(now_ps / PS_PER_S, float(request.prompt), **self.asked.of(request), blocks=blocks)  # type: ignore[arg-type]
         self.decisions += 1
-        worker = self.router.choose(self.view, arrival, self.state, self.parameters)  # type: ignore[union-attr]
+        worker = self.router.choose(self.view, arrival, self.states[copy], self.parameters)  # type: ignore[union-attr]
         if 0 < self.cluster.max_waiting <= len(self.workers[worker].queue):
             return
-        self.send(request, int(worker), now_ps)
+        self.send(request, int(worker), now_ps, copy)
 
     def cached_tokens(self, request: Request, w: int) -> int:
         """Return what of a prompt was in the prefix cache of a worker at the refresh: the last token never counts."""
@@ -339,7 +351,7 @@ class _Observer:
         for request in window:
             request.seen += 1
         self.decisions += 1
-        self.router.place(view, seen, self.active, self.state, self.parameters, placed)  # type: ignore[union-attr]
+        self.router.place(view, seen, self.active, self.states[0], self.parameters, placed)  # type: ignore[union-attr]
         for request, w in zip(window, placed, strict=True):
             if w >= 0:
                 pool.remove(request)

@@ -31,6 +31,7 @@ from wavetank.serving.simulator import core
 from wavetank.serving.simulator.adapters import codes_of, share_with_a_slot
 from wavetank.serving.simulator.asked import asked_of, serving_of
 from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+from wavetank.serving.simulator.router_copies import states_of
 from wavetank.serving.simulator.tables import (
     BAD_PLACEMENT,
     BAD_WORKER,
@@ -298,6 +299,14 @@ def simulate(
     if not 0 <= probes <= MOST_PROBES:
         says = "The workers cannot be looked at so often."
         raise BadValueError(says, given=probes, allowed=f"0 to {MOST_PROBES:,}", where="probes")
+    routers = (router, decode_router or router)
+    if any(pool.routers > 1 and isinstance(each, PoolRouter) for pool, each in zip(pools, routers, strict=False)):
+        raise BadValueError(
+            "A router that lets requests wait in its pool has no copies: each would wait for the same workers.",
+            given=f"routers={max(pool.routers for pool in pools)} with a router that keeps a pool",
+            allowed="routers=1, or a router that places requests at arrival",
+            where="routers",
+        )
     if any(pool.max_waiting for pool in pools) and (len(pools) > 1 or isinstance(router, PoolRouter)):
         raise BadValueError(
             "Workers refuse requests only where these are sent to them at arrival.",
@@ -530,7 +539,7 @@ def _run(
         tables.block_offsets[:] = requests.block_offsets
     probe_ps = _probe_ps(arrival_ps, probes)
     view = _view(cluster)
-    state = np.ascontiguousarray(router.initial_state(cluster.workers), np.float64).copy()
+    states = states_of(router, cluster)
     step = cluster.uniform[0].step_time.function
     with compiled_policy(router, view) as (function, parameters):
         if isinstance(router, PoolRouter):
@@ -539,7 +548,7 @@ def _run(
                 rules,
                 step,
                 function,
-                state,
+                states[0],
                 parameters,
                 view,
                 *_pool_views(cluster, router),
@@ -547,7 +556,7 @@ def _run(
                 probe_ps,
             )
         else:
-            ended = core.run_arrivals(tables, rules, step, function, state, parameters, view, asked, probe_ps)
+            ended = core.run_arrivals(tables, rules, step, function, states, parameters, view, asked, probe_ps)
     _refuse(router, cluster, ended)
     if ended == LATE or (table["finish_ps"] < arrival_ps)[table["worker"] >= 0].any():
         raise BadValueError(
@@ -588,6 +597,7 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int,
     overhead_ps = overhead.terms_ps(share_with_a_slot(adapters, served_adapters)) if overhead else (0, 0, 0)
     return Rules(
         workers=cluster.workers,
+        routers=cluster.routers,
         group=cluster.group_size,
         slots=max(part.max_running for part in cluster.uniform),
         sync_ps=round(cluster.sync_s * PS_PER_S),

@@ -178,6 +178,7 @@ class Rules(NamedTuple):
     """The numbers that govern every worker, as plain integers."""
 
     workers: int
+    routers: int  # copies of the router, among which requests are dealt
     group: int  # workers a domain
     slots: int  # of the worker with the most
     sync_ps: int  # a step of a group takes this much longer
@@ -220,9 +221,10 @@ class Tables(NamedTuple):
     cache_held: NDArray[np.int32]  # (workers, blocks): how many requests hold it; -1 absent
     cache_next: NDArray[np.int32]  # (workers, blocks): towards more recently used
     cache_prev: NDArray[np.int32]
-    sent_ps: NDArray[np.int64]  # (workers, blocks): when the router last sent it there
+    sent_ps: NDArray[np.int64]  # (routers * workers, blocks): when that copy of the router last sent it there
+    sent: NDArray[np.float64]  # (routers, 2, workers): requests and tokens that each copy sent since the refresh
     changes: NDArray[np.int64]  # (workers, blocks): see prefix_cache.changed; none where routers read no events
-    lora: NDArray[np.int8]  # (workers, adapters): there or wanted there at the refresh, or sent there since; or none
+    lora: NDArray[np.int8]  # (routers * workers, adapters): there at the refresh, or wanted or sent since; or none
     serves: NDArray[np.int8]  # (workers, models); none where every worker has every model
     probe_ps: NDArray[np.int64]  # (probes,)
     probe_tokens: NDArray[np.float64]  # (probes, workers): resident tokens
@@ -311,9 +313,10 @@ def make_tables(
         cache_held=np.full((rules.workers, blocks), -1, np.int32),
         cache_next=np.full((rules.workers, blocks), -1, np.int32),
         cache_prev=np.full((rules.workers, blocks), -1, np.int32),
-        sent_ps=np.full((rules.workers, router_blocks), -NEVER, np.int64),
+        sent_ps=np.full((rules.routers * rules.workers, router_blocks), -NEVER, np.int64),
+        sent=np.zeros((rules.routers, 2, rules.workers) if rules.routers > 1 else (0, 2, 0)),
         changes=np.full((rules.workers, event_blocks), -1, np.int64),
-        lora=np.zeros((rules.workers, router_adapters), np.int8),
+        lora=np.zeros((rules.routers * rules.workers, router_adapters), np.int8),
         serves=np.zeros((rules.workers, 0), np.int8) if serves is None else np.ascontiguousarray(serves, np.int8),
         probe_ps=np.zeros(rules.probes, np.int64),
         probe_tokens=np.zeros((rules.probes, rules.workers)),
@@ -365,6 +368,7 @@ def borrow(t: Tables) -> Tables:
         borrowed(t.cache_next),
         borrowed(t.cache_prev),
         borrowed(t.sent_ps),
+        borrowed(t.sent),
         borrowed(t.changes),
         borrowed(t.lora),
         borrowed(t.serves),

@@ -469,6 +469,9 @@ class TestRefusals:
 
 
 def test_the_answer_is_decided_by_the_figure_that_was_asked_for():
-    assert LLMRouting().decisive()[0] == "capacity_tokens_per_s"
+    # No router changes the capacity of replicas that are full.
+    assert LLMRouting().decisive()[0] == "ttft_p99_s"
+    assert {LLMRouting(layout=each).decisive()[0] for each in ("group", "decode-group")} == {"capacity_tokens_per_s"}
+    assert LLMRouting(decide_by="capacity_tokens_per_s").decisive()[0] == "capacity_tokens_per_s"
     by_goodput = LLMRouting(decide_by="goodput_per_s").decisive()
     assert (by_goodput[0], len(set(by_goodput)), set(by_goodput)) == ("goodput_per_s", 4, set(LLMRouting().decisive()))

@@ -209,14 +209,16 @@ class LLMRouting(Traffic, Study):
     )
 
     decide_by: str = setting(
-        "capacity_tokens_per_s",
-        says="Figure by which the answer ranks the routers",
-        choices=("capacity_tokens_per_s", "goodput_per_s", "ttft_p99_s"),
+        "",
+        says="Figure by which the answer ranks the routers; empty: capacity where workers wait for each other, and the "
+        "tail of the time to first token of replicas, whose capacity no router changes",
+        choices=("", "capacity_tokens_per_s", "goodput_per_s", "ttft_p99_s"),
     )
 
     def decisive(self) -> tuple[str, ...]:
         """Return the figure that decides before the others."""
-        return tuple(dict.fromkeys((self.decide_by, *super().decisive())))
+        first = self.decide_by or ("ttft_p99_s" if self.layout == "replicas" else self.primary)
+        return tuple(dict.fromkeys((first, *super().decisive())))
 
     def check(self) -> None:
         """Read the trace and build the cluster once, so that mistakes show before any trial."""

@@ -14,6 +14,7 @@ pytest.importorskip("aiohttp")
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.ledger import catalog
+from wavetank.platforms.step_time import RooflineStepTime
 from wavetank.serving.proxy import fleet as fleet_module
 from wavetank.serving.proxy import study_parity as router_parity
 from wavetank.serving.proxy.replay import Outcome, Replay
@@ -90,6 +91,14 @@ def test_workload_and_cluster_are_those_of_the_routing_study() -> None:
     assert whole.served(1).output_tokens.max() > 77
     # Shorter answers mean more requests a second at the same share of saturation.
     assert study.served(1).rate_per_s > whole.served(1).rate_per_s
+
+
+def test_a_plain_run_can_be_said_on_the_command_line_of_its_stand_ins() -> None:
+    study = RouterParity()
+    study.check()
+    # The engines mean the step time that is simulated.
+    assert isinstance(study.cluster.step_time, RooflineStepTime)
+    assert study.cluster.step_time == RooflineStepTime(device=study.device, model=study.model)
 
 
 def test_settings_that_no_engine_can_have_are_refused_before_anything_starts() -> None:

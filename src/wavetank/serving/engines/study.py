@@ -87,7 +87,8 @@ def _metrics() -> tuple[Metric, ...]:
         Metric("engine_cores", "", "", "measured", "processor time of the engines / wall time", False),
         Metric("sent_late_s", "s", "lower", "measured", "wall time by which requests were sent late, mean", False),
         Metric("drift", "", "", "measured",
-               f"time of a step that decodes {_DRIFT_SEQUENCES} sequences, in this trial / in the profile", False),
+               f"time of a step that decodes {_DRIFT_SEQUENCES} sequences, in this trial / in the profile: far from 1, "
+               "something else used the machine"),
         Metric("request_s", "s", "lower", "measured", "what a request takes beside its steps: connections, router, "
                                                       "client; of the profile", False),
         Metric("step_s", "s", "", "measured", "step of the profile that decodes, at coordinates sequences and "

@@ -211,7 +211,8 @@ class RouterParity(Traffic, Study):
         """The study ``llm-routing`` of the same cluster and trace: workload and saturation rate are its."""
         shared = {field.name for field in dataclasses.fields(_CutRouting)}
         same = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in shared}
-        return _CutRouting(**same, layout="replicas", loads=(), refreshes_s=())
+        # A stand-in's command line names device and model, and means the roofline of their data sheets.
+        return _CutRouting(**same, layout="replicas", loads=(), refreshes_s=(), calibrated=False)
 
     @property
     def cluster(self) -> Cluster:

@@ -72,12 +72,15 @@ def test_the_router_in_kubernetes_takes_its_key_from_a_secret_that_is_mounted(tm
     text = found["ConfigMap"]["data"]["router.toml"]
     file = tmp_path / "router.toml"
     file.write_text(text)
-    named = Path(make_configuration(file=file).settings.api_key_file)
+    settings = make_configuration(file=file).settings
+    named = Path(settings.api_key_file)
     [volume] = [each for each in pod["volumes"] if "secret" in each]
     [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
     assert mount["readOnly"] is True
     assert named.parent == Path(mount["mountPath"])
     assert named.name in {item["path"] for item in volume["secret"]["items"]}
+    assert Path(settings.keys_file).parent == named.parent
+    assert Path(settings.keys_file).name in {item["path"] for item in volume["secret"]["items"]}
     # The user of the pod reads it by its group, nobody else does.
     assert volume["secret"]["defaultMode"] & 0o077 == 0o040
     assert pod["securityContext"]["fsGroup"]
@@ -116,13 +119,27 @@ def test_only_named_pods_reach_the_router_and_it_reaches_its_servers_alone():
         # An empty selector, or none, would be everybody.
         assert rule[side]
         for peer in rule[side]:
-            assert peer["podSelector"]["matchLabels"]
+            # The API of the cluster is no pod.
+            if rule["ports"][0]["port"] != 443:
+                assert peer["podSelector"]["matchLabels"]
     [http] = [port for rule in policy["ingress"] for port in rule["ports"]]
     assert http["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-    backends = re.search(r"backends = \[(.*)\]", found["ConfigMap"]["data"]["router.toml"])
-    wanted = {int(port) for port in re.findall(r":(\d+)\"", backends[1])}
-    assert wanted == {port["port"] for port in policy["egress"][0]["ports"]}
-    assert {port["protocol"] for port in policy["egress"][1]["ports"]} == {"UDP", "TCP"}
+    [source] = tomllib.loads(found["ConfigMap"]["data"]["router.toml"])["discover"]
+    assert {int(source["port"])} == {port["port"] for port in policy["egress"][0]["ports"]}
+    assert {port["protocol"] for port in policy["egress"][2]["ports"]} == {"UDP", "TCP"}
+
+
+def test_the_router_may_ask_the_cluster_for_what_it_asks_and_nothing_else():
+    found = by_kind()
+    account = found["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"]
+    assert found["ServiceAccount"]["metadata"]["name"] == account
+    [rule] = found["Role"]["rules"]
+    assert rule == {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
+    binding = found["RoleBinding"]
+    assert binding["roleRef"]["name"] == found["Role"]["metadata"]["name"]
+    [subject] = binding["subjects"]
+    [source] = tomllib.loads(found["ConfigMap"]["data"]["router.toml"])["discover"]
+    assert (subject["name"], subject["namespace"]) == (account, source["kubernetes"].partition("/")[0])
 
 
 def test_the_configuration_file_is_one_that_the_router_takes():

@@ -174,6 +174,13 @@ class TestThisMachine:
         access.check(page, "metrics")
         assert code_of(lambda: access.check(page, "admin"))[0] == 401
 
+    def test_where_a_key_is_there_to_administer_the_address_is_not_enough(self) -> None:
+        access = Access([settings("root", "root", uses=("admin",))], asked=True)
+        local = request(peer=("127.0.0.1", 1))
+        assert code_of(lambda: access.check(local, "admin"))[0] == 401
+        access.check(local, "metrics")
+        access.check(request((b"x-api-key", b"root"), peer=("203.0.113.9", 1)), "admin")
+
     def test_open_metrics_are_open_and_administration_is_not(self) -> None:
         access = Access(open_metrics=True)
         access.check(request(), "metrics")

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from multidict import CIMultiDict
+
 from wavetank.serving.proxy.client_connection import SERVER, ClientRequest, RefusedConnection, reset, sign
 
 
@@ -26,12 +28,17 @@ from wavetank.serving.proxy.client_connection import SERVER, ClientRequest, Refu
     ],
 )
 def test_an_id_is_taken_over_only_where_it_is_one_printable_word(given: bytes, kept: bool) -> None:
-    request = ClientRequest.__new__(ClientRequest)
-    raw: Any = SimpleNamespace(raw_headers=((b"X-REQUEST-ID", given),))
-    found = ClientRequest.request_id.fget(SimpleNamespace(_id=b"", raw_headers=raw.raw_headers))  # type: ignore[attr-defined]
+    headers = CIMultiDict({"X-REQUEST-ID": given.decode("utf-8", "surrogateescape")})
+    request: Any = SimpleNamespace(_id=b"", headers=headers)
+    found = ClientRequest.request_id.fget(request)  # type: ignore[attr-defined]
     assert (found == given) is kept
     assert kept or (len(found) == 32 and found.isalnum())
-    assert request.deaths == 0
+    assert ClientRequest.deaths == 0
+
+
+def test_random_ids_never_repeat() -> None:
+    made = {ClientRequest.request_id.fget(SimpleNamespace(_id=b"", headers={})) for _ in range(2000)}  # type: ignore[attr-defined]
+    assert len(made) == 2000
 
 
 def test_every_answer_is_signed_once() -> None:

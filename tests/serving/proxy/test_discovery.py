@@ -69,7 +69,9 @@ class TestDoubt:
         "address",
         ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "169.254.169.254", "::ffff:169.254.169.254", "fe80::1",
          "fe80::1%eth0", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "240.0.0.1", "", "models.example",
-         "10.0.0.1:80", "10.0.0.1/x", "0x7f000001", "2130706433", "127.1", "10.0.0.1\r\nX: y"],
+         "10.0.0.1:80", "10.0.0.1/x",
+         "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "2002:7f00:1::", "fd00:ec2::254", "100.100.100.200",
+         "0x7f000001", "2130706433", "127.1", "10.0.0.1\r\nX: y"],
     )  # fmt: skip
     def test_addresses_that_no_backend_has_are_not_used(self, address: str, caplog: pytest.LogCaptureFixture) -> None:
         one = source()

@@ -226,7 +226,7 @@ class TestTogether:
                         async with client.post(path, json={"prompt": "x"}) as answer:
                             assert answer.status == status
                     server.models = ("m", "n")
-                    await router._list_models(router.backends[0])
+                    await router.members._list_models(router.backends[0])
                     router._update()
                     async with client.post("/tokenize", json={"prompt": "x"}) as answer:
                         assert (await answer.json())["error"]["code"] == "model_required"

@@ -13,7 +13,7 @@ from wavetank.serving.proxy.forwarding import forwarded, headers_of
 
 
 def asked(*headers: tuple[bytes, bytes], path: str = "/v1/completions") -> Any:
-    return SimpleNamespace(raw_path=path, raw_headers=headers, request_id=b"id-1")
+    return SimpleNamespace(raw_path=path, raw_headers=headers, request_id=b"id-1", trace=None)
 
 
 def test_a_request_keeps_its_own_lines_and_loses_those_of_its_connection() -> None:

@@ -2,6 +2,9 @@
 
 # Servers, a client and its requests are opened one inside the other, a line each.
 
+# Servers, a client and its requests are opened one inside the other, a line each.
+# ruff: noqa: SIM117
+
 from __future__ import annotations
 
 import logging
@@ -39,6 +42,21 @@ def test_a_log_names_the_request_and_holds_nothing_that_was_asked(
     assert f"POST '{CHAT}' 200 127.0.0.1:" in lines[0]
     assert "hush" not in caplog.text
     assert "confidential" not in caplog.text
+
+
+def test_no_client_writes_a_line_of_the_log(live: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with live.backends(1) as [server], live.routing(server, log="requests") as router:
+            async with aiohttp.ClientSession(router.address) as client:
+                for model in ("x\n2027-01-01 POST forged 200", "x\r\x1b[2J", "x\u2028y", "\ud800"):
+                    async with client.post(CHAT, json={"model": model, "messages": []}) as answer:
+                        assert answer.status in (400, 404)
+
+    caplog.set_level(logging.INFO, "wavetank.router")
+    live.run(main())
+    messages = [record.getMessage() for record in caplog.records if "POST" in record.getMessage()]
+    assert len(messages) == 4
+    assert all(message.isascii() and message.isprintable() for message in messages)
 
 
 @pytest.mark.parametrize(("stream", "left"), [(False, 1000 - 13), (True, 1000 - 29)])

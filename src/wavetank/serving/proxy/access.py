@@ -391,7 +391,9 @@ class Access:
         """
         if use == "metrics" and self._open_metrics:
             return
-        if is_local(request, strict=use != "metrics"):
+        # Where there is a key to administer, a proxy on this machine that hides whom it passes on opens nothing.
+        keyed = use == "admin" and any("admin" in client.uses for client in self._in_order)
+        if not keyed and is_local(request, strict=use != "metrics"):
             return
         self._holder(request, use)
 

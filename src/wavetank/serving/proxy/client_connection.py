@@ -32,6 +32,18 @@ SERVER = "wavetank"
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
+# Randomness of the system for the next ids; asking for it every time would cost a call of the system per request.
+_random = bytearray()
+
+
+def _random_id() -> bytes:
+    if not _random:
+        _random.extend(secrets.token_bytes(4096))
+    found = bytes(_random[-16:])
+    del _random[-16:]
+    return found.hex().encode()
+
+
 class ClientRequest(web.BaseRequest):
     """A request with what the router knows of it.
 
@@ -63,14 +75,14 @@ class ClientRequest(web.BaseRequest):
     def request_id(self) -> bytes:
         """The client's own ``X-Request-Id`` where it is a word of printable characters, else a random one."""
         if not self._id:
-            given = next((value for name, value in self.raw_headers if name.lower() == b"x-request-id"), b"")
-            self._id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16).encode()
+            given = self.headers.get("X-Request-Id", "").encode("utf-8", "surrogateescape")
+            self._id = given if _REQUEST_ID.fullmatch(given) else _random_id()
         return self._id
 
     @property
     def path_only(self) -> str:
         """The path for a log, at most 200 characters: what stands behind a question mark may be a secret."""
-        return repr(self.raw_path.partition("?")[0][:200])
+        return ascii(self.raw_path.partition("?")[0][:200])
 
     @property
     def says(self) -> str:

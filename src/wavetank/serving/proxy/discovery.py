@@ -45,6 +45,12 @@ _MOST_LIST_BYTES = 67_108_864
 _MOST_LINE_BYTES = 16_777_216
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
+# Where clouds answer for their machines beside link-local addresses; no model server is there.
+_METADATA = frozenset(
+    map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "255.255.255.255"))
+)
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
 Address = tuple[str, int]
 
 
@@ -146,14 +152,13 @@ class Source:
         except ValueError:
             address = None
         if address is not None:
-            plain = getattr(address, "ipv4_mapped", None) or address
+            plain = _inner(address)
             if self._networks:
                 good = any(plain.version == each.version and plain in each for each in self._networks)
             else:
                 good = not (
                     plain.is_loopback or plain.is_link_local or plain.is_multicast or plain.is_unspecified
-                    or plain.is_reserved or plain == ipaddress.ip_address("255.255.255.255")
-                    or getattr(address, "scope_id", None)
+                    or plain.is_reserved or plain in _METADATA or getattr(address, "scope_id", None)
                 )  # fmt: skip
             if good:
                 return True
@@ -161,6 +166,15 @@ class Source:
             self._refused.add(text)
             log.warning("discovery of %s: the address %.60r is not used", self.settings.name, text)
         return False
+
+
+def _inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the address of version 4 that one of version 6 leads to, where it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 class DnsSource(Source):

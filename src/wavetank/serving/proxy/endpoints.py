@@ -133,6 +133,9 @@ def read_fields(body: bytes) -> dict[str, msgspec.Raw]:
         raise BodyError(f"The body is not valid JSON: {'it is nested too deeply' if deep else error}") from None
 
 
+_CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
+
+
 def read_request(endpoint: Endpoint, body: bytes, content_type: str) -> Prompt:
     """Read what a router needs to know of a request's body.
 
@@ -149,7 +152,7 @@ def read_request(endpoint: Endpoint, body: bytes, content_type: str) -> Prompt:
     """
     if endpoint.kind == "form":
         return Prompt(read_form(body, content_type).model, False, [], len(body))
-    charset = re.search(r"charset\s*=\s*\"?([^\s;\"]*)", content_type, re.IGNORECASE)
+    charset = None if content_type == "application/json" else _CHARSET.search(content_type)
     if charset is not None and charset[1].lower() not in ("utf-8", "utf8", "us-ascii"):
         raise BodyError(f"The body's text must be UTF-8, not {charset[1][:40]!r}.")
     if endpoint.kind == "completion":

@@ -67,12 +67,11 @@ def forwarded(request: ClientRequest, length: int, *, keyless: bool = True) -> F
     if request.trace is not None and (own := request.trace.lines):
         lines.append(own)
         dropped = dropped | _TRACE
-    raw = request.raw_headers
-    for name, value in raw:
-        if name.lower() == b"connection":
+    named = [(name.lower(), name, value) for name, value in request.raw_headers]
+    for lower, _, value in named:
+        if lower == b"connection":
             dropped = dropped | {each.strip().lower() for each in value.split(b",")}
-    for name, value in raw:
-        lower = name.lower()
+    for lower, name, value in named:
         if lower in dropped:
             continue
         if lower in _CREDENTIALS:

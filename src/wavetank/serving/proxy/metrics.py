@@ -8,15 +8,18 @@ Source: the Prometheus naming guidelines; the histograms' bounds follow vLLM's, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any
 
 from wavetank.errors import missing_extra
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
+    from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector
+    from prometheus_client.utils import floatToGoString
 except ImportError:
     raise missing_extra("prometheus_client", "serving", needed_for="The router") from None
 
@@ -102,8 +105,10 @@ class RouterMetrics:
     def _counter(self, name: str, says: str, *labels: str) -> Counter:
         return Counter(f"wavetank_router_{name}", says, labels, registry=self.registry)
 
-    def _histogram(self, name: str, says: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"wavetank_router_{name}", says, labels, buckets=bounds, registry=self.registry)
+    def _histogram(self, name: str, says: str, bounds: tuple[float, ...], *labels: str) -> _Histogram:
+        made = _Histogram(f"wavetank_router_{name}", says, bounds, labels)
+        self.registry.register(made)
+        return made
 
     def answered(self, backend: str, status: int) -> None:
         """Count a request by how it was answered; ``backend`` is ``none`` where the router itself answered."""
@@ -160,6 +165,47 @@ _ROUTER_GAUGES = {
     "connections": "Open connections of clients.",
     "draining": "1 while the router finishes what it has and takes nothing new.",
 }
+
+
+class _Counts:
+    """How often each bucket of a histogram was hit."""
+
+    __slots__ = ("_bounds", "hits", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.hits = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Take one value in."""
+        self.hits[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+
+class _Histogram(Collector):
+    """A histogram that is written by one thread alone: a request writes four of them, and locks would be most of it."""
+
+    def __init__(self, name: str, says: str, bounds: tuple[float, ...], labels: tuple[str, ...]) -> None:
+        self._name, self._says, self._bounds, self._labels = name, says, bounds, labels
+        self._children: dict[tuple[str, ...], _Counts] = {} if labels else {(): _Counts(bounds)}
+
+    @property
+    def observe(self) -> Callable[[float], None]:
+        """What takes a value in, of a histogram without labels."""
+        return self._children[()].observe
+
+    def labels(self, *values: str) -> _Counts:
+        """Return the counts of a label's value."""
+        return self._children.setdefault(values, _Counts(self._bounds))
+
+    def collect(self) -> Iterator[Any]:
+        family = HistogramMetricFamily(self._name, self._says, labels=self._labels)
+        edges = [*map(floatToGoString, self._bounds), "+Inf"]
+        for values, counts in self._children.items():
+            buckets = list(zip(edges, map(float, accumulate(counts.hits)), strict=True))
+            family.add_metric(values, buckets, counts.total)
+        yield family
 
 
 class _Gauges(Collector):

@@ -318,7 +318,9 @@ class Proxy:
     def _refuse(self, request: ClientRequest, error: RequestError) -> web.Response:
         self._metrics.answered("none", error.status)
         if self._log_errors:
-            log.info("%s %s %d %s %s", request.method, request.path_only, error.status, error, request.says)
+            # What a client wrote (the name of a model) must not begin a line of its own.
+            says = ascii(str(error))[1:-1]
+            log.info("%s %s %d %s %s", request.method, request.path_only, error.status, says, request.says)
         response = web.Response(
             status=error.status,
             body=error_body(error.status, str(error), error.kind, error.code, request.endpoint.says),
@@ -453,12 +455,10 @@ class Proxy:
 
     def _prompt(self, request: ClientRequest, endpoint: Endpoint, body: bytes) -> tuple[bytes, Prompt]:
         """Return the body as it goes to a backend, and what was read of it."""
-        kind = ""
-        for name, value in request.raw_headers:
-            if name.lower() == b"content-type":
-                if kind:
-                    raise RequestError(400, "The request has two content types.", code="invalid_body")
-                kind = value.decode("latin-1")
+        kinds = request.headers.getall("Content-Type", ())
+        if len(kinds) > 1:
+            raise RequestError(400, "The request has two content types.", code="invalid_body")
+        kind = kinds[0] if kinds else ""
         client = request.client
         try:
             prompt = read_request(endpoint, body, kind)

@@ -242,7 +242,7 @@ def test_a_hundred_reloads_under_load_lose_no_request(live: Any, tmp_path: Path)
 
                 connector = aiohttp.TCPConnector(limit=0)
                 async with aiohttp.ClientSession(router.address, connector=connector) as client:
-                    loads = [asyncio.ensure_future(load(client, number)) for number in range(12)]
+                    loads = [asyncio.ensure_future(load(client, number)) for number in range(5)]
                     for _ in range(100):
                         chosen = [server for server in servers if rng.random() < 0.5] or servers[:1]
                         if rng.random() < 0.1:
@@ -257,7 +257,7 @@ def test_a_hundred_reloads_under_load_lose_no_request(live: Any, tmp_path: Path)
                         await asyncio.sleep(0.002)
                     done.set()
                     await asyncio.gather(*loads)
-                assert count[0] > 100
+                assert count[0] > 50
                 await live.until(lambda: not router.members.leaving)
                 assert [each.account.in_flight for each in router.backends] == [0] * len(router.backends)
                 assert router.proxy.in_flight == 0

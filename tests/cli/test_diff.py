@@ -27,4 +27,4 @@ def test_two_runs_are_shown_beside_each_other(call: Callable[..., Any], tmp_path
 def test_what_is_no_run_is_refused(call: Callable[..., Any], tmp_path: Path) -> None:
     shown = call("diff", str(tmp_path), str(tmp_path))
     assert shown.code == 3
-    assert "study.toml" in shown.err
+    assert "There is no run in this folder." in shown.err

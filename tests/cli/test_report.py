@@ -48,3 +48,10 @@ def test_a_run_without_records_says_how_to_go_on(call: Callable[..., Any], run: 
     shown = call("report", str(run))
     assert shown.code == 3
     assert "--resume" in shown.err
+
+
+def test_a_folder_without_a_run_comes_with_the_next_step(call: Callable[..., Any], tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "gone"):
+        shown = call("report", str(folder))
+        assert shown.code == 3
+        assert "There is no run in this folder." in shown.err and "wavetank serve" in shown.err

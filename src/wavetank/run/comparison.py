@@ -714,6 +714,9 @@ def resume(
 def load(folder: str | Path) -> Comparison:
     """Read a finished run (or the finished trials of an interrupted one) from its folder."""
     folder = Path(folder)
+    if not (folder / "study.toml").exists():
+        hint = "the folder that wavetank compare printed, as in runs/STUDY/TIME; wavetank serve RUNS lists them"
+        raise RunFolderError("There is no run in this folder.", where=str(folder), hint=hint)
     plan = runfolder.load_plan(folder / "study.toml")
     plan, study = make_plan(
         plan.study,

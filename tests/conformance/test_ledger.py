@@ -65,6 +65,7 @@ STEPS = (1e-4, 1e-2, 0.1, 0.5, 0.9, 0.999, 1.0, 1.001, 1.01, 1.1, 1.5, 2.5, 10.0
 
 COUNTED_FROM_ZERO = {
     "silent_losses_per_10k_writes", "divergence_bytes", "torn_groups_per_look", "lost_updates", "solved_share",
+    "gpu_time_saved",
 }  # fmt: skip
 
 

@@ -355,7 +355,8 @@ def test_what_an_entry_needs_is_in_the_extra_that_it_names() -> None:
             re.split("[^A-Za-z0-9_-]", line)[0].replace("-", "_").lower() for line in extras.get(entry.extra, ())
         }
         # What is installed under one name may be imported by another.
-        libraries = {"cv2" if name == "opencv_python_headless" else name for name in libraries}
+        imported = {"opencv_python_headless": "cv2", "scikit_learn": "sklearn"}
+        libraries = {imported.get(name, name) for name in libraries}
         needed = {
             need.removeprefix("package:")
             for need in entry.needs

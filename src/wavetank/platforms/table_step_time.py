@@ -316,34 +316,63 @@ class TableStepTime:
                 profile, "attention", ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
             )
         }  # fmt: skip
-        parts: list[tuple[tuple[int, ...], Callable[[tuple[float, ...]], bool]]] = [
-            ((0, 1), lambda key: key[2] == 0 and key[0] > 0),
-            ((2, 3), lambda key: key[0] == 0 and key[2] > 0),
-            ((0, 1, 2, 3), lambda key: key[0] > 0 and key[2] > 0),
-        ]
-        sizes: list[float] = []
-        blocks: list[_Array] = []
-        experts: list[_Array] = []
+        experts: tuple[_Array, _Array] | None = None
         if shape.experts:
             experts_us = shape.moe_layers * _moe_us(profile, shape, axis, expert_parallel, tensor_parallel)
-            experts = [*_with_trend(axis, experts_us * ps_per_us)]
-        for line_axis, line in ((axis, dense_ps), (row_axis, row_ps)):
-            far_axis, far_line = _with_trend(line_axis, line)
-            sizes.append(far_axis.size)
-            blocks += [far_axis, far_line]
-        for columns, belongs in parts:
-            points = {tuple(key[c] for c in columns): ps for key, ps in attention.items() if belongs(key)}
-            axes, grid = _grid(points, len(columns), where=str(_file(profile, "attention")))
-            sizes += [float(a.size) for a in axes]
-            blocks += [*axes, grid.ravel()]
-        sizes += [float(experts[0].size) if experts else 0.0, math.inf, float(expert_parallel)]
-        values = np.concatenate([np.array(sizes), *blocks, *experts])
+            experts = axis, experts_us * ps_per_us
         return cls(
             source=f"vllm-layer-profiles {'/'.join(profile.parts[-3:])}",
             layout="all-layers",
-            values=tuple(values.tolist()),
+            values=_packed(
+                (axis, dense_ps), (row_axis, row_ps), attention, where=str(_file(profile, "attention")),
+                experts=experts, sharers=expert_parallel,
+            ),
             context_slope_ps=-1,
-        )
+        )  # fmt: skip
+
+    @classmethod
+    def from_measurements(
+        cls,
+        source: str,
+        per_token_s: Mapping[float, float],
+        per_row_s: Mapping[float, float],
+        attention_s: Mapping[tuple[float, float, float, float], float],
+    ) -> TableStepTime:
+        """Build a step time from what was measured of a whole pass.
+
+        Parameters
+        ----------
+        source : str
+            Where the figures come from.
+        per_token_s : mapping of float to float
+            Tokens of a step to the time of all that depends on them alone, and of all that depends on nothing, s.
+        per_row_s : mapping of float to float
+            Sequences that get a token to the time of all that depends on them alone, s.
+        attention_s : mapping of (float, float, float, float) to float
+            Prompt tokens, tokens of the same prompt before them, decoding sequences and the context of each to the
+            time of attention in all layers, s: prompts alone, decodes alone, and both together.
+
+        Raises
+        ------
+        BadFileError
+            If there are fewer than two points along an axis.
+        BadValueError
+            If a time is negative or not finite.
+        """
+        lines = []
+        for name, points in (("per_token_s", per_token_s), ("per_row_s", per_row_s)):
+            if len(points) < 2:
+                raise BadFileError(
+                    "Too few measurements.", given=len(points), allowed="2 or more", where=f"{source}, {name}"
+                )
+            axis = np.array(sorted(points), np.float64)
+            lines.append((axis, np.array([points[x] for x in axis.tolist()]) * PS_PER_S))
+        for value in (*per_token_s.values(), *per_row_s.values(), *attention_s.values()):
+            within(f"a time of {source}", value, 0.0, math.inf)
+        attention = {(float(c), float(p), float(r), float(n)): s * PS_PER_S for (c, p, r, n), s in attention_s.items()}
+        per_token, per_row = lines
+        values = _packed(per_token, per_row, attention, where=source)
+        return cls(source=source, layout="all-layers", values=values, context_slope_ps=-1)
 
     @classmethod
     def from_vidur_profiles(cls, roofline: RooflineStepTime, *, folder: str | Path | None = None) -> TableStepTime:
@@ -527,6 +556,37 @@ def vidur_linear_layers(roofline: RooflineStepTime, folder: str | Path | None = 
         )
     axis = np.array(sorted(by_tokens))
     return axis, np.array([statistics.median(by_tokens[tokens]) for tokens in axis.tolist()]) / 1e3, file
+
+
+def _packed(
+    per_token: tuple[_Array, _Array],
+    per_row: tuple[_Array, _Array],
+    attention: Mapping[tuple[float, float, float, float], float],
+    *,
+    where: str,
+    experts: tuple[_Array, _Array] | None = None,
+    sharers: int = 1,
+) -> tuple[float, ...]:
+    """Return the values of the layout "all-layers" from axes and times in picoseconds."""
+    parts: list[tuple[tuple[int, ...], Callable[[tuple[float, ...]], bool]]] = [
+        ((0, 1), lambda key: key[2] == 0 and key[0] > 0),
+        ((2, 3), lambda key: key[0] == 0 and key[2] > 0),
+        ((0, 1, 2, 3), lambda key: key[0] > 0 and key[2] > 0),
+    ]
+    sizes: list[float] = []
+    blocks: list[_Array] = []
+    for axis, line in (per_token, per_row):
+        far_axis, far_line = _with_trend(axis, line)
+        sizes.append(far_axis.size)
+        blocks += [far_axis, far_line]
+    for columns, belongs in parts:
+        points = {tuple(key[c] for c in columns): ps for key, ps in attention.items() if belongs(key)}
+        axes, grid = _grid(points, len(columns), where=where)
+        sizes += [float(a.size) for a in axes]
+        blocks += [*axes, grid.ravel()]
+    shared = [] if experts is None else [*_with_trend(*experts)]
+    sizes += [float(shared[0].size) if shared else 0.0, math.inf, float(sharers)]
+    return tuple(np.concatenate([np.array(sizes), *blocks, *shared]).tolist())
 
 
 def _data_set(name: str) -> Path:

@@ -87,7 +87,13 @@ def _compared(run: RecordedRun, served: ServingRun, coefficients: Mapping[str, f
 
 
 def simulate_plainly(run: RecordedRun, step_time: StepTime) -> ServingRun:
-    """Serve the run's requests with a step time and nothing else that real engines have."""
+    """Serve the run's requests with a step time and nothing else that real engines have.
+
+    Parameters
+    ----------
+    run : RecordedRun
+    step_time : StepTime
+    """
     from wavetank.serving.simulator.simulate import simulate
 
     return simulate(run.requests, run.cluster(step_time, prefix_caching=False), VLLMDefault())

@@ -6,6 +6,7 @@ a thousand times slower.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,7 @@ def simulate_slowly(
     expected_output_tokens: NDArray[np.float64] | None = None,
     output_spread_tokens: NDArray[np.float64] | None = None,
     first_ps: NDArray[np.int64] | None = None,
+    step: Callable[[Sequence[Worker], Cluster, bool], int] = step_of,
 ) -> dict[str, NDArray[np.int64]]:
     """Serve a trace step by step.
 
@@ -92,6 +94,9 @@ def simulate_slowly(
         As for :func:`wavetank.serving.simulate`.
     first_ps : int64 array (requests,), optional
         Given for a decode pool: when each request's first token came.
+    step : callable
+        Plans the step of workers that step together and returns how long it takes, in ps, as :func:`step_of` does from
+        the cluster's step time; one that does the step's work for real returns what it measured.
 
     Returns
     -------
@@ -178,7 +183,7 @@ def simulate_slowly(
                     domain.retry_ps = now + max(refresh_ps, RETRY_PS)
             if domain.has_work:
                 domain.steps += 1
-                domain.ends_ps = now + step_of(domain.workers, cluster, first_ps is not None)
+                domain.ends_ps = now + step(domain.workers, cluster, first_ps is not None)
                 own_ps, context = zip(*((worker.own_ps, worker.context) for worker in domain.workers), strict=True)
                 prefill = any(worker.prefill_tokens for worker in domain.workers)
                 steps.append(_Step(now, domain.ends_ps, list(own_ps), list(context), prefill))

@@ -234,3 +234,13 @@ class TestClaims:
 def test_the_pool_is_filled_in_bursts() -> None:
     run = simulate(SMALL.arriving("bursty", 0), SMALL.cluster, built("central-queue"))
     assert float(np.median(run.ttft_s)) > 2 * SMALL.refresh_s
+
+
+def test_of_a_large_state_a_checksum_is_kept_that_any_change_alters():
+    small, large = np.arange(10.0), np.arange(20_000.0)
+    assert decision_parity._kept(small).tolist() == small.tolist()
+    kept = decision_parity._kept(large)
+    assert kept.size < 100
+    assert kept.tolist() == decision_parity._kept(large.copy()).tolist()
+    large[12_345] += 1
+    assert kept.tolist() != decision_parity._kept(large).tolist()

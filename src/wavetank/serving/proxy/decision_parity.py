@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ Adapter = Callable[..., Dispatcher["Backend"]]
 _TIMES_AGREE_S = 1e-6
 # What only a simulation knows.
 _UNKNOWN_LIVE = ("remaining_tokens", "expected_output_tokens")
+# Of a larger state a checksum is kept.
+_MOST_CELLS = 10_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Decision:
     active : ActiveView or None
         Of a router with a pool.
     state : float64, shape (k,)
-        Its own, before the decision.
+        Its own, before the decision; of one of many cells, such as a memory of prefixes, a checksum, one cell per byte.
     placed : list of int
         What became of the pool.
     """
@@ -86,17 +89,25 @@ class Recorder:
         return self.router.parameters()
 
     def _choose(self, view: Any, arrival: Any, state: Any, parameters: Any) -> int:
-        self.decisions.append(Decision(_copied(view), arrival, None, None, state.copy()))
+        self.decisions.append(Decision(_copied(view), arrival, None, None, _kept(state)))
         return int(self.router.choose(view, arrival, state, np.ascontiguousarray(parameters)))  # type: ignore[union-attr]
 
     def _place(self, view: Any, pool: Any, active: Any, state: Any, parameters: Any, placed: Any) -> int:
-        decision = Decision(_copied(view), None, _copied(pool), _copied(active), state.copy())
+        decision = Decision(_copied(view), None, _copied(pool), _copied(active), _kept(state))
         self.decisions.append(decision)
         count = int(
             self.router.place(view, pool, active, state, np.ascontiguousarray(parameters), placed)  # type: ignore[union-attr]
         )
         decision.placed.extend(placed.tolist())
         return count
+
+
+def _kept(state: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a copy of a state, or its checksum where copies before every decision would fill the memory."""
+    if state.size <= _MOST_CELLS:
+        return state.copy()
+    digest = hashlib.blake2b(np.ascontiguousarray(state).tobytes()).digest()
+    return np.frombuffer(digest, np.uint8).astype(np.float64)
 
 
 def _copied(part: Any) -> Any:

@@ -16,7 +16,7 @@ from wavetank.ledger import catalog, claims
 from wavetank.ledger.verdicts import REACHED, SHORT, of_goal
 from wavetank.serving.proxy import fleet as fleet_module
 from wavetank.serving.proxy import study_parity as router_parity
-from wavetank.serving.proxy.decision_parity import decision_parity
+from wavetank.serving.proxy.decision_parity import _kept, decision_parity
 from wavetank.serving.proxy.dispatcher import Dispatcher
 from wavetank.serving.proxy.replay import Outcome, Replay
 from wavetank.serving.proxy.study_parity import RouterParity
@@ -238,9 +238,9 @@ def test_the_pool_is_filled_in_bursts() -> None:
 
 def test_of_a_large_state_a_checksum_is_kept_that_any_change_alters():
     small, large = np.arange(10.0), np.arange(20_000.0)
-    assert decision_parity._kept(small).tolist() == small.tolist()
-    kept = decision_parity._kept(large)
+    assert _kept(small).tolist() == small.tolist()
+    kept = _kept(large)
     assert kept.size < 100
-    assert kept.tolist() == decision_parity._kept(large.copy()).tolist()
+    assert kept.tolist() == _kept(large.copy()).tolist()
     large[12_345] += 1
-    assert kept.tolist() != decision_parity._kept(large).tolist()
+    assert kept.tolist() != _kept(large).tolist()

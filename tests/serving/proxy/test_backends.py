@@ -6,7 +6,7 @@ import pytest
 
 from wavetank.errors import BadValueError
 from wavetank.serving.proxy.backend_connection import ConnectionPool
-from wavetank.serving.proxy.backends import Backend, Failure, room_to_eject, split_url
+from wavetank.serving.proxy.backends import Backend, Failure, identity_of, room_to_eject, split_url
 from wavetank.serving.proxy.view import PrefixMemory, WorkerAccount
 
 
@@ -161,3 +161,12 @@ def test_the_jitter_is_the_seeds_and_the_backends_own() -> None:
 
     assert until("http://a:1", 0) == until("http://a:1", 0)
     assert len({until("http://a:1", 0), until("http://a:1", 1), until("http://a:2", 0)}) == 3
+
+
+def test_a_backend_is_known_by_one_number_for_ever() -> None:
+    assert identity_of("http://10.0.0.4:8000") == 8289217443946260042
+    assert identity_of("http://10.0.0.4:8000/v1/") == identity_of("http://10.0.0.4:8000")
+    others = ("https://10.0.0.4:8000", "http://10.0.0.4:8001", "http://10.0.0.5:8000", "http://10.0.0.4:8000/b")
+    numbers = {identity_of(url) for url in ("http://10.0.0.4:8000", *others)}
+    assert len(numbers) == 5
+    assert all(0 <= number < 2**63 for number in numbers)

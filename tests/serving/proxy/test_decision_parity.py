@@ -21,9 +21,13 @@ from wavetank.serving.proxy.dispatcher import Dispatcher
 from wavetank.serving.proxy.replay import Outcome, Replay
 from wavetank.serving.proxy.study_parity import RouterParity
 from wavetank.serving.routing.baselines import RandomWorker, RoundRobin
+from wavetank.serving.routing.interface import ActiveView, Arrival, PoolRouter, PoolView, WorkersView
+from wavetank.serving.simulator.adapters import Adapters
+from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.simulate import simulate
 from wavetank.study.effects import effect
 from wavetank.study.study import Trial
+from wavetank.workloads.requests import RequestTrace
 
 SMALL = RouterParity(requests=250, phases=3)
 PREFIXES = RouterParity(requests=250, phases=3, shared_prefix=0.6, prefix_caching=True)
@@ -89,6 +93,142 @@ class BeginsAnew(Dispatcher[Any]):
     def _choose(self, request: Any) -> Any:
         self._state = self.router.initial_state(len(self.targets))
         return super()._choose(request)
+
+
+class _Watching:
+    """Counts its decisions."""
+
+    reads_prefix = reads_adapters = True
+    reads_active = False
+
+    def initial_state(self, workers: int) -> Any:
+        return np.zeros(1)
+
+    def parameters(self) -> Any:
+        return np.zeros(0)
+
+
+class ReadsAll(_Watching):
+    """A router whose choice depends on what a request asks for."""
+
+    def choose(self, view: Any, arrival: Any, state: Any, parameters: Any) -> int:
+        fit = np.flatnonzero(view.takes * view.serves)
+        state[0] += 1
+        told = [arrival.max_tokens, arrival.deadline_s - arrival.time_s, arrival.expected_output_tokens]
+        told += [arrival.output_spread_tokens, *arrival.blocks, *view.adapter_loaded, *view.identity]
+        number = arrival.model + 3 * arrival.adapter + 7 * arrival.session + 11 * arrival.tier + state[0]
+        number += sum(round(each * 1000) for each in told if np.isfinite(each))
+        return int(fit[int(number) % fit.size])
+
+
+class PoolsAll(_Watching):
+    """The same with a pool."""
+
+    def place(self, view: Any, pool: Any, active: Any, state: Any, parameters: Any, placed: Any) -> int:
+        free = (view.slots - view.running - view.waiting - view.sent_requests) * view.takes
+        for row in range(placed.size):
+            fit = np.flatnonzero(pool.serves[row] * (free > 0))
+            told = [pool.max_tokens[row], pool.expected_output_tokens[row], pool.output_spread_tokens[row]]
+            if fit.size and not (row and pool.tier[row] > pool.tier[0]):
+                number = sum(round(each) for each in told if np.isfinite(each)) + pool.model[row] + pool.adapter[row]
+                number += pool.session[row] + round(min(pool.deadline_s[row], 1e6) * 1e3)
+                placed[row] = fit[number % fit.size]
+                free[placed[row]] -= 1
+        return int((placed >= 0).sum())
+
+
+def asking(requests: int = 200) -> RequestTrace:
+    """Return requests that ask for everything that can be asked for."""
+    draw = np.random.default_rng(5)
+    sizes = draw.integers(0, 5, requests)
+    return RequestTrace(
+        arrival_s=np.cumsum(draw.exponential(0.03, requests)),
+        prompt_tokens=512 * np.maximum(sizes, 1),
+        output_tokens=draw.integers(5, 80, requests),
+        block_ids=draw.integers(0, 30, sizes.sum()),
+        block_offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        model=draw.integers(0, 3, requests),
+        model_names=("", "a", "b"),
+        adapter=draw.integers(0, 5, requests),
+        adapter_names=("", "p", "q", "r", "s"),
+        tier=draw.integers(0, 3, requests),
+        tier_names=("now", "soon", "whenever"),
+        session=draw.integers(-1, 9, requests),
+        max_tokens=draw.integers(0, 4, requests) * 50,
+        deadline_s=np.where(draw.random(requests) < 0.3, np.nan, draw.integers(1, 9, requests)),
+    )
+
+
+ASKING = Cluster(
+    workers=4, max_running=3, refresh_s=0.1, adapters=Adapters(slots=2), models=(("a",), ("b",), ("a", "b"), ("a",))
+)
+LENGTHS = np.where(np.arange(200) % 3 == 0, np.nan, np.arange(200) * 1.5)
+
+
+class Planted(Dispatcher[Any]):
+    """Shows one field of one part of the view wrongly, in one decision."""
+
+    field = ""
+    part: type[Any] = Arrival
+
+    def __init__(self, router: Any, **named: Any) -> None:
+        decide = router.place if isinstance(router, PoolRouter) else router.choose
+        self.count = 0
+
+        def wrongly(view: Any, *parts: Any) -> Any:
+            self.count += 1
+            given = [view, *parts]
+            at = next(at for at, each in enumerate(given) if isinstance(each, self.part))
+            value = getattr(given[at], self.field)
+            if self.count == 20 or (self.count > 20 and np.size(value) and self.wrong == 0):
+                self.wrong += np.size(value) > 0 or self.field == "blocks"
+                given[at] = given[at]._replace(**{self.field: changed(value)})
+            return decide(*given)
+
+        self.wrong = 0
+        setattr(router, "place" if isinstance(router, PoolRouter) else "choose", wrongly)
+        super().__init__(router, **named)
+
+
+def changed(value: Any) -> Any:
+    """Return a value with its last element changed by a little."""
+    if not isinstance(value, np.ndarray):
+        return 17.0 if isinstance(value, float) and not np.isfinite(value) else value + 1
+    if not value.size:
+        return np.append(value, 5)
+    found = value.copy()
+    last = found.reshape(-1)[-1]
+    found.reshape(-1)[-1] = 17 if not np.isfinite(last) else 1 - last if value.dtype == np.int8 else last + 1
+    return found
+
+
+class TestAllFields:
+    @pytest.mark.parametrize(("router", "active"), [(ReadsAll, False), (PoolsAll, False), (PoolsAll, True)])
+    def test_what_requests_ask_for_is_shown_alike(
+        self, router: Any, active: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_Watching, "reads_active", active)
+        predicted = {"expected_output_tokens": LENGTHS, "output_spread_tokens": LENGTHS / 3}
+        found = decision_parity(asking(), ASKING, router(), **predicted)
+        assert (found.sent_elsewhere, found.views_differ) == (0, 0)
+        assert found.decisions >= 100
+        # And it counts: without the predictions requests go elsewhere.
+        without = simulate(asking(), ASKING, router())
+        assert (simulate(asking(), ASKING, router(), **predicted).worker != without.worker).any()
+
+    @pytest.mark.parametrize(
+        ("router", "part", "field"),
+        [
+            *((ReadsAll, part, name) for part in (Arrival, WorkersView) for name in part._fields),
+            *((PoolsAll, part, name) for part in (WorkersView, PoolView) for name in part._fields),
+            *((PoolsAll, ActiveView, name) for name in ActiveView._fields if name != "remaining_tokens"),
+        ],
+    )
+    def test_a_difference_in_any_field_is_seen(self, router: Any, part: Any, field: str) -> None:
+        adapter = type("AdapterWithAFault", (Planted,), {"field": field, "part": part})
+        watching = router()
+        watching.reads_active = part is ActiveView
+        assert decision_parity(asking(), ASKING, watching, adapter).views_differ > 0
 
 
 class TestBothLives:

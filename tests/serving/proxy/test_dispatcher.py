@@ -28,6 +28,10 @@ class Place:
     """A backend without a server."""
 
     account: WorkerAccount
+    models: tuple[str, ...] = ()
+
+    def serves(self, model: str | None) -> bool:
+        return not self.models or model in self.models
 
 
 class Toy:
@@ -54,6 +58,10 @@ def places(count: int, slots: int = 4) -> list[Place]:
 
 def request(prompt: int = 100, arrived_s: float = 0.0, blocks: list[int] | None = None) -> LiveRequest:
     return LiveRequest(arrived_s, prompt, blocks or [])
+
+
+def asking(model: str, prompt: int = 100) -> LiveRequest:
+    return LiveRequest(0.0, prompt, [], model_name=model)
 
 
 def refresh(dispatcher: Dispatcher[Place], now_s: float) -> None:
@@ -113,6 +121,98 @@ class TestChoosing:
             asyncio.run(main())
         assert kinds == ["out-of-range"] * 4
         assert len(caplog.records) == 1
+
+    def test_an_unfit_backend_is_replaced_by_the_fit_one_with_the_fewest_requests(self) -> None:
+        kinds: list[str] = []
+        shown = []
+
+        def choose(view: Any, *_: Any) -> int:
+            shown.append((view.takes.tolist(), view.serves.tolist()))
+            return 0
+
+        async def main() -> None:
+            dispatcher: Dispatcher[Place] = Dispatcher(Toy(choose), failed=kinds.append)
+            targets = places(4)
+            for target, models in zip(targets, [("a",), ("b",), (), ("b",)], strict=True):
+                target.models = models
+            dispatcher.set_targets(targets[:3], targets)
+            # The first does not have the model, the last takes nothing; of the two between, the third has fewer.
+            targets[1].account.send(request(), 0.0)
+            assert await dispatcher.assign(asking("b")) is targets[2]
+            assert shown[-1] == ([1, 1, 1, 0], [0, 1, 1, 1])
+            assert await dispatcher.assign(asking("a")) is targets[0]
+            assert await dispatcher.assign(request()) is targets[0]
+            dispatcher.set_targets(targets[1:], targets)
+            assert await dispatcher.assign(asking("a")) is targets[2]
+            assert shown[-1] == ([0, 1, 1, 1], [1, 0, 1, 0])
+
+        asyncio.run(main())
+        assert kinds == ["unfit"] * 2
+
+    @pytest.mark.parametrize("choose", [lambda *_: 7, lambda *_: 1 // 0])
+    def test_what_takes_the_place_of_a_bad_choice_is_fit(self, choose: Callable[..., int]) -> None:
+        async def main() -> None:
+            dispatcher: Dispatcher[Place] = Dispatcher(Toy(choose))
+            targets = places(3)
+            targets[0].models, targets[1].models = ("a",), ("b",)
+            dispatcher.set_targets(targets[:2], targets)
+            assert [await dispatcher.assign(asking("b")) for _ in range(3)] == [targets[1]] * 3
+
+        asyncio.run(main())
+
+    def test_a_model_that_no_backend_has_is_no_mistake_of_the_router(self) -> None:
+        kinds: list[str] = []
+
+        async def main() -> None:
+            dispatcher: Dispatcher[Place] = Dispatcher(Toy(lambda *_: 1), failed=kinds.append)
+            targets = places(3)
+            for target in targets:
+                target.models = ("a",)
+            dispatcher.set_targets(targets[:2], targets)
+            # Who called sends it on: it may be on a backend that is out.
+            assert await dispatcher.assign(asking("b")) is targets[0]
+            # A list that is read later counts from then on.
+            targets[1].models = ("b",)
+            dispatcher.models_changed()
+            assert await dispatcher.assign(asking("b")) is targets[1]
+
+        asyncio.run(main())
+        assert kinds == []
+
+    def test_more_models_than_are_remembered_are_looked_up_anew(self) -> None:
+        async def main() -> None:
+            dispatcher: Dispatcher[Place] = Dispatcher(Toy(lambda *_: 1))
+            targets = places(2)
+            targets[0].models = ("m7",)
+            dispatcher.set_targets(targets)
+            for number in range(3000):
+                assert await dispatcher.assign(asking(f"m{number}")) is targets[1]
+            assert len(dispatcher._serving) <= 1024
+
+        asyncio.run(main())
+
+    def test_a_backend_that_is_out_for_a_while_keeps_its_row_and_the_router_its_state(self) -> None:
+        async def main() -> None:
+            toy = Toy(lambda view, *_: int(np.argmax(view.takes)))
+            dispatcher: Dispatcher[Place] = Dispatcher(toy)
+            targets = places(3)
+            dispatcher.set_targets(targets)
+            await dispatcher.assign(request())
+            dispatcher.set_targets(targets[1:], targets)
+            assert dispatcher.targets == tuple(targets[1:])
+            assert dispatcher.view.workers.takes.tolist() == [0, 1, 1]
+            assert dispatcher.view.workers.sent_requests.tolist() == [1, 0, 0]
+            assert await dispatcher.assign(request()) is targets[1]
+            dispatcher.set_targets(targets, targets)
+            assert dispatcher.view.workers.takes.tolist() == [1, 1, 1]
+            assert toy.states == [3]
+            dispatcher.set_targets(targets[:2], targets[:2])
+            assert toy.states == [3, 2]
+            dispatcher.set_targets([], targets[:2])
+            with pytest.raises(NoBackendError):
+                await dispatcher.assign(request())
+
+        asyncio.run(main())
 
     def test_a_router_that_raises_is_replaced(self) -> None:
         kinds: list[str] = []
@@ -310,6 +410,74 @@ class TestPool:
 
         asyncio.run(main())
         assert kinds == ["out-of-range"] * 2
+
+    def test_a_pool_router_sees_who_serves_what_and_unfit_placements_are_replaced(self) -> None:
+        kinds: list[str] = []
+        shown = []
+
+        def place(view: Any, pool: Any, active: Any, state: Any, parameters: Any, placed: Any) -> int:
+            shown.append((view.takes.tolist(), view.serves.tolist(), pool.serves.tolist()))
+            placed[:] = [0, 1, 2, -1][: placed.size]
+            return 3
+
+        async def main() -> None:
+            dispatcher: Dispatcher[Place] = Dispatcher(Toy(place=lambda *_: 0), failed=kinds.append, now_s=lambda: 0.0)
+            targets = places(3)
+            targets[0].models, targets[1].models = ("a",), ("b",)
+            dispatcher.set_targets(targets[:2], targets)
+            waits = [asyncio.ensure_future(dispatcher.assign(asking(name))) for name in "abbb"]
+            await asyncio.sleep(0)
+            dispatcher.router.place = place  # type: ignore[union-attr]
+            targets[1].models = ("b", "a")
+            dispatcher.models_changed()
+            dispatcher.round_done()
+            await asyncio.sleep(0)
+            assert [wait.done() for wait in waits] == [True, True, True, False]
+            assert [await wait for wait in waits[:3]] == [targets[0], targets[1], targets[1]]
+            waits[3].cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+        asyncio.run(main())
+        assert shown == [([1, 1, 0], [1, 1, 1], [[1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 1]])]
+        assert kinds == ["unfit"]
+
+    @pytest.mark.parametrize("before", [False, True])
+    def test_nobody_waits_in_the_pool_for_a_model_that_no_backend_has(self, before: bool) -> None:
+        async def main() -> None:
+            dispatcher: Dispatcher[Place] = Dispatcher(Toy(place=lambda *_: 0), pool_window=1, now_s=lambda: 0.0)
+            targets = places(2)
+            for target in targets:
+                target.models = ("a",) if before else ("a", "b")
+            dispatcher.set_targets(targets)
+            waits = [asyncio.ensure_future(dispatcher.assign(asking(name))) for name in "bba"]
+            await asyncio.sleep(0)
+            assert dispatcher.waiting == (1 if before else 3)
+            for target in targets:
+                target.models = ("a",)
+            dispatcher.models_changed()
+            for _ in range(3):
+                dispatcher.round_done()
+            await asyncio.sleep(0)
+            assert [wait.done() for wait in waits] == [True, True, False]
+            waits[2].cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+        asyncio.run(main())
+
+    def test_backends_that_take_nothing_have_no_room(self) -> None:
+        async def main() -> None:
+            dispatcher: Dispatcher[Place] = Dispatcher(Toy(place=first_come), now_s=lambda: 0.0)
+            targets = places(2, slots=1)
+            dispatcher.set_targets(targets[1:], targets)
+            targets[1].account.send(request(), 0.0)
+            dispatcher.view.sent(1)
+            wait = asyncio.ensure_future(dispatcher.assign(request()))
+            await asyncio.sleep(0)
+            assert (dispatcher.decisions, dispatcher.waiting) == (0, 1)
+            dispatcher.set_targets(targets, targets)
+            assert await wait is targets[0]
+
+        asyncio.run(main())
 
     def test_a_pool_router_that_raises_is_replaced_while_there_is_room(self) -> None:
         kinds: list[str] = []

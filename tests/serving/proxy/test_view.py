@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from wavetank.serving.proxy.engine_metrics import EngineLoad
-from wavetank.serving.proxy.view import LiveRequest, LiveView, PrefixMemory, WorkerAccount
+from wavetank.serving.proxy.view import Asked, LiveRequest, LiveView, PrefixMemory, WorkerAccount
 from wavetank.serving.routing.interface import Arrival, WorkersView
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.simulate import simulate
@@ -310,3 +310,29 @@ def test_before_any_token_the_live_view_is_the_simulators(gaps: list[float], pro
         worker = (number + 1) % 2
         accounts[worker].send(LiveRequest(time_s, size, []), time_s)
         view.sent(worker)
+
+
+class TestWhoIsShown:
+    def test_a_backend_has_its_own_number_and_without_one_its_row(self) -> None:
+        named = WorkerAccount(4, 1000.0, PrefixMemory(10.0, 100), identity=2**62 + 1)
+        assert LiveView([account(), named, account()]).workers.identity.tolist() == [0, 2**62 + 1, 2]
+
+    def test_an_adapter_is_there_while_own_requests_for_it_are_as_of_the_refresh_and_once_sent(self) -> None:
+        accounts = [account(), account()]
+        view = LiveView(accounts)
+
+        def shown(adapter: int) -> list[int]:
+            view.note_adapter(adapter)
+            return view.workers.adapter_loaded.tolist()
+
+        request = LiveRequest(0.0, 10, [], asked=Asked(adapter=3))
+        assert shown(3) == [0, 0]
+        accounts[1].send(request, 0.0)
+        assert (shown(3), shown(4), shown(-1)) == ([0, 1], [0, 0], [0, 0])
+        accounts[1].refresh(1.0)
+        assert shown(3) == [0, 1]
+        accounts[1].generated(request, 1)
+        accounts[1].done(request)
+        assert shown(3) == [0, 1]
+        accounts[1].refresh_from(EngineLoad(0, 0, 0.0, 0.0), 2.0)
+        assert shown(3) == [0, 0]

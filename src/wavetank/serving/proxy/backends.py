@@ -25,6 +25,7 @@ import enum
 import ipaddress
 import re
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -104,6 +105,13 @@ def _is_host(host: str) -> bool:
     except ValueError:
         return _HOST.fullmatch(host) is not None
     return True
+
+
+def identity_of(url: str) -> int:
+    """Return the number by which policies know a backend: 63 bits, the same in every router and after every start."""
+    place = split_url(url)
+    named = "\n".join((place.host, str(place.port), "tls" if place.tls else "", place.prefix))
+    return int.from_bytes(blake2b(named.encode(), digest_size=8).digest(), "little") >> 1
 
 
 class Failure(enum.Enum):

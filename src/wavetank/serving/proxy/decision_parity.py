@@ -5,7 +5,11 @@ Then the same router decides in the adapter of a launched router (:mod:`wavetank
 :mod:`wavetank.serving.proxy.view`), on a clock of its own: requests come at the trace's times, and at every refresh the
 backends report what the simulated workers held then.  What the router itself sent since, what it sent of prefixes, how
 old its view is, who waits, for how long and in which order, and the router's own state are the adapter's to keep.  Both
-must show the same view before every decision and send every request to the same worker.
+must show the same view before every decision and send every request to the same worker.  What clients ask for beside
+the prompt (model, adapter, session, tier, deadline, longest answer) and what a predictor says is given to both.
+
+Two fields of workers are known to a simulation alone and count as differences where it shows them: the speed of a
+device that is slower than another one, and what a prefix cache holds, for a router that reads the events of one.
 
 Nothing here depends on the time that processes, connections and event loops take: one difference is a defect.
 """
@@ -23,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.serving.proxy.dispatcher import Dispatcher
-from wavetank.serving.proxy.view import LiveRequest, PrefixMemory, WorkerAccount
+from wavetank.serving.proxy.view import Asked, LiveRequest, PrefixMemory, WorkerAccount
 from wavetank.serving.routing.interface import ActiveView, Arrival, ArrivalRouter, PoolRouter, PoolView, WorkersView
+from wavetank.serving.simulator.asked import asked_of
 from wavetank.serving.simulator.simulate import simulate
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ Adapter = Callable[..., Dispatcher["Backend"]]
 # Both hold times in seconds; the simulation counts picoseconds.
 _TIMES_AGREE_S = 1e-6
 # What only a simulation knows.
-_UNKNOWN_LIVE = ("remaining_tokens", "expected_output_tokens")
+_UNKNOWN_LIVE = ("remaining_tokens",)
 # Of a larger state a checksum is kept.
 _MOST_CELLS = 10_000
 
@@ -73,7 +78,8 @@ class Recorder:
     def __init__(self, router: Router) -> None:
         self.router = router
         self.decisions: list[Decision] = []
-        self.reads_prefix = bool(getattr(router, "reads_prefix", False))
+        for name in ("reads_prefix", "reads_adapters", "reads_events"):
+            setattr(self, name, bool(getattr(router, name, False)))
         if isinstance(router, PoolRouter):
             self.reads_active = bool(getattr(router, "reads_active", False))
             self.place = self._place
@@ -119,7 +125,12 @@ class Backend:
     """A worker of which only the account exists."""
 
     account: WorkerAccount
+    models: tuple[str, ...] = ()
     shown: list[LiveRequest] = field(default_factory=list)
+
+    def serves(self, model: str | None) -> bool:
+        """Say whether it has a model."""
+        return not self.models or model in self.models
 
 
 @dataclass(frozen=True)
@@ -148,7 +159,13 @@ class DecisionParity:
 
 
 def decision_parity(
-    requests: RequestTrace, cluster: Cluster, router: Router, adapter: Adapter = Dispatcher
+    requests: RequestTrace,
+    cluster: Cluster,
+    router: Router,
+    adapter: Adapter = Dispatcher,
+    *,
+    expected_output_tokens: NDArray[np.float64] | None = None,
+    output_spread_tokens: NDArray[np.float64] | None = None,
 ) -> DecisionParity:
     """Let a router decide on a trace, simulated and live, and compare.
 
@@ -161,15 +178,19 @@ def decision_parity(
         One that can be launched.
     adapter : callable
         Makes what calls the router when it is launched.
+    expected_output_tokens, output_spread_tokens : float64 array (requests,), optional
+        What a predictor says, in both lives.
     """
     cluster = dataclasses.replace(cluster, pool_window=max(cluster.pool_window, len(requests)))
+    predicted = {"expected_output_tokens": expected_output_tokens, "output_spread_tokens": output_spread_tokens}
     simulated = Recorder(router)
-    run = simulate(requests, cluster, simulated)  # type: ignore[arg-type]
+    run = simulate(requests, cluster, simulated, **predicted)  # type: ignore[arg-type]
     live = Recorder(router)
+    coming = _live_requests(requests, cluster, asked_of(requests, expected_output_tokens, output_spread_tokens))
     with asyncio.Runner() as runner:
-        placed = runner.run(_replayed(requests, cluster, simulated.decisions, live, adapter))
+        placed = runner.run(_replayed(coming, requests, cluster, simulated.decisions, live, adapter))
     # A plain Python router is called through another door of the simulator; both must lead to the same place.
-    direct = simulate(requests, cluster, router)
+    direct = simulate(requests, cluster, router, **predicted)  # type: ignore[arg-type]
     elsewhere = (placed != run.worker) | (direct.worker != run.worker)
     shown = [not _same(one, other) for one, other in zip(simulated.decisions, live.decisions, strict=False)]
     return DecisionParity(
@@ -199,19 +220,25 @@ def _same(one: Decision, other: Decision) -> bool:
         for name, left, right in zip(ours._fields, ours, theirs, strict=True):
             if name in _UNKNOWN_LIVE:
                 continue
-            left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
-            if name == "blocks" and left.shape == right.shape:
-                # Each of the two numbers blocks in its own way; what they match is in matched_tokens.
-                continue
-            if left.shape != right.shape or not np.allclose(
-                left, right, rtol=0.0, atol=_TIMES_AGREE_S if name.endswith("_s") else 1e-9, equal_nan=True
-            ):
+            if not _equal(np.asarray(left), np.asarray(right), _TIMES_AGREE_S if name.endswith("_s") else 1e-9):
                 return False
     return True
 
 
+def _equal(left: NDArray[Any], right: NDArray[Any], within: float) -> bool:
+    if left.dtype.kind in "iu" and right.dtype.kind in "iu":
+        # Sessions are numbers that no float holds.
+        return np.array_equal(left, right)
+    return left.shape == right.shape and np.allclose(left, right, rtol=0.0, atol=within, equal_nan=True)
+
+
 async def _replayed(
-    requests: RequestTrace, cluster: Cluster, decisions: Sequence[Decision], router: Any, adapter: Adapter
+    coming: Sequence[LiveRequest],
+    requests: RequestTrace,
+    cluster: Cluster,
+    decisions: Sequence[Decision],
+    router: Any,
+    adapter: Adapter,
 ) -> NDArray[np.int64]:
     """Let the adapter route the trace on the views of a recording, and return where each request went (-1: nowhere)."""
     clock = [0.0]
@@ -221,9 +248,10 @@ async def _replayed(
                 cluster.max_running,
                 float(cluster.kv_capacity_tokens),
                 PrefixMemory(cluster.prefix_memory_s, max(requests.n_blocks, 1)),
-            )
+            ),
+            () if cluster.models is None else cluster.models[worker],
         )
-        for _ in range(cluster.workers)
+        for worker in range(cluster.workers)
     ]
     dispatcher = adapter(
         router, pool_window=cluster.pool_window, pool_limit=len(requests) + 1, pool_wait_s=1e12,
@@ -239,14 +267,14 @@ async def _replayed(
         while len(tasks) < len(requests) and arrival_s[len(tasks)] <= until_s:
             number = len(tasks)
             clock[0] = float(arrival_s[number])
-            tasks.append(asyncio.ensure_future(dispatcher.assign(_request(requests, number))))
+            tasks.append(asyncio.ensure_future(dispatcher.assign(coming[number])))
             await asyncio.sleep(0)
             last = clock[0] >= until_s - _TIMES_AGREE_S
         return last
 
     refreshed_s = 0.0
     waits = _Clock(requests)
-    for decision in decisions:
+    for number, decision in enumerate(decisions):
         now_s = waits.of(decision)
         looked_s = now_s - float(decision.view.age_s[0])
         if looked_s > refreshed_s + _TIMES_AGREE_S:
@@ -255,6 +283,7 @@ async def _replayed(
             refreshed_s = clock[0] = looked_s
             for worker, backend in enumerate(backends):
                 _report(backend, worker, decision, looked_s)
+                backend.account.adapters = _adapters(decisions, number, worker, looked_s)
                 dispatcher.refreshed(backend)
         if not await arrive(now_s + _TIMES_AGREE_S / 10) and decision.pool is not None:
             clock[0] = now_s
@@ -291,13 +320,47 @@ class _Clock:
         return now_s
 
 
-def _request(requests: RequestTrace, number: int) -> LiveRequest:
-    blocks: list[int] = []
+def _live_requests(requests: RequestTrace, cluster: Cluster, table: NDArray[Any]) -> list[LiveRequest]:
+    """Return the requests as a launched router has them.
+
+    Parameters
+    ----------
+    requests : RequestTrace
+    cluster : Cluster
+    table : structured array
+        What they ask for: a row each, or one for all.
+    """
+    blocks: list[list[int]] = [[]] * len(requests)
     if requests.block_ids is not None and requests.block_offsets is not None:
-        blocks = requests.block_ids[requests.block_offsets[number] : requests.block_offsets[number + 1]].tolist()
-    return LiveRequest(
-        float(requests.arrival_s[number]), int(requests.prompt_tokens[number]), blocks, float(requests.block_tokens)
-    )
+        blocks = [part.tolist() for part in np.split(requests.block_ids, requests.block_offsets[1:-1])]
+    names = ("expected", "spread", *Asked._fields[2:])
+    rows = [Asked(*row) for row in zip(*(table[name].tolist() for name in names), strict=True)]
+    if len(rows) < len(requests):
+        rows *= len(requests)
+    return [
+        LiveRequest(
+            float(requests.arrival_s[number]),
+            int(requests.prompt_tokens[number]),
+            blocks[number],
+            float(requests.block_tokens),
+            asked,
+            requests.model_names[asked.model] if asked.model >= 0 and cluster.models is not None else None,
+        )
+        for number, asked in enumerate(rows)
+    ]
+
+
+def _adapters(decisions: Sequence[Decision], first: int, worker: int, looked_s: float) -> set[int]:
+    """Return the adapters that a worker had at a look, as far as the decisions until the next look show it."""
+    seen: dict[int, bool] = {}
+    for decision in decisions[first:]:
+        arrival = decision.arrival
+        if arrival is None or abs(arrival.time_s - float(decision.view.age_s[0]) - looked_s) > _TIMES_AGREE_S:
+            break
+        # Before the first of an adapter's requests none of them was sent there since the look.
+        if arrival.adapter >= 0:
+            seen.setdefault(arrival.adapter, bool(decision.view.adapter_loaded[worker]))
+    return {adapter for adapter, loaded in seen.items() if loaded}
 
 
 def _report(backend: Backend, worker: int, decision: Decision, now_s: float) -> None:

@@ -2,11 +2,13 @@
 
 A router that chooses at arrival is called once per request; one with a pool is called at every arrival and every
 refresh, as the simulator does for independent replicas (a completion shows only at the next refresh, so a call then
-would see nothing new).  Whatever the router does wrong, requests are served: one that names no backend or raises is
-replaced for that decision by the backend with the fewest requests, and the mistake is counted.
+would see nothing new).  Whatever the router does wrong, requests are served: where it raises, or names no backend, or
+one that takes nothing new or lacks the model, the fit backend with the fewest requests takes its place for that
+decision, and the mistake is counted.
 
-Two rules for changing backends: the view holds only those that can be routed to, and when they change the router
-starts from ``initial_state`` again, because a state may hold numbers of workers.
+The view holds all backends that the policy has, also those that are out for a while, which have ``takes`` 0, as workers
+that have failed do in a simulation.  Only where a backend joins or leaves for good the router starts from
+``initial_state`` again, because a state may hold numbers of workers.
 """
 
 from __future__ import annotations
@@ -21,23 +23,37 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.serving.proxy.view import LiveRequest, LiveView, WorkerAccount
-from wavetank.serving.routing.interface import Arrival, ArrivalRouter, PoolRouter, PoolView, waiting_requests
+from wavetank.serving.routing.interface import (
+    NO_BLOCKS,
+    Arrival,
+    ArrivalRouter,
+    PoolRouter,
+    PoolView,
+    waiting_requests,
+)
 
 log = logging.getLogger("wavetank.router")
 
-_NAN = float("nan")
+# Models of which it is remembered who serves them.
+_MOST_MODELS = 1024
+_FIRST_ASKED = PoolView._fields.index("expected_output_tokens")
 _PLACE = attrgetter("place")
 
 
 class Target(Protocol):
-    """What requests are sent to: has an ``account``."""
+    """What requests are sent to."""
 
     @property
     def account(self) -> WorkerAccount:
         """The router's account of it."""
+        ...
+
+    def serves(self, model: str | None) -> bool:
+        """Say whether it has a model, as far as is known."""
         ...
 
 
@@ -93,9 +109,17 @@ class Dispatcher(Generic[T]):
     decided : callable
         Called with the seconds of every decision.
     failed : callable
-        Called with the kind of every decision that had to be replaced: ``raised``, ``out-of-range`` or ``too-long``.
+        Called with the kind of every decision that had to be replaced: ``raised``, ``out-of-range``, ``unfit`` or
+        ``too-long``.
     now_s : callable
         The clock of ``LiveRequest.arrived_s``.
+
+    Attributes
+    ----------
+    targets : tuple
+        Those that take new requests.
+    workers : tuple
+        The rows of the view.
     """
 
     def __init__(
@@ -109,11 +133,7 @@ class Dispatcher(Generic[T]):
         failed: Callable[[str], None] = lambda kind: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.router = router
-        self.pools = isinstance(router, PoolRouter)
-        self.reads_prefix = bool(getattr(router, "reads_prefix", False))
-        self._reads_active = self.pools and bool(getattr(router, "reads_active", False))
-        self._parameters = np.ascontiguousarray(router.parameters(), np.float64)
+        self._read_router(router)
         self._limit, self._wait_s = pool_limit, pool_wait_s
         self._decided, self._failed = decided, failed
         self._now_s = now_s
@@ -125,35 +145,80 @@ class Dispatcher(Generic[T]):
         self._placed = np.zeros(pool_window, np.int64)
         self.decisions = 0
         self.targets: tuple[T, ...] = ()
-        self.set_targets(())
+        self.workers: tuple[T, ...] = ()
+        self._serving: dict[str | None, NDArray[np.int64]] = {}
+        self._begin(())
 
     def configure(self, *, pool_limit: int, pool_wait_s: float) -> None:
         """Set other limits of the pool; parameters as of the constructor."""
         self._limit, self._wait_s = pool_limit, pool_wait_s
 
-    def set_router(self, router: ArrivalRouter | PoolRouter) -> None:
-        """Let another router decide from now on; what waits is placed by it, or at once where it places nothing."""
+    def _read_router(self, router: ArrivalRouter | PoolRouter) -> None:
         self.router = router
         self.pools = isinstance(router, PoolRouter)
         self.reads_prefix = bool(getattr(router, "reads_prefix", False))
+        self._reads_adapters = not self.pools and bool(getattr(router, "reads_adapters", False))
         self._reads_active = self.pools and bool(getattr(router, "reads_active", False))
         self._parameters = np.ascontiguousarray(router.parameters(), np.float64)
+
+    def set_router(self, router: ArrivalRouter | PoolRouter) -> None:
+        """Let another router decide from now on; what waits is placed by it, or at once where it places nothing."""
+        self._read_router(router)
         self._complained.clear()
         if not self.pools and self.targets:
             for request in list(self._pool):
                 self._hand_over(request, self._send_to_fewest(request))
-        self.set_targets(self.targets)
-
-    def set_targets(self, targets: Sequence[T]) -> None:
-        """Route over these backends from now on; the router's state begins anew."""
-        self.targets = tuple(targets)
-        self._worker_of = {target: worker for worker, target in enumerate(targets)}
-        self.view = LiveView([target.account for target in targets], reads_active=self._reads_active)
-        self._state = (
-            np.ascontiguousarray(self.router.initial_state(len(targets)), np.float64).copy() if targets else np.zeros(0)
-        )
-        self._window = waiting_requests(np.zeros(self._pool_window), len(targets))
+        self._begin(self.workers)
         self._place()
+
+    def set_targets(self, targets: Sequence[T], workers: Sequence[T] | None = None) -> None:
+        """Route to these backends from now on; the router's state begins anew where the rows of the view change.
+
+        Parameters
+        ----------
+        targets : sequence
+            Those that take new requests.
+        workers : sequence, optional
+            All that the view shows, in the order of its rows; by default ``targets``.
+        """
+        self.targets = tuple(targets)
+        workers = self.targets if workers is None else tuple(workers)
+        if workers == self.workers:
+            self._note_takes()
+        else:
+            self._begin(workers)
+        self._place()
+
+    def _begin(self, workers: tuple[T, ...]) -> None:
+        """Show these backends, to a router that knows nothing of them yet."""
+        self.workers = workers
+        self._worker_of = {target: worker for worker, target in enumerate(workers)}
+        self.view = LiveView([target.account for target in workers], reads_active=self._reads_active)
+        n = len(workers)
+        self._state = np.ascontiguousarray(self.router.initial_state(n), np.float64).copy() if n else np.zeros(0)
+        self._window = waiting_requests(np.zeros(self._pool_window), n)
+        self._note_takes()
+
+    def _note_takes(self) -> None:
+        self._serving.clear()
+        takes = self.view.workers.takes
+        takes[:] = 0
+        for target in self.targets:
+            takes[self._worker_of[target]] = 1
+
+    def models_changed(self) -> None:
+        """Take note that backends list other models than before."""
+        self._serving.clear()
+
+    def _serves(self, model: str | None) -> NDArray[np.int64]:
+        """Return which rows have a model."""
+        row = self._serving.get(model)
+        if row is None:
+            if len(self._serving) >= _MOST_MODELS:
+                self._serving.clear()
+            row = np.array([model is None or target.serves(model) for target in self.workers], np.int64)
+            self._serving[model] = row
+        return row
 
     def refreshed(self, target: T) -> None:
         """Take over the refreshed account of a backend."""
@@ -195,7 +260,11 @@ class Dispatcher(Generic[T]):
             raise NoBackendError
         if not self.pools:
             return self._choose(request)
-        if request.prompt_tokens > float(self.view.workers.kv_capacity_tokens.max()):
+        fit = self._serves(request.model_name) * self.view.workers.takes
+        if not fit.any():
+            # No router may place it: who called finds out where the model is.
+            return self._send_to_fewest(request)
+        if request.prompt_tokens > float((self.view.workers.kv_capacity_tokens * fit).max()):
             # It fits nowhere, so a careful router never places it; the server gives the exact answer.
             self._failed("too-long")
             return self._send_to_fewest(request)
@@ -248,7 +317,12 @@ class Dispatcher(Generic[T]):
         view.age(now)
         if self.reads_prefix:
             view.match(request, now)
-        arrival = Arrival(now, float(request.prompt_tokens), _NAN)
+        serves = self._serves(request.model_name)
+        view.workers.serves[:] = serves
+        if self._reads_adapters:
+            view.note_adapter(request.asked.adapter)
+        blocks = request.block_ids() if self.reads_prefix else NO_BLOCKS
+        arrival = Arrival(now, float(request.prompt_tokens), *request.asked, blocks)
         self.decisions += 1
         try:
             worker = int(self.router.choose(view.workers, arrival, self._state, self._parameters))  # type: ignore[union-attr]
@@ -257,19 +331,33 @@ class Dispatcher(Generic[T]):
             self._complain("raised", error)
             return self._send_to_fewest(request)
         self._decided(self._now_s() - now)
-        if not 0 <= worker < len(self.targets):
+        return self._checked(request, worker, serves, now)
+
+    def _checked(self, request: LiveRequest, worker: int, serves: NDArray[np.int64], now: float) -> T:
+        """Send a request where the router says, or where it should have."""
+        if not 0 <= worker < len(self.workers):
             self._complain("out-of-range", worker)
             return self._send_to_fewest(request)
-        return self._send(request, worker, now)
+        takes = self.view.workers.takes
+        if takes[worker] and serves[worker]:
+            return self._send(request, worker, now)
+        if (takes * serves).any():
+            self._complain("unfit", worker)
+        # Where no backend is fit the router could not do better.
+        return self._send_to_fewest(request)
 
     def _send(self, request: LiveRequest, worker: int, now: float) -> T:
-        target = self.targets[worker]
+        target = self.workers[worker]
         target.account.send(request, now)
         self.view.sent(worker)
         return target
 
-    def _send_to_fewest(self, request: LiveRequest, among: Sequence[T] | None = None) -> T:
-        target = min(among or self.targets, key=lambda each: each.account.in_flight)
+    def _send_to_fewest(self, request: LiveRequest, among: Sequence[T] = ()) -> T:
+        """Send a request to the backend with the fewest: of those given, or of the fit ones, or of all."""
+        if not among:
+            serves = self._serves(request.model_name)
+            among = [target for target in self.targets if serves[self._worker_of[target]]] or self.targets
+        target = min(among, key=lambda each: each.account.in_flight)
         return self._send(request, self._worker_of[target], self._now_s())
 
     def _complain(self, kind: str, what: object) -> None:
@@ -284,7 +372,7 @@ class Dispatcher(Generic[T]):
 
     def _free(self) -> int:
         view = self.view.workers
-        free = view.slots - view.running - view.waiting - view.sent_requests
+        free = (view.slots - view.running - view.waiting - view.sent_requests) * view.takes
         return int(np.maximum(free, 0).sum())
 
     def _place(self) -> None:
@@ -296,7 +384,10 @@ class Dispatcher(Generic[T]):
             requests = nsmallest(self._placed.size, self._pool, key=_PLACE)
         else:
             requests = list(islice(self._pool, self._placed.size))
+        requests, names = self._with_backends(requests)
         n = len(requests)
+        if not n:
+            return
         window = PoolView._make(column[:n] for column in self._window)
         placed = self._placed[:n]
         placed[:] = -1
@@ -305,6 +396,16 @@ class Dispatcher(Generic[T]):
             window.waited_s[i] = now - request.arrived_s
             window.waited_steps[i] = request.waited_steps
             request.waited_steps += 1
+        for column, values in zip(
+            window[_FIRST_ASKED:-1], zip(*(each.asked for each in requests), strict=True), strict=True
+        ):
+            column[:] = values
+        # Most often all ask for one model.
+        window.serves[:] = (
+            self._serves(requests[0].model_name)
+            if len(names) == 1
+            else [self._serves(each.model_name) for each in requests]
+        )
         self.view.age(now)
         self.decisions += 1
         began = self._now_s()
@@ -318,11 +419,20 @@ class Dispatcher(Generic[T]):
             return
         self._decided(self._now_s() - began)
         for request, worker in zip(requests, placed.tolist(), strict=True):
-            if 0 <= worker < len(self.targets):
-                self._hand_over(request, self._send(request, worker, now))
-            elif worker != -1:
-                self._complain("out-of-range", worker)
-                self._hand_over(request, self._send_to_fewest(request))
+            if worker != -1:
+                self._hand_over(request, self._checked(request, worker, self._serves(request.model_name), now))
+
+    def _with_backends(self, requests: list[LiveRequest]) -> tuple[list[LiveRequest], set[str | None]]:
+        """Return the requests that some backend is fit for, and their models; the others are handed over."""
+        takes = self.view.workers.takes
+        names = {each.model_name for each in requests}
+        lost = {name for name in names if not (self._serves(name) * takes).any()}
+        if lost:
+            for request in requests:
+                if request.model_name in lost:
+                    self._hand_over(request, self._send_to_fewest(request))
+            requests = [each for each in requests if each.model_name not in lost]
+        return requests, names - lost
 
     def _hand_over(self, request: LiveRequest, target: T) -> None:
         future = self._pool.pop(request)

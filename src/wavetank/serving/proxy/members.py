@@ -22,7 +22,7 @@ import msgspec
 
 from wavetank.serving.proxy.backend_connection import ConnectionPool
 from wavetank.serving.proxy.backend_exchange import BackendError
-from wavetank.serving.proxy.backends import Backend, Place, split_url
+from wavetank.serving.proxy.backends import Backend, Place, identity_of, split_url
 from wavetank.serving.proxy.configuration import BackendSettings, RouterConfiguration, RouterSettings
 from wavetank.serving.proxy.tls import backend_context
 from wavetank.serving.proxy.view import PrefixMemory, WorkerAccount
@@ -183,6 +183,7 @@ class Members:
             float(given.settings.kv_capacity_tokens or settings.kv_capacity_tokens),
             PrefixMemory(settings.prefix_memory_s, settings.prefix_memory_blocks),
             time.monotonic(),
+            identity_of(given.settings.url),
         )
         backend = Backend(given.settings.url, account, _pool(given, settings), seed=settings.seed)
         backend.tls_digest = given.tls_digest

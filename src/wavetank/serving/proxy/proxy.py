@@ -492,10 +492,11 @@ class Proxy:
             blocks = prompt.blocks(self._block_tokens, self._settings.bytes_per_token, self._block_key)
         prompt.forget_text()
         if prompt.token_ids:
-            return LiveRequest(arrived_s, prompt.token_ids, blocks, self._block_tokens)
+            return LiveRequest(arrived_s, prompt.token_ids, blocks, self._block_tokens, model_name=prompt.model)
         block_bytes = self._block_tokens * self._settings.bytes_per_token
         ratio = self._ratio
-        return LiveRequest(arrived_s, ratio.tokens(prompt.text_bytes), blocks, block_bytes / ratio.ratio)
+        tokens = ratio.tokens(prompt.text_bytes)
+        return LiveRequest(arrived_s, tokens, blocks, block_bytes / ratio.ratio, model_name=prompt.model)
 
     def _left(self, request: ClientRequest) -> None:
         self._metrics.cancelled()

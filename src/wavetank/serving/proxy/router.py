@@ -397,7 +397,9 @@ class Router:
         ]
         self.shares.set([each for each in usable if each.share is not None])
         # Backends with a share of their own are the policy's where there are no others.
-        targets = tuple(each for each in usable if each.share is None) or tuple(usable)
+        targets = tuple(each for each in usable if each.share is None)
+        workers = tuple(each for each in self.backends if each.share is None) if targets else self.backends
+        targets = targets or tuple(usable)
         ends_s = min((each.ejected_until_s for each in self.backends if each.ejected_until_s > now), default=None)
         if self._next_update is not None:
             self._next_update.cancel()
@@ -405,8 +407,9 @@ class Router:
         if ends_s is not None:
             # The one timer: it goes to the next end, and is set anew there.
             self._next_update = asyncio.get_running_loop().call_later(ends_s - now + 0.001, self._update)
-        if targets != self.dispatcher.targets:
-            self.dispatcher.set_targets(targets)
+        self.dispatcher.models_changed()
+        if (targets, workers) != (self.dispatcher.targets, self.dispatcher.workers):
+            self.dispatcher.set_targets(targets, workers)
         self.proxy.set_models(self.backends)
 
     def _room(self) -> bool:

@@ -26,6 +26,18 @@ field                     a backend with metrics that are known       any other 
 ``matched_tokens``        estimate, as in a simulation: what was      the same
                           sent, not what the server kept
 ``age_s``                 exact, from the moment the metrics came     exact
+``identity``              a hash of the backend's URL: the same for   the same
+                          every router and after every start
+``speed``                 1: not known                                the same
+``takes``                 0 while it drains, or is out for failed     the same
+                          probes or requests
+``serves``                from its list of models; 1 before that is   the same
+                          known
+``adapter_loaded``        estimate: own requests for the adapter      the same
+                          were there at the refresh, or were sent
+                          since
+``cached_tokens``,        nan: the router reads no KV events          the same
+``cached_total_tokens``
 ========================  ==========================================  ==================================================
 
 Traffic that reaches a backend past this router shows only in the metrics.
@@ -36,12 +48,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.serving.proxy.engine_metrics import EngineLoad
-from wavetank.serving.routing.interface import ActiveView, idle_workers
+from wavetank.serving.routing.interface import NO_BLOCKS, ActiveView, idle_workers
+
+
+class Asked(NamedTuple):
+    """What a router is shown of a request beside its prompt, with the meanings of an arrival's fields.
+
+    Fields are those of :class:`wavetank.serving.routing.interface.Arrival`, in its order.
+    """
+
+    expected_output_tokens: float = math.nan
+    output_spread_tokens: float = math.nan
+    max_tokens: float = math.nan
+    deadline_s: float = math.inf  # on the clock of ``LiveRequest.arrived_s``
+    model: int = -1
+    adapter: int = -1
+    session: int = -1
+    tier: int = -1
+
+
+NOTHING_ASKED = Asked()
 
 
 class LiveRequest:
@@ -57,6 +89,9 @@ class LiveRequest:
         Its prompt's prefix blocks; empty unless somebody wants them.
     block_tokens : float
         Tokens of a full block of this prompt: exact for token ids, else as estimated as the prompt is.
+    asked : Asked
+    model_name : str or None
+        The model as backends list it; None where any will do.
     generated_tokens : int
         As far as they can be seen: the events of a stream.
     decoding : bool
@@ -68,19 +103,33 @@ class LiveRequest:
     """
 
     __slots__ = (
-        "arrived_s", "block_tokens", "blocks", "decoding", "generated_tokens", "place", "prompt_tokens",
-        "waited_steps",
+        "arrived_s", "asked", "block_tokens", "blocks", "decoding", "generated_tokens", "model_name", "place",
+        "prompt_tokens", "waited_steps",
     )  # fmt: skip
 
-    def __init__(self, arrived_s: float, prompt_tokens: int, blocks: list[int], block_tokens: float = 1.0) -> None:
+    def __init__(
+        self,
+        arrived_s: float,
+        prompt_tokens: int,
+        blocks: list[int],
+        block_tokens: float = 1.0,
+        asked: Asked = NOTHING_ASKED,
+        model_name: str | None = None,
+    ) -> None:
         self.arrived_s = arrived_s
         self.prompt_tokens = prompt_tokens
         self.blocks = blocks
         self.block_tokens = block_tokens
+        self.asked = asked
+        self.model_name = model_name
         self.generated_tokens = 0
         self.decoding = False
         self.waited_steps = 0
         self.place = 0.0
+
+    def block_ids(self) -> NDArray[np.int64]:
+        """Return the prefix blocks as routers read them."""
+        return np.array(self.blocks, np.int64) if self.blocks else NO_BLOCKS
 
 
 class PrefixMemory:
@@ -140,6 +189,9 @@ class WorkerAccount:
     kv_capacity_tokens : float
         Until the backend says otherwise.
     prefixes : PrefixMemory
+    now_s : float
+    identity : int, optional
+        The backend's own number; by default its row in the view.
 
     Attributes
     ----------
@@ -147,9 +199,20 @@ class WorkerAccount:
         As in the view.
     refreshed_s : float
         On a monotonic clock.
+    adapters : set of int
+        Those of own requests that were there at the refresh, and of those that were sent since.
     """
 
-    def __init__(self, slots: int, kv_capacity_tokens: float, prefixes: PrefixMemory, now_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        slots: int,
+        kv_capacity_tokens: float,
+        prefixes: PrefixMemory,
+        now_s: float = 0.0,
+        identity: int | None = None,
+    ) -> None:
+        self.identity = identity
+        self.adapters: set[int] = set()
         self.slots = slots
         self.kv_capacity_tokens = kv_capacity_tokens
         self.prefixes = prefixes
@@ -187,6 +250,8 @@ class WorkerAccount:
         self._tokens_in_all += request.prompt_tokens
         self.sent_requests += 1
         self.sent_tokens += request.prompt_tokens
+        if request.asked.adapter >= 0:
+            self.adapters.add(request.asked.adapter)
         if request.blocks:
             self.prefixes.sent(request.blocks, now_s)
 
@@ -235,6 +300,7 @@ class WorkerAccount:
             self.kv_tokens += tokens * run / requests
             self.waiting_tokens += tokens * (requests - run) / requests
         self.sent_requests, self.sent_tokens = 0, 0.0
+        self._note_adapters()
         self.refreshed_s = now_s
 
     def begin_look(self) -> None:
@@ -261,7 +327,14 @@ class WorkerAccount:
         self.waiting_tokens = known + mean * (load.waiting - len(newest))
         self.sent_requests = sent
         self.sent_tokens = float(self._tokens_in_all - self._mark[1])
+        self._note_adapters()
         self.refreshed_s = now_s
+
+    def _note_adapters(self) -> None:
+        if not self.adapters:
+            return
+        there = (request.asked.adapter for each in (self._silent, self._decoding) for request in each)
+        self.adapters = {adapter for adapter in there if adapter >= 0}
 
     def decoding(self) -> list[LiveRequest]:
         """Return the requests that stream, the one that began last first."""
@@ -289,7 +362,9 @@ class LiveView:
             (np.zeros(0, np.int64), np.zeros(0), np.zeros(0)) for _ in range(n)
         ]
         self.active = ActiveView(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
-        for worker in range(n):
+        for worker, account in enumerate(self.accounts):
+            if account.identity is not None:
+                self.workers.identity[worker] = account.identity
             self.copy_row(worker)
 
     def copy_row(self, worker: int) -> None:
@@ -330,3 +405,9 @@ class LiveView:
         for worker, account in enumerate(self.accounts):
             blocks = account.prefixes.matched(request.blocks, now_s)
             matched[worker] = min(blocks * request.block_tokens, request.prompt_tokens)
+
+    def note_adapter(self, adapter: int) -> None:
+        """Fill in which workers have an adapter, as far as own requests show it."""
+        loaded = self.workers.adapter_loaded
+        for worker, account in enumerate(self.accounts):
+            loaded[worker] = adapter in account.adapters

@@ -123,7 +123,8 @@ def test_a_live_router_picks_what_it_picks_when_called_directly(launched: Any) -
     assert isinstance(watched, PoolRouter if isinstance(router, PoolRouter) else ArrivalRouter)
     chosen = serve(watched)
     assert watched.compared > 20
-    assert set(chosen) == set(range(WORKERS))
+    # Routers that follow a prefix may leave out a worker; none sends everything to one.
+    assert 1 < len(set(chosen)) and set(chosen) <= set(range(WORKERS))
     assert serve(launched.build()) == chosen
 
 

@@ -15,6 +15,7 @@ from wavetank.serving.simulator.asked import asked_of
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.simulate import rules_of, simulate
 from wavetank.serving.simulator.tables import DOMAIN, FINE, NEVER, PHASES, PREEMPTIONS, PS, make_tables
+from wavetank.sim.lent import words
 from wavetank.workloads import RequestTrace
 
 
@@ -181,7 +182,7 @@ class TestFastForward:
         from wavetank.serving.simulator.simulate import _view
 
         ended = core.run_arrivals(
-            t, rules, cluster.step_time.function, RoundRobin().choose, np.zeros(1), np.zeros(0), _view(cluster),
+            words(t), words(rules), cluster.step_time.function, RoundRobin().choose, np.zeros((1, 1)), np.zeros(0), _view(cluster),
             asked_of(requests, None, None), np.zeros(0, np.int64),
         )  # fmt: skip
         assert ended == FINE

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from wavetank.serving.simulator.adapters import scaled_ps
-from wavetank.serving.simulator.tables import NEVER, Rules, Tables, borrow
+from wavetank.serving.simulator.tables import NEVER, Rules, Tables
 from wavetank.sim.borrow import borrowed
 
 
@@ -142,7 +142,6 @@ def leave_adapter(t: _Benches, adapters: int, w: int, r: int) -> None:
 @njit
 def extended_step_ps(t: Tables, rules: Rules, step_time: Any, w: int) -> int:
     """Return what the worker's own step takes with adapters, their loading, the scheduler and requests that came."""
-    t = borrow(t)
     worker = t.workers[w]
     bench = t.benches[w]
     limits = t.limits[worker.kind]

@@ -54,16 +54,15 @@ from wavetank.serving.simulator.tables import (
     REFRESHES,
     REFUSED,
     RETRY_PS,
-    RULES_TYPE,
     STEP_TYPE,
     STUCK,
-    TABLES_TYPE,
     UNFIT,
     Rules,
     Tables,
-    borrow,
     borrow_pool,
     borrow_view,
+    rules_at,
+    tables_at,
 )
 from wavetank.serving.simulator.worker_steps import advance, advance_all, cut_phase, enqueue, finish, plan, steps_done
 from wavetank.sim.borrow import borrowed
@@ -77,7 +76,6 @@ from wavetank.sim.streams import mix
 @njit
 def _refresh_holdings(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
     """Bring what routers know of the workers' prefix caches and adapters to ``now_ps``."""
-    t = borrow(t)
     view = borrow_view(view)
     for w in range(rules.workers):
         worker = t.workers[w]
@@ -94,7 +92,6 @@ def _refresh_holdings(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -
 @njit
 def _refresh(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
     """Bring the view to ``now_ps``; the domains have been advanced there."""
-    t = borrow(t)
     view = borrow_view(view)
     for w in range(rules.workers):
         worker = t.workers[w]
@@ -144,7 +141,6 @@ def _match_sent(t: Tables, rules: Rules, view: WorkersView, r: int, now_ps: int,
 @njit
 def _look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_ps: int, copy: int) -> None:
     """Fill in what the view says of a single arrival."""
-    t = borrow(t)
     view = borrow_view(view)
     if t.sent_ps.shape[1] > 0:
         _match_sent(t, rules, view, r, now_ps, copy)
@@ -198,7 +194,6 @@ def _active_view(t: Tables, rules: Rules, active: ActiveView, now_ps: int) -> in
 @njit
 def _refresh_pool(t: Tables, rules: Rules, view: WorkersView, active: ActiveView, now_ps: int) -> None:
     """Bring all that a pool router sees of the workers to ``now_ps``."""
-    t = borrow(t)
     view = borrow_view(view)
     _refresh(t, rules, view, now_ps)
     t.counts[ACTIVE] = _active_view(t, rules, active, now_ps) if active.worker.size > 0 else 0
@@ -256,7 +251,6 @@ def _place_pool(
     refreshed_ps: int,
 ) -> int:
     """Let a pool router decide once; returns FINE or BAD_PLACEMENT."""
-    t = borrow(t)
     view = borrow_view(view)
     pool = borrow_pool(pool)
     placed, state, parameters, asked = borrowed(placed), borrowed(state), borrowed(parameters), borrowed(asked)
@@ -336,7 +330,6 @@ def _probe_until(
     t: Tables, rules: Rules, step_time: Any, probe_ps: NDArray[np.int64], probe: int, until_ps: int
 ) -> int:
     """Take the probes from number ``probe`` up to ``until_ps``; returns the number of the next one."""
-    t = borrow(t)
     while probe < probe_ps.size and probe_ps[probe] <= until_ps:
         advance_all(t, rules, step_time, probe_ps[probe])
         _probe(t, rules, probe, probe_ps[probe])
@@ -344,11 +337,8 @@ def _probe_until(
     return probe
 
 
-_ROUTED = (
-    TABLES_TYPE,
-    RULES_TYPE,
-    STEP_TYPE,
-)
+# The words of the tables and of the rules, and the step time.
+_ROUTED = (types.int64[::1], types.int64[::1], STEP_TYPE)
 
 
 @compiled(
@@ -357,8 +347,8 @@ _ROUTED = (
     at_first_call=True,
 )
 def run_arrivals(
-    t: Tables,
-    rules: Rules,
+    table_words: NDArray[np.int64],
+    rule_words: NDArray[np.int64],
     step_time: Any,
     choose: Any,
     states: NDArray[np.float64],
@@ -369,9 +359,10 @@ def run_arrivals(
 ) -> int:
     """Run the whole trace behind a router that places every request at its arrival; returns how it ended.
 
-    ``states`` has a row for every copy of the router.
+    Tables and rules are given as their words (:func:`wavetank.sim.lent.words`); ``states`` has a row for every copy of
+    the router.
     """
-    t = borrow(t)
+    t, rules = tables_at(table_words), rules_at(rule_words)
     view = borrow_view(view)
     asked = borrowed(asked)
     looks = t.sent_ps.shape[1] + t.serves.shape[1] + t.lora.shape[1] + t.changes.shape[1] > 0
@@ -447,7 +438,6 @@ def _advance_pool(
     until_ps: int,
 ) -> int:
     """Take the only domain to ``until_ps``, with a decision before every step that it starts."""
-    t = borrow(t)
     view = borrow_view(view)
     domain = t.domains[0]
     in_vain = 0
@@ -493,7 +483,6 @@ def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, unt
 
     Returns that moment, ``retry_ps`` when no domain has anything to do, or NEVER when nothing completes until then.
     """
-    t = borrow(t)
     domains = rules.workers // rules.group
     completed = t.counts[COMPLETED]
     while True:
@@ -533,8 +522,8 @@ def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, unt
     at_first_call=True,
 )
 def run_pool(
-    t: Tables,
-    rules: Rules,
+    table_words: NDArray[np.int64],
+    rule_words: NDArray[np.int64],
     step_time: Any,
     place: Any,
     state: NDArray[np.float64],
@@ -550,9 +539,9 @@ def run_pool(
 
     One domain: the router decides before every step.  Several: at every arrival, and while requests wait at every
     refresh; where signals are always fresh, at every moment at which a request completes, and a millisecond after a
-    decision that left everybody idle.
+    decision that left everybody idle.  Tables and rules are given as their words (:func:`wavetank.sim.lent.words`).
     """
-    t = borrow(t)
+    t, rules = tables_at(table_words), rules_at(rule_words)
     view = borrow_view(view)
     domains = rules.workers // rules.group
     refreshed = np.zeros(1, np.int64)

@@ -46,6 +46,7 @@ from wavetank.serving.simulator.tables import (
     Tables,
     make_tables,
 )
+from wavetank.sim.lent import words
 from wavetank.units import show
 
 if TYPE_CHECKING:
@@ -541,11 +542,11 @@ def _run(
     view = _view(cluster)
     states = states_of(router, cluster)
     step = cluster.uniform[0].step_time.function
+    lent = words(tables), words(rules)
     with compiled_policy(router, view) as (function, parameters):
         if isinstance(router, PoolRouter):
             ended = core.run_pool(
-                tables,
-                rules,
+                *lent,
                 step,
                 function,
                 states[0],
@@ -556,7 +557,7 @@ def _run(
                 probe_ps,
             )
         else:
-            ended = core.run_arrivals(tables, rules, step, function, states, parameters, view, asked, probe_ps)
+            ended = core.run_arrivals(*lent, step, function, states, parameters, view, asked, probe_ps)
     _refuse(router, cluster, ended)
     if ended == LATE or (table["finish_ps"] < arrival_ps)[table["worker"] >= 0].any():
         raise BadValueError(

@@ -22,6 +22,7 @@ from wavetank.serving.routing.interface import (
 )
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.sim.borrow import borrowed
+from wavetank.sim.lent import borrower
 
 NEVER = np.int64(2**62)
 PS = 1e12
@@ -346,48 +347,16 @@ CHOOSE_TYPE = types.FunctionType(CHOOSE_SIGNATURE)
 PLACE_TYPE = types.FunctionType(PLACE_SIGNATURE)
 FLOATS = types.float64[::1]
 
+tables_at, rules_at = borrower(TABLES_TYPE), borrower(RULES_TYPE)
+
 # ---------------------------------------------------------------------------------------------------------------------
-# Every function that is not inlined borrows its tables again: the compiler then knows that nothing in it counts
-# references, which is worth a factor of three.
-
-
-@njit(forceinline=True)
-def borrow(t: Tables) -> Tables:
-    """Return the same tables for use within a call, free of reference counts."""
-    return Tables(
-        borrowed(t.requests),
-        borrowed(t.workers),
-        borrowed(t.limits),
-        borrowed(t.domains),
-        borrowed(t.heap),
-        borrowed(t.ending_next),
-        borrowed(t.step_table),
-        borrowed(t.block_ids),
-        borrowed(t.block_offsets),
-        borrowed(t.cache_held),
-        borrowed(t.cache_next),
-        borrowed(t.cache_prev),
-        borrowed(t.sent_ps),
-        borrowed(t.sent),
-        borrowed(t.changes),
-        borrowed(t.lora),
-        borrowed(t.serves),
-        borrowed(t.probe_ps),
-        borrowed(t.probe_tokens),
-        borrowed(t.probe_running),
-        borrowed(t.pool),
-        borrowed(t.pool_steps),
-        borrowed(t.pool_ends),
-        borrowed(t.asks),
-        borrowed(t.benches),
-        borrowed(t.lines),
-        borrowed(t.counts),
-    )
+# Tables and rules are lent; every function that is not inlined borrows the views again: the compiler then knows that
+# nothing in it counts references, which is worth a factor of three.
 
 
 @njit(forceinline=True)
 def borrow_view(view: WorkersView) -> WorkersView:
-    """Return the view with borrowed arrays: see :func:`borrow`."""
+    """Return the view for use within a call, free of reference counts."""
     return WorkersView(
         borrowed(view.kv_tokens),
         borrowed(view.kv_capacity_tokens),
@@ -411,7 +380,7 @@ def borrow_view(view: WorkersView) -> WorkersView:
 
 @njit(forceinline=True)
 def borrow_pool(pool: PoolView) -> PoolView:
-    """Return the pool with borrowed arrays: see :func:`borrow`."""
+    """Return the pool with borrowed arrays: see :func:`borrow_view`."""
     return PoolView(
         borrowed(pool.prompt_tokens),
         borrowed(pool.waited_s),

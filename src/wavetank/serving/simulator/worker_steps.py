@@ -24,7 +24,6 @@ from wavetank.serving.simulator.tables import (
     PREEMPTIONS,
     Rules,
     Tables,
-    borrow,
     live_top,
     pop,
     schedule_finish,
@@ -509,14 +508,12 @@ def advance(t: Tables, rules: Rules, step_time: Any, d: int, until_ps: int) -> N
 @njit
 def advance_all(t: Tables, rules: Rules, step_time: Any, until_ps: int) -> None:
     """Let every domain work until a moment, in ps."""
-    t = borrow(t)
     for d in range(rules.workers // rules.group):
         advance(t, rules, step_time, d, until_ps)
 
 
 @njit
 def _work(t: Tables, rules: Rules, step_time: Any, d: int, until_ps: int) -> None:
-    t = borrow(t)
     domain = t.domains[d]
     while True:
         if domain.planned:

@@ -4,11 +4,12 @@ A compiled function that is not inlined gets a tuple field by field: two hundred
 every call, and as many arguments for the compiler to deal with.  A lent tuple is one word.  Its fields are read where
 they are used, and the compiler may keep what it read, since nothing changes while it is lent.
 
-The lender keeps tuple and words alive until the call returns; arrays are contiguous, in C order.
+Words keep their tuple alive, and a call keeps the words; arrays are contiguous, in C order.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,14 @@ def words(lent: Any) -> NDArray[np.int64]:
             found += [value.ctypes.data, *value.shape]
         else:
             found.append(int(value))
-    return np.array(found, np.int64)
+    given = np.array(found, np.int64)
+    # The tuple stays while its words do.
+    weakref.finalize(given, _nothing, lent).atexit = False
+    return given
+
+
+def _nothing(lent: Any) -> None:
+    """Do nothing: what is registered to be called with a tuple keeps it."""
 
 
 def borrower(of: types.NamedTuple) -> Any:

@@ -182,7 +182,8 @@ class TestFastForward:
         from wavetank.serving.simulator.simulate import _view
 
         ended = core.run_arrivals(
-            words(t), words(rules), cluster.step_time.function, RoundRobin().choose, np.zeros((1, 1)), np.zeros(0), _view(cluster),
+            words(t), words(rules), cluster.step_time.function, RoundRobin().choose, np.zeros((1, 1)), np.zeros(0),
+            words(_view(cluster)),
             asked_of(requests, None, None), np.zeros(0, np.int64),
         )  # fmt: skip
         assert ended == FINE

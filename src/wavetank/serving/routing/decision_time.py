@@ -13,41 +13,45 @@ from wavetank.serving.routing.interface import (
     ACTIVE_TYPE,
     ARRIVAL_TYPE,
     POOL_TYPE,
-    WORKERS_TYPE,
     ActiveView,
     Arrival,
     ArrivalRouter,
     PoolRouter,
     PoolView,
-    WorkersView,
     idle_workers,
     waiting_requests,
+    workers_at,
 )
 from wavetank.serving.routing.python_routers import compiled_policy
 from wavetank.serving.simulator.tables import CHOOSE_TYPE, PLACE_TYPE
 from wavetank.sim.compiled import compiled
+from wavetank.sim.lent import words
 from wavetank.sim.rng import stream
 
 _FLOATS, _INTS = types.float64[::1], types.int64[::1]
 
 
-@compiled(void(CHOOSE_TYPE, types.int64, WORKERS_TYPE, ARRIVAL_TYPE, _FLOATS, _FLOATS))
-def _choose_often(choose: Any, times: int, view: WorkersView, arrival: Arrival, state: Any, parameters: Any) -> None:
+@compiled(void(CHOOSE_TYPE, types.int64, _INTS, ARRIVAL_TYPE, _FLOATS, _FLOATS))
+def _choose_often(
+    choose: Any, times: int, view_words: NDArray[np.int64], arrival: Arrival, state: Any, parameters: Any
+) -> None:
+    view = workers_at(view_words)
     for _ in range(times):
         choose(view, arrival, state, parameters)
 
 
-@compiled(void(PLACE_TYPE, types.int64, WORKERS_TYPE, POOL_TYPE, ACTIVE_TYPE, _FLOATS, _FLOATS, _INTS))
+@compiled(void(PLACE_TYPE, types.int64, _INTS, POOL_TYPE, ACTIVE_TYPE, _FLOATS, _FLOATS, _INTS))
 def _place_often(
     place: Any,
     times: int,
-    view: WorkersView,
+    view_words: NDArray[np.int64],
     pool: PoolView,
     active: ActiveView,
     state: Any,
     parameters: Any,
     placed: NDArray[np.int64],
 ) -> None:
+    view = workers_at(view_words)
     for _ in range(times):
         placed[:] = -1
         place(view, pool, active, state, parameters, placed)
@@ -82,10 +86,10 @@ def decision_s(router: ArrivalRouter | PoolRouter, *, workers: int, waiting: int
                 np.full(active, 100.0), np.full(active, 100.0),
             )  # fmt: skip
             repeat: Any = _place_often
-            arguments = (view, pool, alive, state, parameters, np.full(waiting, -1, np.int64))
+            arguments = (words(view), pool, alive, state, parameters, np.full(waiting, -1, np.int64))
         else:
             repeat = _choose_often
-            arguments = (view, Arrival(0.0, 1000.0, float("nan")), state, parameters)
+            arguments = (words(view), Arrival(0.0, 1000.0, float("nan")), state, parameters)
         times = 1
         while True:
             start = time.perf_counter()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 import numpy as np
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import unknown_name
 from wavetank.sim.compiled import compiled
+from wavetank.sim.lent import Lent, borrower
 
 NO_BLOCKS: NDArray[np.int64] = np.zeros(0, np.int64)
 
@@ -152,8 +154,14 @@ def _known(view: type[Any], columns: dict[str, npt.ArrayLike]) -> dict[str, npt.
     return columns
 
 
+@cache
+def _whole(view: type[Any]) -> frozenset[str]:
+    """Return the fields of a view that hold whole numbers."""
+    return frozenset(name for name, kind in get_type_hints(view).items() if kind == NDArray[np.int64])
+
+
 def _filled(view: type[Any], n: int, columns: dict[str, npt.ArrayLike]) -> Any:
-    whole = {name for name, kind in get_type_hints(view).items() if kind == NDArray[np.int64]}
+    whole = _whole(view)
     return view(
         **{
             name: np.array(np.broadcast_to(np.asarray(column), n), np.int64 if name in whole else np.float64)
@@ -187,23 +195,39 @@ def fits(view: WorkersView, worker: int) -> bool:
 WORKERS_TYPE, ARRIVAL_TYPE, POOL_TYPE, ACTIVE_TYPE = _view_types()
 _FLOATS, _INTS = types.float64[::1], types.int64[::1]
 
+LENT_WORKERS_TYPE = Lent(WORKERS_TYPE)
+workers_at = borrower(WORKERS_TYPE)
+"""Gives compiled code the lent view of its words: see :mod:`wavetank.sim.lent`."""
+
+
+def _choose_signature(workers: Any) -> Any:
+    return types.int64(workers, ARRIVAL_TYPE, _FLOATS, _FLOATS)
+
+
+def _place_signature(workers: Any) -> Any:
+    return types.int64(workers, POOL_TYPE, ACTIVE_TYPE, _FLOATS, _FLOATS, _INTS)
+
+
 # choose(view, arrival, state, parameters) -> worker
-CHOOSE_SIGNATURE = types.int64(WORKERS_TYPE, ARRIVAL_TYPE, _FLOATS, _FLOATS)
+CHOOSE_SIGNATURE = _choose_signature(WORKERS_TYPE)
 # place(view, pool, active, state, parameters, placed) -> how many; placed[i] becomes the worker of request i, or -1
-PLACE_SIGNATURE = types.int64(WORKERS_TYPE, POOL_TYPE, ACTIVE_TYPE, _FLOATS, _FLOATS, _INTS)
+PLACE_SIGNATURE = _place_signature(WORKERS_TYPE)
+# In a simulation the view is lent, so that a call passes one word in its place.
+SIMULATED_CHOOSE_SIGNATURE = _choose_signature(LENT_WORKERS_TYPE)
+SIMULATED_PLACE_SIGNATURE = _place_signature(LENT_WORKERS_TYPE)
 
 Choose = Callable[[WorkersView, Arrival, NDArray[np.float64], NDArray[np.float64]], int]
 Place = Callable[[WorkersView, PoolView, ActiveView, NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]], int]
 
 
 def choose_function(function: Choose) -> Any:
-    """Compile a ``choose`` function for the simulator's inner loop (kept on disk where it stands in a file)."""
-    return compiled(CHOOSE_SIGNATURE, nogil=True)(function)
+    """Compile a ``choose`` function, for Python and for the simulator (kept on disk where it stands in a file)."""
+    return compiled([CHOOSE_SIGNATURE, SIMULATED_CHOOSE_SIGNATURE], nogil=True)(function)
 
 
 def place_function(function: Place) -> Any:
-    """Compile a ``place`` function for the simulator's inner loop (kept on disk where it stands in a file)."""
-    return compiled(PLACE_SIGNATURE, nogil=True)(function)
+    """Compile a ``place`` function, for Python and for the simulator (kept on disk where it stands in a file)."""
+    return compiled([PLACE_SIGNATURE, SIMULATED_PLACE_SIGNATURE], nogil=True)(function)
 
 
 class Router(Protocol):

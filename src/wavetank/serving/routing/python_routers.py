@@ -19,9 +19,9 @@ from numba.core.registry import CPUDispatcher
 from numpy.typing import NDArray
 
 from wavetank.serving.routing.interface import (
-    CHOOSE_SIGNATURE,
     NO_BLOCKS,
-    PLACE_SIGNATURE,
+    SIMULATED_CHOOSE_SIGNATURE,
+    SIMULATED_PLACE_SIGNATURE,
     Arrival,
     ArrivalRouter,
     PoolRouter,
@@ -77,7 +77,7 @@ def _shim(pools: bool) -> Any:
     # Compiled on first use: only those who bring a Python router wait for it.
     if pools:
 
-        @njit(PLACE_SIGNATURE)
+        @njit(SIMULATED_PLACE_SIGNATURE)
         def place(view, pool, active, state, parameters, placed):  # type: ignore[no-untyped-def]
             with objmode(count="int64"):
                 count = _call_place(pool, active, state, parameters, placed)
@@ -85,7 +85,7 @@ def _shim(pools: bool) -> Any:
 
         return place
 
-    @njit(CHOOSE_SIGNATURE)
+    @njit(SIMULATED_CHOOSE_SIGNATURE)
     def choose(view, arrival, state, parameters):  # type: ignore[no-untyped-def]
         numbers = (
             arrival.time_s,

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from wavetank.serving.routing.interface import (
     ACTIVE_TYPE,
     POOL_TYPE,
-    WORKERS_TYPE,
     ActiveView,
     Arrival,
     PoolView,
     WorkersView,
     fits,
+    workers_at,
 )
 from wavetank.serving.simulator.prefix_cache import evict, known_blocks
 from wavetank.serving.simulator.tables import (
@@ -60,7 +60,6 @@ from wavetank.serving.simulator.tables import (
     Rules,
     Tables,
     borrow_pool,
-    borrow_view,
     rules_at,
     tables_at,
 )
@@ -76,7 +75,6 @@ from wavetank.sim.streams import mix
 @njit
 def _refresh_holdings(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
     """Bring what routers know of the workers' prefix caches and adapters to ``now_ps``."""
-    view = borrow_view(view)
     for w in range(rules.workers):
         worker = t.workers[w]
         domain = t.domains[w // rules.group]
@@ -92,7 +90,6 @@ def _refresh_holdings(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -
 @njit
 def _refresh(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
     """Bring the view to ``now_ps``; the domains have been advanced there."""
-    view = borrow_view(view)
     for w in range(rules.workers):
         worker = t.workers[w]
         domain = t.domains[w // rules.group]
@@ -141,7 +138,6 @@ def _match_sent(t: Tables, rules: Rules, view: WorkersView, r: int, now_ps: int,
 @njit
 def _look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_ps: int, copy: int) -> None:
     """Fill in what the view says of a single arrival."""
-    view = borrow_view(view)
     if t.sent_ps.shape[1] > 0:
         _match_sent(t, rules, view, r, now_ps, copy)
     for w in range(rules.workers):
@@ -194,7 +190,6 @@ def _active_view(t: Tables, rules: Rules, active: ActiveView, now_ps: int) -> in
 @njit
 def _refresh_pool(t: Tables, rules: Rules, view: WorkersView, active: ActiveView, now_ps: int) -> None:
     """Bring all that a pool router sees of the workers to ``now_ps``."""
-    view = borrow_view(view)
     _refresh(t, rules, view, now_ps)
     t.counts[ACTIVE] = _active_view(t, rules, active, now_ps) if active.worker.size > 0 else 0
 
@@ -251,7 +246,6 @@ def _place_pool(
     refreshed_ps: int,
 ) -> int:
     """Let a pool router decide once; returns FINE or BAD_PLACEMENT."""
-    view = borrow_view(view)
     pool = borrow_pool(pool)
     placed, state, parameters, asked = borrowed(placed), borrowed(state), borrowed(parameters), borrowed(asked)
     first, last = t.pool_ends[0], t.pool_ends[1]
@@ -342,7 +336,7 @@ _ROUTED = (types.int64[::1], types.int64[::1], STEP_TYPE)
 
 
 @compiled(
-    int64(*_ROUTED, CHOOSE_TYPE, types.float64[:, ::1], FLOATS, WORKERS_TYPE, ASKED_TYPE, types.int64[::1]),
+    int64(*_ROUTED, CHOOSE_TYPE, types.float64[:, ::1], FLOATS, types.int64[::1], ASKED_TYPE, types.int64[::1]),
     nogil=True,
     at_first_call=True,
 )
@@ -353,18 +347,18 @@ def run_arrivals(
     choose: Any,
     states: NDArray[np.float64],
     parameters: NDArray[np.float64],
-    view: WorkersView,
+    view_words: NDArray[np.int64],
     asked: NDArray[Any],
     probe_ps: NDArray[np.int64],
 ) -> int:
     """Run the whole trace behind a router that places every request at its arrival; returns how it ended.
 
-    Tables and rules are given as their words (:func:`wavetank.sim.lent.words`); ``states`` has a row for every copy of
-    the router.
+    Tables, rules and view are given as their words (:func:`wavetank.sim.lent.words`); ``states`` has a row for every
+    copy of the router.
     """
-    t, rules = tables_at(table_words), rules_at(rule_words)
-    view = borrow_view(view)
-    asked = borrowed(asked)
+    t, rules, view = tables_at(table_words), rules_at(rule_words), workers_at(view_words)
+    # A plain Python router may keep what it is given of its state, which stays counted.
+    asked, probe_ps = borrowed(asked), borrowed(probe_ps)
     looks = t.sent_ps.shape[1] + t.serves.shape[1] + t.lora.shape[1] + t.changes.shape[1] > 0
     refreshed = np.int64(0)
     probe = 0
@@ -438,7 +432,6 @@ def _advance_pool(
     until_ps: int,
 ) -> int:
     """Take the only domain to ``until_ps``, with a decision before every step that it starts."""
-    view = borrow_view(view)
     domain = t.domains[0]
     in_vain = 0
     while True:
@@ -511,7 +504,7 @@ def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, unt
         PLACE_TYPE,
         FLOATS,
         FLOATS,
-        WORKERS_TYPE,
+        types.int64[::1],
         POOL_TYPE,
         ACTIVE_TYPE,
         types.int64[::1],
@@ -528,7 +521,7 @@ def run_pool(
     place: Any,
     state: NDArray[np.float64],
     parameters: NDArray[np.float64],
-    view: WorkersView,
+    view_words: NDArray[np.int64],
     pool: PoolView,
     active: ActiveView,
     placed: NDArray[np.int64],
@@ -539,10 +532,10 @@ def run_pool(
 
     One domain: the router decides before every step.  Several: at every arrival, and while requests wait at every
     refresh; where signals are always fresh, at every moment at which a request completes, and a millisecond after a
-    decision that left everybody idle.  Tables and rules are given as their words (:func:`wavetank.sim.lent.words`).
+    decision that left everybody idle.  Tables, rules and view are given as their words
+    (:func:`wavetank.sim.lent.words`).
     """
-    t, rules = tables_at(table_words), rules_at(rule_words)
-    view = borrow_view(view)
+    t, rules, view = tables_at(table_words), rules_at(rule_words), workers_at(view_words)
     domains = rules.workers // rules.group
     refreshed = np.zeros(1, np.int64)
     probe = 0

@@ -542,7 +542,7 @@ def _run(
     view = _view(cluster)
     states = states_of(router, cluster)
     step = cluster.uniform[0].step_time.function
-    lent = words(tables), words(rules)
+    lent, view_words = (words(tables), words(rules)), words(view)
     with compiled_policy(router, view) as (function, parameters):
         if isinstance(router, PoolRouter):
             ended = core.run_pool(
@@ -551,13 +551,13 @@ def _run(
                 function,
                 states[0],
                 parameters,
-                view,
+                view_words,
                 *_pool_views(cluster, router),
                 asked,
                 probe_ps,
             )
         else:
-            ended = core.run_arrivals(*lent, step, function, states, parameters, view, asked, probe_ps)
+            ended = core.run_arrivals(*lent, step, function, states, parameters, view_words, asked, probe_ps)
     _refuse(router, cluster, ended)
     if ended == LATE or (table["finish_ps"] < arrival_ps)[table["worker"] >= 0].any():
         raise BadValueError(

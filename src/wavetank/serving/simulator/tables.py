@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from wavetank.platforms.step_time import STEP_SIGNATURE, FittedStepTime
 from wavetank.serving.routing.interface import (
-    CHOOSE_SIGNATURE,
-    PLACE_SIGNATURE,
+    SIMULATED_CHOOSE_SIGNATURE,
+    SIMULATED_PLACE_SIGNATURE,
     PoolView,
-    WorkersView,
 )
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.sim.borrow import borrowed
@@ -343,44 +342,20 @@ TABLES_TYPE = typeof(
 )
 ASKED_TYPE = typeof(np.zeros(1, ASKED))
 STEP_TYPE = types.FunctionType(STEP_SIGNATURE)
-CHOOSE_TYPE = types.FunctionType(CHOOSE_SIGNATURE)
-PLACE_TYPE = types.FunctionType(PLACE_SIGNATURE)
+CHOOSE_TYPE = types.FunctionType(SIMULATED_CHOOSE_SIGNATURE)
+PLACE_TYPE = types.FunctionType(SIMULATED_PLACE_SIGNATURE)
 FLOATS = types.float64[::1]
 
 tables_at, rules_at = borrower(TABLES_TYPE), borrower(RULES_TYPE)
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables and rules are lent; every function that is not inlined borrows the views again: the compiler then knows that
-# nothing in it counts references, which is worth a factor of three.
-
-
-@njit(forceinline=True)
-def borrow_view(view: WorkersView) -> WorkersView:
-    """Return the view for use within a call, free of reference counts."""
-    return WorkersView(
-        borrowed(view.kv_tokens),
-        borrowed(view.kv_capacity_tokens),
-        borrowed(view.running),
-        borrowed(view.slots),
-        borrowed(view.waiting),
-        borrowed(view.waiting_tokens),
-        borrowed(view.sent_requests),
-        borrowed(view.sent_tokens),
-        borrowed(view.matched_tokens),
-        borrowed(view.age_s),
-        borrowed(view.identity),
-        borrowed(view.speed),
-        borrowed(view.takes),
-        borrowed(view.serves),
-        borrowed(view.adapter_loaded),
-        borrowed(view.cached_tokens),
-        borrowed(view.cached_total_tokens),
-    )
+# Tables, rules and the workers' view are lent; every function that is not inlined borrows other arrays again: the
+# compiler then knows that nothing in it counts references, which is worth a factor of three.
 
 
 @njit(forceinline=True)
 def borrow_pool(pool: PoolView) -> PoolView:
-    """Return the pool with borrowed arrays: see :func:`borrow_view`."""
+    """Return the pool for use within a call, free of reference counts."""
     return PoolView(
         borrowed(pool.prompt_tokens),
         borrowed(pool.waited_s),

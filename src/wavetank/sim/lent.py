@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 _WORD = ir.IntType(64)
 
 
-class Lent(types.Type):  # type: ignore[misc]
+class Lent(types.Type):
     """The type of a lent tuple.
 
     Parameters
@@ -34,7 +34,7 @@ class Lent(types.Type):  # type: ignore[misc]
         With fields that are arrays or int64.
     """
 
-    def __init__(self, of: types.NamedTuple) -> None:
+    def __init__(self, of: Any) -> None:
         self.of = of
         super().__init__(name=f"Lent({of})")
 
@@ -84,7 +84,7 @@ def _nothing(lent: Any) -> None:
     """Do nothing: what is registered to be called with a tuple keeps it."""
 
 
-def borrower(of: types.NamedTuple) -> Any:
+def borrower(of: Any) -> Any:
     """Return a function for compiled code that takes the words of a tuple and returns the tuple, lent.
 
     Parameters
@@ -120,7 +120,7 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
         return lent.place(field)[0]
 
 
-@lower_getattr_generic(Lent)  # type: ignore[untyped-decorator]
+@lower_getattr_generic(Lent)
 def _field(context: Any, builder: Any, lent: Lent, address: Any, field: str) -> Any:
     kind, at = lent.place(field)
 

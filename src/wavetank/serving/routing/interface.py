@@ -155,7 +155,7 @@ def _known(view: type[Any], columns: dict[str, npt.ArrayLike]) -> dict[str, npt.
 
 
 @cache
-def _whole(view: type[Any]) -> frozenset[str]:
+def _whole(view: Any) -> frozenset[str]:
     """Return the fields of a view that hold whole numbers."""
     return frozenset(name for name, kind in get_type_hints(view).items() if kind == NDArray[np.int64])
 

@@ -16,13 +16,16 @@ from wavetank.serving.routing.baselines import (
     RandomWorker,
     RoundRobin,
 )
-from wavetank.serving.routing.gateways import CacheAware, KVCost, LoadAware, WeightedScorers
+from wavetank.serving.routing.cache_aware import CacheAware
+from wavetank.serving.routing.gateways import KVCost, LoadAware, WeightedScorers
 from wavetank.serving.routing.interface import (
     ACTIVE_TYPE,
     ARRIVAL_TYPE,
     CHOOSE_SIGNATURE,
     PLACE_SIGNATURE,
     POOL_TYPE,
+    SIMULATED_CHOOSE_SIGNATURE,
+    SIMULATED_PLACE_SIGNATURE,
     WORKERS_TYPE,
     ActiveView,
     Arrival,
@@ -95,10 +98,13 @@ class AllOnLast(Last):
     choose = None
 
 
-def test_functions_are_compiled_once_for_the_declared_signature():
-    for function, signature in ((_last, CHOOSE_SIGNATURE), (_all_on_last, PLACE_SIGNATURE)):
+def test_functions_are_compiled_for_python_and_for_the_simulator_and_for_nothing_else():
+    for function, signatures in (
+        (_last, [CHOOSE_SIGNATURE, SIMULATED_CHOOSE_SIGNATURE]),
+        (_all_on_last, [PLACE_SIGNATURE, SIMULATED_PLACE_SIGNATURE]),
+    ):
         assert isinstance(function, CPUDispatcher)
-        assert function.nopython_signatures == [signature]
+        assert function.nopython_signatures == signatures
 
 
 def test_a_compiled_function_can_be_called_from_python_as_well():

@@ -161,7 +161,7 @@ def _whole(view: Any) -> frozenset[str]:
 
 
 def _filled(view: type[Any], n: int, columns: dict[str, npt.ArrayLike]) -> Any:
-    whole = _whole(view)
+    whole = _whole(view)  # type: ignore[arg-type]
     return view(
         **{
             name: np.array(np.broadcast_to(np.asarray(column), n), np.int64 if name in whole else np.float64)

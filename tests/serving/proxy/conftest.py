@@ -100,6 +100,8 @@ class FakeBackend:
     ----------
     behaviour
         What it does with a completion; may be changed at any time.
+    parents
+        Of the models that are adapters: what they adapt.
     asked
         The completions it was asked for.
     pages
@@ -117,6 +119,7 @@ class FakeBackend:
     def __init__(self, behaviour: Behaviour = well_behaved, *, models: tuple[str, ...] = ("m",)) -> None:
         self.behaviour = behaviour
         self.models = models
+        self.parents: dict[str, str] = {}
         self.asked: list[Asked] = []
         self.pages: list[Asked] = []
         self.left = 0
@@ -171,6 +174,11 @@ class FakeBackend:
         lengths = [int(value) for name, value in headers if name.lower() == "content-length"]
         return Asked(method, path, headers, await reader.readexactly(lengths[0]) if lengths else b"")
 
+    def _entries(self) -> list[dict[str, str | None]]:
+        return [
+            {"id": name, "parent": self.parents.get(name)} if self.parents else {"id": name} for name in self.models
+        ]
+
     async def _answer(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if asked.method == "GET":
             status, body = 404, b""
@@ -178,7 +186,7 @@ class FakeBackend:
             if asked.path == self.prefix + "/health":
                 status = self.health
             elif asked.path == self.prefix + "/v1/models":
-                status, body = 200, json.dumps({"data": [{"id": name} for name in self.models]}).encode()
+                status, body = 200, json.dumps({"data": self._entries()}).encode()
             elif asked.path == self.prefix + "/metrics" and self.metrics_page is not None:
                 self.looks += 1
                 status, body = 200, self.metrics_page

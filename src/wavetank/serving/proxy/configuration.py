@@ -80,6 +80,9 @@ class RouterSettings:
     pool_wait_s: float = setting(
         60.0, unit="s", says="Longest wait in the pool; then status 503", low=0.001, high=86_400.0
     )
+    predict_lengths: bool = setting(
+        True, says="Whether the policy is shown how long answers will be, by the mean of those that have ended"
+    )
     learn_from: str = setting("", says="Trace from which the policy's length predictor learns")
     connect_s: float = setting(2.0, unit="s", says="Longest time to connect to a backend", low=0.001, high=600.0)
     first_byte_s: float = setting(

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from wavetank.serving.proxy.asking import read_given
 from wavetank.serving.proxy.prompt_size import BodyError, Prompt, read_prompt
 
 ONE_MODEL = "/v1/models/"
@@ -172,10 +173,11 @@ def read_request(endpoint: Endpoint, body: bytes, content_type: str) -> Prompt:
         if raw.startswith(b"[") and raw[1:].lstrip(b" \t\r\n[")[:1].isdigit():
             ids = _flat(msgspec.json.decode(raw))
             if ids:
-                return Prompt(model, stream, ids, len(ids), ids=True)
+                return Prompt(model, stream, ids, len(ids), ids=True, given=read_given(fields))
     raws = [bytes(fields[name]) for name in _TEXT if name in fields]
     parts = [raw.decode("utf-8", "replace") for raw in raws]
-    return Prompt(model, stream, parts, sum(map(len, raws)), chat="messages" in fields)
+    chat, given = "messages" in fields, read_given(fields)
+    return Prompt(model, stream, parts, sum(map(len, raws)), chat=chat, given=given)
 
 
 def _decoded(fields: dict[str, msgspec.Raw], name: str) -> Any:

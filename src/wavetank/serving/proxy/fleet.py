@@ -249,6 +249,8 @@ def router_settings(cluster: Cluster, time_scale: float, block_tokens: int = 512
         "pool_wait_s": 600.0,
         "first_byte_s": 600.0,
         "idle_s": 600.0,
+        # A simulation has no predictor beside the policy.
+        "predict_lengths": False,
         "log": "none",
     }
 

@@ -22,12 +22,17 @@ from typing import Any
 
 import msgspec
 
+from wavetank.serving.proxy.asking import FIELDS, NOTHING_GIVEN, Given, read_given
+
 # Beyond it a prompt's further blocks are not distinguished: hashing must stay cheap beside sending.
 MOST_BLOCKS = 4096
 
 
 class BodyError(Exception):
     """A request body that is no JSON object."""
+
+
+_ABSENT = msgspec.Raw()
 
 
 class _Part(msgspec.Struct):
@@ -44,6 +49,18 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     messages: list[_Message] | None = None
     prompt: str | list[Any] | None = None
+    # Undecoded: a backend refuses what is wrong with them.
+    max_tokens: msgspec.Raw = _ABSENT
+    max_completion_tokens: msgspec.Raw = _ABSENT
+    max_output_tokens: msgspec.Raw = _ABSENT
+    session_id: msgspec.Raw = _ABSENT
+    user: msgspec.Raw = _ABSENT
+    prompt_cache_key: msgspec.Raw = _ABSENT
+    priority: msgspec.Raw = _ABSENT
+
+    def given(self) -> Given:
+        """Return what is asked for beside the prompt."""
+        return read_given({name: getattr(self, name) for name in FIELDS})
 
 
 class _Usage(msgspec.Struct):
@@ -57,6 +74,7 @@ class _Reply(msgspec.Struct):
 
 _body = msgspec.json.Decoder(_Body)
 _object = msgspec.json.Decoder(dict[str, Any])
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _reply = msgspec.json.Decoder(_Reply)
 
 
@@ -73,9 +91,11 @@ class Prompt:
         UTF-8 bytes of the prompt's text; 0 where it is given in token ids.
     token_ids : int
         Number of token ids, where the prompt is given in them; else 0.
+    given : Given
+        What is asked for beside the prompt.
     """
 
-    __slots__ = ("_parts", "chat", "model", "stream", "text_bytes", "token_ids")
+    __slots__ = ("_parts", "chat", "given", "model", "stream", "text_bytes", "token_ids")
 
     def __init__(
         self,
@@ -86,8 +106,10 @@ class Prompt:
         *,
         ids: bool = False,
         chat: bool = False,
+        given: Given = NOTHING_GIVEN,
     ) -> None:
         self.model = model
+        self.given = given
         self.chat = chat
         self.stream = stream
         self._parts = parts
@@ -160,13 +182,14 @@ def read_prompt(body: bytes) -> Prompt:
                 return _unusual(body)
             flat = [each for row in flat for each in row]
         if all(type(each) is int and -(2**63) <= each < 2**63 for each in flat):
-            return Prompt(found.model, bool(found.stream), flat, len(flat), ids=True)
+            return Prompt(found.model, bool(found.stream), flat, len(flat), ids=True, given=found.given())
         if not all(isinstance(each, str) for each in flat):
             return _unusual(body)
         parts = flat
     else:
         parts = []
-    return Prompt(found.model, bool(found.stream), parts, _bytes_of(parts), chat=found.messages is not None)
+    chat = found.messages is not None
+    return Prompt(found.model, bool(found.stream), parts, _bytes_of(parts), chat=chat, given=found.given())
 
 
 def _unusual(body: bytes) -> Prompt:
@@ -179,7 +202,9 @@ def _unusual(body: bytes) -> Prompt:
         raise BodyError(f"The body is not valid JSON: {_reason(error)}") from None
     model = found.get("model")
     text = body.decode("utf-8", "replace")
-    return Prompt(model if isinstance(model, str) else None, found.get("stream") is True, [text], len(body))
+    given = read_given(_fields.decode(body))
+    named = model if isinstance(model, str) else None
+    return Prompt(named, found.get("stream") is True, [text], len(body), given=given)
 
 
 def _reason(error: Exception) -> str:

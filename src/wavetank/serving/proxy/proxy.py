@@ -20,6 +20,7 @@ import asyncio
 import gc
 import json
 import logging
+import math
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,6 +36,14 @@ except ImportError:
     raise missing_extra("aiohttp", "serving", needed_for="The router") from None
 
 from wavetank.serving.proxy.access import Access, Client
+from wavetank.serving.proxy.asking import (
+    DEADLINE_HEADER,
+    SESSION_HEADER,
+    Names,
+    Tiers,
+    read_deadline,
+    session_code,
+)
 from wavetank.serving.proxy.backends import Backend
 from wavetank.serving.proxy.client_connection import ClientRequest, ClientServer, RefusedConnection, sign
 from wavetank.serving.proxy.configuration import RouterSettings
@@ -48,13 +57,14 @@ from wavetank.serving.proxy.endpoints import (
     read_request,
     with_model,
 )
+from wavetank.serving.proxy.length_predictor import UNKNOWN
 from wavetank.serving.proxy.metrics import CONTENT_TYPE, RouterMetrics
 from wavetank.serving.proxy.prompt_size import BodyError, BytesPerToken, Prompt
 from wavetank.serving.proxy.refusals import RequestError, error_body
 from wavetank.serving.proxy.relay import Relay
 from wavetank.serving.proxy.tracing import Tracing
 from wavetank.serving.proxy.turns import Turns
-from wavetank.serving.proxy.view import LiveRequest
+from wavetank.serving.proxy.view import Asked, LiveRequest
 
 log = logging.getLogger("wavetank.router")
 
@@ -117,6 +127,8 @@ class Proxy:
         relay.began = self._turns.began
         self._models: dict[str, bytes] = {}
         self._models_away: frozenset[str] = frozenset()
+        self._parents: dict[str, str] = {}
+        self._model_codes, self._adapter_codes, self._tiers = Names(), Names(), Tiers()
         self._models_known = False
         self._only_model = ""
         self.models_page = _models_page({})
@@ -361,6 +373,7 @@ class Proxy:
             if name in merged:
                 merged[alias] = with_id(merged[name], alias)
         self._models = merged
+        self._parents = {name: parent for name, entry in merged.items() if (parent := _parent_of(entry))}
         self._models_away = frozenset(name for backend in backends for name in backend.models)
         self._models_known = bool(up) and all(backend.models for backend in up)
         self.models_page = _models_page(merged)
@@ -378,7 +391,7 @@ class Proxy:
                 request.client = client = who
             body = await self._body(request)
             body, prompt = self._prompt(request, endpoint, body)
-            live = self._live(prompt, arrived_s)
+            live = self._live(request, prompt, arrived_s)
             if client is not None:
                 client.charge(live.prompt_tokens, time.monotonic())
                 if self._dispatcher.in_turns:
@@ -486,17 +499,44 @@ class Proxy:
             raise _no_model(asked)
         return body, prompt
 
-    def _live(self, prompt: Prompt, arrived_s: float) -> LiveRequest:
+    def _asked(self, request: ClientRequest, prompt: Prompt, arrived_s: float, tokens: int) -> Asked:
+        """Return what the policy is shown of a request beside its prompt."""
+        given, headers, model = prompt.given, request.headers, prompt.model or ""
+        try:
+            seconds = read_deadline(headers.getall(DEADLINE_HEADER, ()))
+        except ValueError:
+            raise RequestError(
+                400, f"{DEADLINE_HEADER} must be seconds, above 0 and at most a week.", code="invalid_deadline"
+            ) from None
+        client = request.client.name if request.client is not None else ""
+        parent = self._parents.get(model, "")
+        max_tokens = math.nan if given.max_tokens is None else float(given.max_tokens)
+        expected = UNKNOWN
+        if self._settings.predict_lengths and request.endpoint.generates:
+            expected = self._relay.lengths.estimate(tokens, model, max_tokens)
+        return Asked(
+            *expected,
+            max_tokens=max_tokens,
+            deadline_s=math.inf if seconds is None else arrived_s + seconds,
+            model=self._model_codes.code(parent or model),
+            adapter=self._adapter_codes.code(model) if parent else -1,
+            session=session_code(headers.get(SESSION_HEADER, "").strip() or given.session, client),
+            tier=self._tiers.rank(given.priority),
+        )
+
+    def _live(self, request: ClientRequest, prompt: Prompt, arrived_s: float) -> LiveRequest:
         blocks = []
         if self._with_blocks:
             blocks = prompt.blocks(self._block_tokens, self._settings.bytes_per_token, self._block_key)
         prompt.forget_text()
         if prompt.token_ids:
-            return LiveRequest(arrived_s, prompt.token_ids, blocks, self._block_tokens, model_name=prompt.model)
+            asked = self._asked(request, prompt, arrived_s, prompt.token_ids)
+            return LiveRequest(arrived_s, prompt.token_ids, blocks, self._block_tokens, asked, prompt.model)
         block_bytes = self._block_tokens * self._settings.bytes_per_token
         ratio = self._ratio
         tokens = ratio.tokens(prompt.text_bytes)
-        return LiveRequest(arrived_s, tokens, blocks, block_bytes / ratio.ratio, model_name=prompt.model)
+        asked = self._asked(request, prompt, arrived_s, tokens)
+        return LiveRequest(arrived_s, tokens, blocks, block_bytes / ratio.ratio, asked, prompt.model)
 
     def _left(self, request: ClientRequest) -> None:
         self._metrics.cancelled()
@@ -520,6 +560,18 @@ def _not_allowed(request: ClientRequest, path: str, allowed: str) -> RequestErro
 
 def _models_page(models: Mapping[str, bytes]) -> bytes:
     return b'{"object":"list","data":[' + b",".join(models.values()) + b"]}"
+
+
+class _Listed(msgspec.Struct):
+    parent: str | None = None
+
+
+def _parent_of(entry: bytes) -> str:
+    """Return the model that a listed one adapts; empty for one of its own."""
+    try:
+        return msgspec.json.decode(entry, type=_Listed).parent or ""
+    except msgspec.ValidationError:
+        return ""
 
 
 def with_id(entry: bytes, name: str) -> bytes:

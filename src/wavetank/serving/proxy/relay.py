@@ -30,6 +30,7 @@ from wavetank.serving.proxy.client_connection import ClientRequest, reset, sign
 from wavetank.serving.proxy.configuration import RouterSettings
 from wavetank.serving.proxy.dispatcher import Dispatcher
 from wavetank.serving.proxy.forwarding import Forwarded, forwarded, headers_of
+from wavetank.serving.proxy.length_predictor import LengthPredictor
 from wavetank.serving.proxy.metrics import RouterMetrics
 from wavetank.serving.proxy.prompt_size import BytesPerToken, Prompt, read_stream_usage, read_usage
 from wavetank.serving.proxy.recording import Recording
@@ -93,6 +94,8 @@ class Relay:
     ----------
     began : callable
         Called with a request's place in line when a pool policy has placed it.
+    lengths : LengthPredictor
+        Of answers, from those that have ended.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Relay:
         self._ejected = ejected
         self._room = room
         self._set_aside = set_aside
+        self.lengths = LengthPredictor()
         self.began: Callable[[float], None] = lambda place: None
         # Connections with an answer under way whose end is the connection's own, or an announced length.
         self._unframed: set[asyncio.Transport | None] = set()
@@ -365,7 +369,7 @@ class Relay:
         account = backend.account
         tail: deque[bytes] = deque(maxlen=_TAIL_PIECES)
         events = 0
-        after_newline = False
+        after_newline = whole = False
         size = 0
         broken: BackendError | None = None
         request.answer = response
@@ -389,6 +393,7 @@ class Relay:
                 piece = await connection.read()
             if events_only and exchange.ends_with_connection and not request.endpoint.ended(b"".join(tail)):
                 raise BackendError("died", "The backend closed the connection in the middle of its answer.")
+            whole = True
         except BackendError as error:
             broken = error
             self._metrics.broke_off(backend.name)
@@ -404,7 +409,8 @@ class Relay:
             # As far as it can be seen: a first event names the role, a last one says that it is done.
             usage = read_stream_usage(b"".join(tail)) if tail else None
             if status == 200 and (usage is not None or events):
-                self._note(request, prompt, live, usage, max(events - (2 if prompt.chat else 1), 1))
+                seen = max(events - (2 if prompt.chat else 1), 1)
+                self._note(request, prompt, live, usage, seen, whole=whole)
         done_s = time.monotonic()
         if broken is None:
             self._judged(backend, status)
@@ -449,6 +455,8 @@ class Relay:
         live: LiveRequest,
         usage: tuple[int, int] | None,
         seen_tokens: int,
+        *,
+        whole: bool = True,
     ) -> None:
         """Learn from an answer, charge it to the key that asked, and record it."""
         endpoint = request.endpoint
@@ -457,6 +465,9 @@ class Relay:
         prompt_tokens, output_tokens = usage or (live.prompt_tokens, seen_tokens)
         if request.client is not None:
             request.client.used(live.prompt_tokens, prompt_tokens + output_tokens)
+        if whole and self._settings.predict_lengths and output_tokens > 0 and endpoint.generates:
+            # By the length that is known before the answer, as it is asked for.
+            self.lengths.learn(live.prompt_tokens, output_tokens, live.model_name or "")
         if self._recording is not None and output_tokens > 0 and endpoint.generates:
             self._recording.add(
                 arrived_s=live.arrived_s,

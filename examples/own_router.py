@@ -3,7 +3,7 @@
 import numpy as np
 
 from wavetank.serving import Cluster, simulate
-from wavetank.serving.routing.interface import choose_function
+from wavetank.serving.routing.interface import choose_function, fits
 from wavetank.workloads import generate_requests
 
 
@@ -11,7 +11,9 @@ class ShortestQueue:
     """Joins the worker with the fewest waiting requests."""
 
     def choose(self, view, arrival, state, parameters):
-        return int(np.argmin(view.waiting + view.sent_requests))
+        # A worker that takes nothing new, or does not have the model, is passed over.
+        queue = np.where(view.takes * view.serves != 0, view.waiting + view.sent_requests, np.inf)
+        return int(np.argmin(queue))
 
     def initial_state(self, workers):
         return np.zeros(0)
@@ -22,10 +24,11 @@ class ShortestQueue:
 
 @choose_function
 def shortest_queue(view, arrival, state, parameters):
-    best = 0
+    best, shortest = 0, np.inf
     for worker in range(view.waiting.size):
-        if view.waiting[worker] + view.sent_requests[worker] < view.waiting[best] + view.sent_requests[best]:
-            best = worker
+        queue = view.waiting[worker] + view.sent_requests[worker]
+        if fits(view, worker) and queue < shortest:
+            best, shortest = worker, queue
     return best
 
 

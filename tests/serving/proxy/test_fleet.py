@@ -56,6 +56,8 @@ def test_an_engine_has_the_step_time_of_its_worker() -> None:
         {"workers": 2, "group_size": 2},
         {"sync_s": 0.1},
         {"max_waiting": 3},
+        {"models": (("a",),)},
+        {"routers": 2},
         {"step_time": RooflineStepTime(device="H100-SXM", model="Llama-3.1-8B", overhead_s=1e-3)},
     ],
 )
@@ -139,5 +141,6 @@ def test_a_process_that_does_not_answer_is_reported() -> None:
 def test_every_part_of_a_cluster_is_said_or_refused() -> None:
     said = {"workers", "step_time", "max_running", "max_batched_tokens", "kv_capacity_tokens", "kv_watermark",
             "prefix_caching", "refresh_s", "prefix_memory_s", "pool_window"}  # fmt: skip
-    refused = {"group_size", "sync_s", "adapters", "scheduler_overhead", "scheduled_ahead", "kinds", "max_waiting"}
+    refused = {"group_size", "sync_s", "adapters", "scheduler_overhead", "scheduled_ahead", "kinds", "max_waiting",
+               "models", "routers"}  # fmt: skip
     assert {field.name for field in dataclasses.fields(Cluster)} == said | refused

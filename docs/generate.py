@@ -85,8 +85,17 @@ def _findings(found: list[claims.Finding]) -> str:
             if bar is not None
         ]
         rows.append(
-            [claim.says, against, ", ".join(asked) or claim.better, ours, finding.verdict, claim.level,
-             ", ".join(finding.evidence) or "-", finding.machine or "-", claim.note]
+            [
+                claim.says,
+                against,
+                ", ".join(asked) or claim.better,
+                ours,
+                finding.verdict,
+                claim.level,
+                ", ".join(finding.evidence) or "-",
+                finding.machine or "-",
+                claim.note,
+            ]
         )
     return _table(["claim", "figure", "asked", "ours", "verdict", "level", "records", "machine", "note"], rows)
 
@@ -98,7 +107,10 @@ def _system_page(entry: catalog.SystemEntry, found: list[claims.Finding], charts
     why = DOCS / "why" / f"{entry.name}.md"
     # A page of its own where there is more to say than the module's first paragraphs do.
     idea = "\n\n".join(_text(paragraph) for paragraph in idea_of(kind).split("\n\n"))
-    parts += ["## Why it works", why.read_text(encoding="utf-8").strip() if why.exists() else idea]
+    if why.exists():
+        # The page made of it is a folder further down.
+        idea = why.read_text(encoding="utf-8").strip().replace("](../", "](../../")
+    parts += ["## Why it works", idea]
     parts += ["## Parameters", _parameters(kind, entry.parameters)]
     if entry.differs:
         parts += ["## What differs from the source", "\n".join(f"1. {_text(line)}" for line in entry.differs)]
@@ -236,7 +248,10 @@ def catalog_keys() -> str:
                 rows.append([item.name, "yes" if must else "", says[item.name]])
         parts += [f"{head}:", _table(["key", "must be given", "what it is"], rows)]
     for head, words in (
-        ("shape", catalog.SHAPES), ("runs", catalog.RUNS), ("role", catalog.ROLES), ("level", catalog.LEVELS)
+        ("shape", catalog.SHAPES),
+        ("runs", catalog.RUNS),
+        ("role", catalog.ROLES),
+        ("level", catalog.LEVELS),
     ):
         parts.append(f"Words of `{head}`:\n\n" + "\n".join(f"* `{word}`: {says}" for word, says in words.items()))
     return "\n\n".join(parts)

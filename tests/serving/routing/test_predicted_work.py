@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from wavetank.errors import BadValueError
 from wavetank.serving.routing.interface import Arrival
 from wavetank.serving.routing.predicted_work import PredictedWork
 from wavetank.workloads import RequestTrace
@@ -109,3 +110,10 @@ def test_equals_take_turns_and_workers_that_take_nothing_are_left_out(serve):
 def test_what_cannot_be_written_down_is_sent_all_the_same(serve):
     send = serve(2, PredictedWork(entries=1))
     assert [send(asked(10.0), running=[9, 9]) for _ in range(6)] == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("edges", "means"), [((1.0,), ()), ((), (1.0,) * 8), ((1.0,) * 8, (1.0,) * 8)])
+def test_lengths_and_means_that_do_not_fit_together_are_refused(edges, means):
+    with pytest.raises(BadValueError, match="do not fit together"):
+        PredictedWork(edges=edges, means=means)
+    assert PredictedWork(edges=(1.0,) * 7, means=(2.0,) * 8).parameters().size == 17

@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from wavetank.errors import BadValueError
 from wavetank.serving.routing.interface import Arrival, WorkersView, choose_function, fits
 from wavetank.settings import setting
 
@@ -110,13 +111,7 @@ def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedWork:
-    """Router that joins the worker with the fewest output tokens left by prediction.
-
-    Parameters
-    ----------
-    edges, means : tuple of float
-        Lengths of prompts between which answers are alike, and their mean lengths; :meth:`fitted_to` learns them.
-    """
+    """Router that joins the worker with the fewest output tokens left by prediction."""
 
     learns_lengths: ClassVar[bool] = True
 
@@ -130,10 +125,22 @@ class PredictedWork:
         1024, unit="requests", says="Most requests that are written down of a worker", low=1, high=10**6
     )
     knows_lengths: bool = setting(False, says="Whether the true lengths are expected: an oracle")
-    edges: tuple[float, ...] = ()
-    means: tuple[float, ...] = ()
+    edges: tuple[float, ...] = setting(
+        (), unit="tokens", says="Lengths of prompts between which answers are alike: seven; fitted_to learns them"
+    )
+    means: tuple[float, ...] = setting((), unit="tokens", says="Mean answers to prompts between those lengths: eight")
 
     choose = staticmethod(_choose)
+
+    def __post_init__(self) -> None:
+        sizes = (len(self.edges), len(self.means))
+        if sizes not in ((0, 0), (_BINS - 1, _BINS)):
+            raise BadValueError(
+                "Lengths and means do not fit together.",
+                given=f"{sizes[0]} and {sizes[1]}",
+                allowed=f"{_BINS - 1} lengths and {_BINS} means, or none of both",
+                where="edges, means",
+            )
 
     def initial_state(self, workers: int) -> NDArray[np.float64]:
         """Return the worker to begin with, the entries of each worker, none, and room for their times and lengths."""

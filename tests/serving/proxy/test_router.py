@@ -21,6 +21,7 @@ import aiohttp
 import pytest
 
 from wavetank.errors import BadValueError
+from wavetank.serving.proxy.backends import identity_of
 from wavetank.serving.proxy.configuration import make_configuration
 from wavetank.serving.proxy.router import Router, listening_sockets
 from wavetank.sim.rng import stream
@@ -155,6 +156,42 @@ class TestBackends:
                         async with client.post(CHAT, json=live.ask(model="adapter")) as answer:
                             assert answer.status == 200
                     assert [len(server.asked) for server in servers] == [0, 0, 6]
+                    assert [backend.account.in_flight for backend in router.backends] == [0, 0, 0]
+
+        live.run(main())
+
+    @pytest.mark.parametrize("policy", ["round-robin", "central-queue"])
+    def test_an_ejected_backend_keeps_its_row_and_is_asked_for_what_it_alone_has(self, live: Any, policy: str) -> None:
+        async def main() -> None:
+            async with live.backends(3) as servers:
+                servers[2].models = ("m", "own")
+                async with (
+                    live.routing(*servers, policy=policy, probe_every_s=60.0) as router,
+                    aiohttp.ClientSession(router.address) as client,
+                ):
+
+                    async def answered(model: str) -> int:
+                        async with client.post(CHAT, json=live.ask(model=model)) as answer:
+                            await answer.read()
+                            return answer.status
+
+                    view, dispatcher = router.dispatcher.view, router.dispatcher
+                    assert view.workers.identity.tolist() == [identity_of(server.url) for server in servers]
+                    router.backends[2]._ejected_until_s = asyncio.get_running_loop().time() + 50.0
+                    router._update()
+                    assert view.workers.takes.tolist() == [1, 1, 0]
+                    assert [await answered("m") for _ in range(6)] == [200] * 6
+                    assert len(servers[2].asked) == 0
+                    assert [await answered("own") for _ in range(2)] == [200] * 2
+                    assert len(servers[2].asked) == 2
+                    router.backends[2]._ejected_until_s = 0.0
+                    router._update()
+                    # All along it was one view, and one state.
+                    assert dispatcher.view is view
+                    assert view.workers.takes.tolist() == [1, 1, 1]
+                    assert [await answered("own") for _ in range(2)] == [200] * 2
+                    assert len(servers[2].asked) == 4
+                    assert "unfit" not in router.metrics.page().decode()
                     assert [backend.account.in_flight for backend in router.backends] == [0, 0, 0]
 
         live.run(main())

@@ -60,16 +60,18 @@ FIELDS = (*_LENGTHS, *_SESSIONS, "priority")
 
 def read_given(fields: Mapping[str, msgspec.Raw]) -> Given:
     """Read the fields of a body that name a longest answer, a session and a priority, each still as JSON."""
-    found = {name: bytes(raw) for name in FIELDS if (raw := fields.get(name)) is not None and bytes(raw)}
+    found = {name: bytes(raw) for name in FIELDS if (raw := fields.get(name))}
     if not found:
         return NOTHING_GIVEN
-    lengths = (_whole(found[name]) for name in _LENGTHS if name in found)
-    names = (_name(found[name]) for name in _SESSIONS if name in found)
-    return Given(
-        next((tokens for tokens in lengths if tokens is not None and 0 < tokens <= MOST_TOKENS), None),
-        next(filter(None, names), ""),
-        _whole(found.get("priority", b"")),
-    )
+    max_tokens, session = None, ""
+    for name in _LENGTHS:
+        if name in found and (tokens := _whole(found[name])) is not None and 0 < tokens <= MOST_TOKENS:
+            max_tokens = tokens
+            break
+    for name in _SESSIONS:
+        if name in found and (session := _name(found[name])):
+            break
+    return Given(max_tokens, session, _whole(found["priority"]) if "priority" in found else None)
 
 
 def _whole(raw: bytes) -> int | None:

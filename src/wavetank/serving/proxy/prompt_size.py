@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ class BodyError(Exception):
 
 
 _ABSENT = msgspec.Raw()
+_values_of = attrgetter(*FIELDS)
 
 
 class _Part(msgspec.Struct):
@@ -60,7 +62,8 @@ class _Body(msgspec.Struct):
 
     def given(self) -> Given:
         """Return what is asked for beside the prompt."""
-        return read_given({name: getattr(self, name) for name in FIELDS})
+        found = zip(FIELDS, _values_of(self), strict=True)
+        return read_given({name: raw for name, raw in found if raw is not _ABSENT})
 
 
 class _Usage(msgspec.Struct):

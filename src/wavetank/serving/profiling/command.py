@@ -118,7 +118,7 @@ def command(
         context = max_context // _CONTEXT_SHARE
         for decodes in sorted({1, max_requests}):
             step = show(table.seconds(decodes, decodes * context), "s")
-            say(f"{step:>10}  a step of {decodes} sequences at {context} tokens")
+            say(f"{step:>10}  a step of {decodes} sequence{'s' * (decodes != 1)} at {context} tokens")
         prompt = min(max_tokens, max_context)
         step = show(table.seconds(0, 0, prompt, prompt * (prompt + 1) // 2), "s")
         say(f"{step:>10}  a step of one prompt of {prompt} tokens")

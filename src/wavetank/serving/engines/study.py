@@ -155,8 +155,7 @@ class RealEngines(Study):
         needed = {"llamacpp": ("xllamacpp", "gguf"), "transformers": ("transformers", "fastapi", "uvicorn")}
         for package in (*needed[self.engine], "aiohttp"):
             if importlib.util.find_spec(package) is None:
-                extra = "serving" if package == "aiohttp" else "engines"
-                raise missing_extra(package, extra, needed_for=f"the study {self.name} with engine={self.engine}")
+                raise missing_extra(package, "engines", needed_for=f"the study {self.name} with engine={self.engine}")
         if not self.load and self.trace == "generated":
             raise BadValueError("Generated requests have no rate of their own.", given="load=0", allowed="above 0")
         self.requests_of(0, 1.0)

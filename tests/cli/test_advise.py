@@ -187,7 +187,7 @@ def test_a_trace_gets_a_decision_its_caveats_and_the_launch(call: Call, here: Pa
     (here / "mine.csv").write_text(rows())
     found = call("advise", "mine.csv", "--gpus", "2xH100", "--model", "Llama-3.1-8B", "--set", "max_running=4")
     assert found.code == 0
-    assert "No answer yet on capacity: 2 of the 3 pairs needed" in " ".join(found.out.split())
+    assert "No answer yet on p99 time to first token: 2 of the 3 pairs needed" in " ".join(found.out.split())
     for part in (
         "The trace's own rate is 20 requests/s: ",
         "\nAssumed\n  Llama-3.1-8B is dense, so that workers are independent: --layout replicas.\n  H100 is read as ",

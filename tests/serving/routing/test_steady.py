@@ -22,7 +22,9 @@ THREE = ("vllm-default", "central-queue", "balance-route")
 
 
 def study(**settings: Any) -> LLMRouting:
-    return LLMRouting(**{"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), **settings})
+    # A group whose router decides something: full copies of the model on workers that step together.
+    group = {"layout": "group", "max_running": 64, "expert_parallel": 1, "calibrated": False}
+    return LLMRouting(**{"requests": 400, "workers": 4, "loads": (), "refreshes_s": (), **group, **settings})
 
 
 @cache

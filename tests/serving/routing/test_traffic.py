@@ -121,7 +121,7 @@ class TestReading:
         places = [said.index(words) for words in ("Read messy.csv: 98 of 100 rows", "dropped 2 rows", "Assumed: ")]
         assert places == sorted(places)
         assumed = said[said.index("Assumed: ") : said.index("llm-routing: 1 trial")]
-        for words in ("2 workers", "H200-SXM", "Qwen3", "first 20%", "times as fast", "one group that steps together"):
+        for words in ("2 workers", "H200-SXM", "Qwen3", "first 20%", "times as fast", "independent replicas"):
             assert words in assumed
         assert "capacity_tokens_per_s" in said[said.index("llm-routing: 1 trial") :]
 

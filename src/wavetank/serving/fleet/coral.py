@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import GaveUpError
+from wavetank.machine.native_output import native_output_dropped
 from wavetank.platforms.prices import Offer
 from wavetank.serving.fleet.interface import FleetPlan, FleetProblem, Service, Template, room, sizes
 from wavetank.serving.fleet.templates import pruned, usd_per_gpu_hour
@@ -159,16 +160,18 @@ class _Rows:
                 upper[self._n + 2 * self._m + i] = max(self.demand[i] - least, 0.0)
         # The solver now and then fails on a program that it solves without presolving.
         for presolve in (True, False):
-            result = milp(
-                objective,
-                integrality=None if relaxed else self.whole,
-                bounds=Bounds(self.lower, upper),
-                constraints=(
-                    LinearConstraint(self.limits[0], -np.inf, self.limits[1]),
-                    LinearConstraint(self.rates, self.demand, np.inf),
-                ),
-                options={"time_limit": program.seconds, "mip_rel_gap": program.gap, "presolve": presolve},
-            )
+            # The solver prints a line of its own now and then.
+            with native_output_dropped():
+                result = milp(
+                    objective,
+                    integrality=None if relaxed else self.whole,
+                    bounds=Bounds(self.lower, upper),
+                    constraints=(
+                        LinearConstraint(self.limits[0], -np.inf, self.limits[1]),
+                        LinearConstraint(self.rates, self.demand, np.inf),
+                    ),
+                    options={"time_limit": program.seconds, "mip_rel_gap": program.gap, "presolve": presolve},
+                )
             if result.x is not None:
                 return np.asarray(result.x, np.float64)
             if result.status == _INFEASIBLE:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -41,6 +41,8 @@ def test_values_that_may_be_negative_have_students_interval_as_they_are(values: 
 
 @given(POSITIVE, st.integers(2, 50))
 def test_more_comparisons_widen_the_interval_and_leave_the_centre(values: list[float], comparisons: int) -> None:
+    # Values that differ in their last digits have an interval of no width.
+    assume(max(values) > min(values) * (1 + 1e-9))
     one, many = effect(values), effect(values, comparisons=comparisons)
     assert many.low < one.low <= one.centre <= one.high < many.high
     assert many.centre == one.centre

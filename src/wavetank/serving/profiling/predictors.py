@@ -7,6 +7,7 @@ size that the request sets is swept once for all of them.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,12 @@ Latencies = tuple[NDArray[np.float64], NDArray[np.float64]]
 _DECODES, _PROMPTS, _CONTEXT = (1, 2, 4, 8, 16), (16, 32, 64, 128, 256), 128
 
 
-class _FromStepTime:
+class _FromStepTime(ABC):
     """A predictor that gives the simulator a step time."""
 
+    @abstractmethod
     def step_time(self, session: Session, config: DecoderConfig) -> StepTime:
         """Return the step time of a model on this machine."""
-        raise NotImplementedError
 
     def predict(self, session: Session, config: DecoderConfig, run: HeldOut) -> Latencies:
         """Return what the simulator says about a run with this step time."""

@@ -35,11 +35,19 @@ from wavetank.serving.routing.interface import (
     fits,
     workers_at,
 )
-from wavetank.serving.simulator.prefix_cache import evict, known_blocks
+from wavetank.serving.simulator.router_side import (
+    look_at,
+    place_pool,
+    probe_until,
+    probe_workers,
+    refresh,
+    refresh_pool,
+    router_of,
+    send,
+    show_what_it_sent,
+)
 from wavetank.serving.simulator.tables import (
-    ACTIVE,
     ASKED_TYPE,
-    BAD_PLACEMENT,
     BAD_WORKER,
     CHOOSE_TYPE,
     COMPLETED,
@@ -51,7 +59,6 @@ from wavetank.serving.simulator.tables import (
     PATIENCE,
     PLACE_TYPE,
     PS,
-    REFRESHES,
     REFUSED,
     RETRY_PS,
     STEP_TYPE,
@@ -59,243 +66,12 @@ from wavetank.serving.simulator.tables import (
     UNFIT,
     Rules,
     Tables,
-    borrow_pool,
     rules_at,
     tables_at,
 )
-from wavetank.serving.simulator.worker_steps import advance, advance_all, cut_phase, enqueue, finish, plan, steps_done
+from wavetank.serving.simulator.worker_steps import advance, advance_all, cut_phase, finish, plan
 from wavetank.sim.borrow import borrowed
 from wavetank.sim.compiled import compiled
-from wavetank.sim.streams import mix
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The router's side: views, decisions.
-
-
-@njit
-def _refresh_holdings(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
-    """Bring what routers know of the workers' prefix caches and adapters to ``now_ps``."""
-    for w in range(rules.workers):
-        worker = t.workers[w]
-        domain = t.domains[w // rules.group]
-        if t.changes.shape[1] > 0:
-            # At the end of its phase the worker would make the same room.
-            evict(t, rules, w, worker.decoding * steps_done(domain, now_ps) if domain.planned else np.int64(0))
-            view.cached_total_tokens[w] = worker.blocks * rules.block_tokens
-        for a in range(t.lora.shape[1]):
-            for copy in range(rules.routers):
-                t.lora[copy * rules.workers + w, a] = t.lines[w, a].used >= 0 or t.lines[w, a].head >= 0
-
-
-@njit
-def _refresh(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -> None:
-    """Bring the view to ``now_ps``; the domains have been advanced there."""
-    for w in range(rules.workers):
-        worker = t.workers[w]
-        domain = t.domains[w // rules.group]
-        grown = worker.decoding * steps_done(domain, now_ps) if domain.planned else np.int64(0)
-        view.kv_tokens[w] = worker.held + grown
-        view.running[w] = worker.running
-        view.waiting[w] = worker.queue_length
-        view.waiting_tokens[w] = worker.queue_tokens
-        view.sent_requests[w] = 0
-        view.sent_tokens[w] = 0.0
-    if t.changes.shape[1] + t.lora.shape[1] > 0:
-        _refresh_holdings(t, rules, view, now_ps)
-    if rules.routers > 1:
-        t.sent[:] = 0.0
-    t.counts[REFRESHES] += 1
-
-
-@njit(forceinline=True)
-def _router_of(rules: Rules, r: int) -> int:
-    """Return the copy of the router that a request is dealt to: any of them is as likely as any other."""
-    if rules.routers == 1:
-        return np.int64(0)
-    return np.int64(mix(np.uint64(r + 1)) % np.uint64(rules.routers))
-
-
-@njit
-def _show_what_it_sent(t: Tables, rules: Rules, view: WorkersView, copy: int) -> None:
-    """Bring the view from what another copy of the router sent to what this one did."""
-    for w in range(rules.workers):
-        view.sent_requests[w] = np.int64(t.sent[copy, 0, w])
-        view.sent_tokens[w] = t.sent[copy, 1, w]
-
-
-@njit
-def _match_sent(t: Tables, rules: Rules, view: WorkersView, r: int, now_ps: int, copy: int) -> None:
-    start, stop = t.block_offsets[r], t.block_offsets[r + 1]
-    for w in range(rules.workers):
-        matched = 0
-        for i in range(start, stop):
-            if now_ps - t.sent_ps[copy * rules.workers + w, t.block_ids[i]] > rules.memory_ps:
-                break
-            matched += 1
-        view.matched_tokens[w] = min(matched * rules.block_tokens, t.requests[r].prompt)
-
-
-@njit
-def _look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_ps: int, copy: int) -> None:
-    """Fill in what the view says of a single arrival."""
-    if t.sent_ps.shape[1] > 0:
-        _match_sent(t, rules, view, r, now_ps, copy)
-    for w in range(rules.workers):
-        if t.serves.shape[1] > 0:
-            view.serves[w] = asked.model < 0 or t.serves[w, asked.model] != 0
-        if t.lora.shape[1] > 0:
-            loaded = t.lora[copy * rules.workers + w, asked.adapter] if asked.adapter >= 0 else 0
-            view.adapter_loaded[w] = loaded
-        if t.changes.shape[1] > 0:
-            view.cached_tokens[w] = known_blocks(t, rules, w, r) * rules.block_tokens
-
-
-@njit(forceinline=True)
-def _send(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int, copy: int) -> None:
-    row = copy * rules.workers + w
-    if t.lora.shape[1] > 0 and t.asks[r].adapter < rules.adapters:
-        t.lora[row, t.asks[r].adapter] = 1
-    view.sent_requests[w] += 1
-    view.sent_tokens[w] += t.requests[r].prompt
-    if rules.routers > 1:
-        t.sent[copy, 0, w] += 1.0
-        t.sent[copy, 1, w] += t.requests[r].prompt
-    if t.sent_ps.shape[1] > 0:
-        for i in range(t.block_offsets[r], t.block_offsets[r + 1]):
-            t.sent_ps[row, t.block_ids[i]] = now_ps
-    enqueue(t, rules, w, r, now_ps)
-
-
-@njit
-def _active_view(t: Tables, rules: Rules, active: ActiveView, now_ps: int) -> int:
-    """Fill the table of decoding requests and return how many there are."""
-    count = 0
-    for w in range(rules.workers):
-        domain = t.domains[w // rules.group]
-        done = steps_done(domain, now_ps) if domain.planned else np.int64(0)
-        r = np.int64(t.workers[w].newest)
-        while r >= 0:
-            request = t.requests[r]
-            if request.finish_step >= 0:
-                remaining = request.finish_step - domain.step - done
-                active.worker[count] = w
-                active.prompt_tokens[count] = request.prompt
-                active.generated_tokens[count] = request.output - remaining
-                active.remaining_tokens[count] = remaining
-                count += 1
-            r = np.int64(request.prev)
-    return count
-
-
-@njit
-def _refresh_pool(t: Tables, rules: Rules, view: WorkersView, active: ActiveView, now_ps: int) -> None:
-    """Bring all that a pool router sees of the workers to ``now_ps``."""
-    _refresh(t, rules, view, now_ps)
-    t.counts[ACTIVE] = _active_view(t, rules, active, now_ps) if active.worker.size > 0 else 0
-
-
-@njit(forceinline=True)
-def _describe(t: Tables, rules: Rules, pool: PoolView, i: int, asked: Any) -> None:
-    """Fill in what a pool router sees of a waiting request beside its prompt and its wait."""
-    pool.expected_output_tokens[i] = asked.expected
-    pool.output_spread_tokens[i] = asked.spread
-    pool.max_tokens[i] = asked.max_tokens
-    pool.deadline_s[i] = asked.deadline_s
-    pool.model[i] = asked.model
-    pool.adapter[i] = asked.adapter
-    pool.session[i] = asked.session
-    pool.tier[i] = asked.tier
-    if t.serves.shape[1] > 0:
-        for w in range(rules.workers):
-            pool.serves[i, w] = asked.model < 0 or t.serves[w, asked.model] != 0
-
-
-@njit(forceinline=True)
-def _first(pool: PoolView, n: int) -> PoolView:
-    """Return the view of the first ``n`` waiting requests."""
-    return PoolView(
-        pool.prompt_tokens[:n],
-        pool.waited_s[:n],
-        pool.waited_steps[:n],
-        pool.expected_output_tokens[:n],
-        pool.output_spread_tokens[:n],
-        pool.max_tokens[:n],
-        pool.deadline_s[:n],
-        pool.model[:n],
-        pool.adapter[:n],
-        pool.session[:n],
-        pool.tier[:n],
-        pool.serves[:n],
-    )
-
-
-@njit
-def _place_pool(
-    t: Tables,
-    rules: Rules,
-    step_time: Any,
-    view: WorkersView,
-    pool: PoolView,
-    active: ActiveView,
-    placed: NDArray[np.int64],
-    place: Any,
-    state: NDArray[np.float64],
-    parameters: NDArray[np.float64],
-    asked: NDArray[Any],
-    now_ps: int,
-    refreshed_ps: int,
-) -> int:
-    """Let a pool router decide once; returns FINE or BAD_PLACEMENT."""
-    pool = borrow_pool(pool)
-    placed, state, parameters, asked = borrowed(placed), borrowed(state), borrowed(parameters), borrowed(asked)
-    first, last = t.pool_ends[0], t.pool_ends[1]
-    n = min(last - first, rules.window)
-    if n == 0:
-        return FINE
-    free = np.int64(0)
-    for w in range(rules.workers):
-        free += max(view.slots[w] - view.running[w] - view.waiting[w] - view.sent_requests[w], 0)
-        view.age_s[w] = (now_ps - refreshed_ps) / PS
-    if free == 0:
-        return FINE
-    for i in range(n):
-        r = t.pool[first + i]
-        pool.prompt_tokens[i] = t.requests[r].prompt
-        pool.waited_s[i] = (now_ps - t.requests[r].arrival_ps) / PS
-        pool.waited_steps[i] = t.pool_steps[r]
-        _describe(t, rules, pool, i, asked[r if asked.size > 1 else 0])
-        placed[i] = -1
-        t.pool_steps[r] += 1
-    m = t.counts[ACTIVE]
-    t.counts[DECISIONS] += 1
-    place(
-        view,
-        _first(pool, n),
-        ActiveView(
-            active.worker[:m], active.prompt_tokens[:m], active.generated_tokens[:m], active.remaining_tokens[:m]
-        ),
-        state,
-        parameters,
-        placed[:n],
-    )
-    # Workers receive their new requests in order of arrival.
-    for i in range(n):
-        w = placed[i]
-        if w >= rules.workers or w < -1:
-            return BAD_PLACEMENT
-        if w >= 0:
-            if view.takes[w] == 0 or pool.serves[i, w] == 0:
-                return UNFIT
-            advance(t, rules, step_time, w // rules.group, now_ps)
-            _send(t, rules, view, w, t.pool[first + i], now_ps, np.int64(0))
-    # What stays moves up to the requests behind the window.
-    kept = first + n
-    for i in range(n - 1, -1, -1):
-        if placed[i] < 0:
-            kept -= 1
-            t.pool[kept] = t.pool[first + i]
-    t.pool_ends[0] = kept
-    return FINE
 
 
 @njit
@@ -307,28 +83,6 @@ def _interrupt(t: Tables, rules: Rules, d: int, now_ps: int) -> None:
         domain.now_ps = max(domain.now_ps, now_ps)
     else:
         cut_phase(domain, now_ps)
-
-
-@njit
-def _probe(t: Tables, rules: Rules, number: int, now_ps: int) -> None:
-    for w in range(rules.workers):
-        worker = t.workers[w]
-        domain = t.domains[w // rules.group]
-        grown = worker.decoding * steps_done(domain, now_ps) if domain.planned else np.int64(0)
-        t.probe_tokens[number, w] = worker.context + grown
-        t.probe_running[number, w] = worker.running
-
-
-@njit
-def _probe_until(
-    t: Tables, rules: Rules, step_time: Any, probe_ps: NDArray[np.int64], probe: int, until_ps: int
-) -> int:
-    """Take the probes from number ``probe`` up to ``until_ps``; returns the number of the next one."""
-    while probe < probe_ps.size and probe_ps[probe] <= until_ps:
-        advance_all(t, rules, step_time, probe_ps[probe])
-        _probe(t, rules, probe, probe_ps[probe])
-        probe += 1
-    return probe
 
 
 # The words of the tables and of the rules, and the step time.
@@ -362,29 +116,29 @@ def run_arrivals(
     looks = t.sent_ps.shape[1] + t.serves.shape[1] + t.lora.shape[1] + t.changes.shape[1] > 0
     refreshed = np.int64(0)
     probe = 0
-    _refresh(t, rules, view, np.int64(0))
+    refresh(t, rules, view, np.int64(0))
     for r in range(t.requests.size):
         now = t.requests[r].arrival_ps
         due = now if rules.refresh_ps == 0 else now // rules.refresh_ps * rules.refresh_ps
         # A probe takes the domains further, and the router must not see what comes after its look.
         if probe < probe_ps.size and probe_ps[probe] < due:
-            probe = _probe_until(t, rules, step_time, probe_ps, probe, due - 1)
+            probe = probe_until(t, rules, step_time, probe_ps, probe, due - 1)
         if due > refreshed or rules.refresh_ps == 0:
             advance_all(t, rules, step_time, due)
-            _refresh(t, rules, view, due)
+            refresh(t, rules, view, due)
             refreshed = due
         if probe < probe_ps.size and probe_ps[probe] <= now:
-            probe = _probe_until(t, rules, step_time, probe_ps, probe, now)
+            probe = probe_until(t, rules, step_time, probe_ps, probe, now)
         if rules.refresh_ps > 0:
             age = (now - refreshed) / PS
             for w in range(rules.workers):
                 view.age_s[w] = age
         said = asked[r if asked.size > 1 else 0]
-        copy = _router_of(rules, r)
+        copy = router_of(rules, r)
         if rules.routers > 1:
-            _show_what_it_sent(t, rules, view, copy)
+            show_what_it_sent(t, rules, view, copy)
         if looks:
-            _look_at(t, rules, view, said, r, now, copy)
+            look_at(t, rules, view, said, r, now, copy)
         t.counts[DECISIONS] += 1
         first, last = (t.block_offsets[r], t.block_offsets[r + 1]) if t.sent_ps.shape[1] > 0 else (0, 0)
         arrival = Arrival(
@@ -409,8 +163,8 @@ def run_arrivals(
         if rules.max_waiting > 0 and t.workers[w].queue_length >= rules.max_waiting:
             t.counts[REFUSED] += 1
             continue
-        _send(t, rules, view, w, r, now, copy)
-    _probe_until(t, rules, step_time, probe_ps, probe, NEVER)
+        send(t, rules, view, w, r, now, copy)
+    probe_until(t, rules, step_time, probe_ps, probe, NEVER)
     advance_all(t, rules, step_time, NEVER)
     return FINE
 
@@ -448,9 +202,9 @@ def _advance_pool(
         else:
             now = domain.now_ps
             if rules.refresh_ps == 0 or now >= refreshed[0] + rules.refresh_ps:
-                _refresh_pool(t, rules, view, active, now)
+                refresh_pool(t, rules, view, active, now)
                 refreshed[0] = now
-            ended = _place_pool(
+            ended = place_pool(
                 t, rules, step_time, view, pool, active, placed, place, state, parameters, asked, now, refreshed[0]
             )
             if ended != FINE:
@@ -541,7 +295,7 @@ def run_pool(
     probe = 0
     n = t.requests.size
     tick = rules.refresh_ps
-    _refresh_pool(t, rules, view, active, np.int64(0))
+    refresh_pool(t, rules, view, active, np.int64(0))
     r = 0
     in_vain = 0
     while r < n or probe < probe_ps.size or t.pool_ends[0] < t.pool_ends[1]:
@@ -571,10 +325,10 @@ def run_pool(
                     if refreshed[0] < due <= now:
                         # The router looks before the probe takes the domains further.
                         advance_all(t, rules, step_time, due)
-                        _refresh_pool(t, rules, view, active, due)
+                        refresh_pool(t, rules, view, active, due)
                         refreshed[0] = due
                 advance_all(t, rules, step_time, now)
-            _probe(t, rules, probe, now)
+            probe_workers(t, rules, probe, now)
             probe += 1
             continue
         if domains == 1:
@@ -594,14 +348,14 @@ def run_pool(
         due = now // tick * tick if rules.refresh_ps > 0 else now
         if due > refreshed[0] or rules.refresh_ps == 0:
             advance_all(t, rules, step_time, due)
-            _refresh_pool(t, rules, view, active, due)
+            refresh_pool(t, rules, view, active, due)
             refreshed[0] = due
         if r < n and t.requests[r].arrival_ps == now:
             t.pool[t.pool_ends[1]] = r
             t.pool_ends[1] += 1
             r += 1
         before = t.pool_ends[0]
-        ended = _place_pool(
+        ended = place_pool(
             t, rules, step_time, view, pool, active, placed, place, state, parameters, asked, now, refreshed[0]
         )
         if ended != FINE:

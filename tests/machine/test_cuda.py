@@ -100,6 +100,28 @@ def test_a_gpu_is_timed_by_its_own_events_after_what_was_queued_before(a_gpu):
     assert calls == [["wait"]]
 
 
+def test_what_is_queued_without_a_gpu_is_called_as_it_is():
+    def call():
+        return 3
+
+    assert cuda.as_graph("cpu", call) is call
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+def test_a_graph_replays_what_was_queued_on_the_inputs_of_now():
+    a, kept = torch.ones(5, device="cuda"), []
+
+    def call():
+        kept.append(None)
+        return (a + a) * a
+
+    call()
+    graph = cuda.as_graph("cuda", call)
+    a.fill_(3.0)
+    assert graph().tolist() == [18.0] * 5
+    assert len(kept) == 2
+
+
 def test_the_processor_is_timed_by_its_clock(monkeypatch):
     ticks = iter([10.0, 16.0])
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(ticks))

@@ -107,6 +107,40 @@ def described(device: str) -> str:
     return f"Device: {name}; torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}."
 
 
+def as_graph(device: str, call: Callable[[], object]) -> Callable[[], object]:
+    """Return a call that queues, as one graph, what ``call`` queues; where there is no GPU, the call itself.
+
+    To queue a short kernel from Python takes longer than the kernel; a graph is queued at once.
+
+    Parameters
+    ----------
+    device : str
+    call : callable
+        Has been called before, so that libraries are loaded and kernels compiled, which no graph may hold.  It must not
+        wait for the device.
+
+    Returns
+    -------
+    callable
+        Returns the object that ``call`` returned while it was recorded, whose memory each replay writes anew.
+    """
+    torch = require_torch("A graph of launches")
+    if torch.device(device).type != "cuda":
+        return call
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    # Asking how much memory is free is allowed while a graph is recorded, but not in the strictest mode.
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        result = call()
+
+    # A graph knows addresses alone: with the call goes the memory that it reads.
+    def replay(_kept: object = call) -> object:
+        graph.replay()
+        return result
+
+    return replay
+
+
 class DeviceClock(WallClock):
     """Times what is queued on a device: a GPU by its own events, anything else by the processor's clock."""
 

@@ -58,15 +58,16 @@ def test_beyond_the_grid_the_rate_stays_and_below_it_a_side_costs_as_the_least()
 
 def test_measuring_times_every_way_on_every_shape_and_both_passes(interpreter):
     profile, asked = interpreter(measured_calls, (16, 32))
-    # Eight shapes three ways, a pass of each kind, and a small one.
-    assert asked == 8 * 3 + 3
+    # Eight shapes four ways, a pass of each kind, and a small one.
+    assert asked == 8 * 4 + 3
     assert profile.device == "interpreter"
     assert all(np.asarray(profile.rates[way]).shape == (2, 2, 2) for way in WAYS)
-    # The first call took 1 ms, the second, of seven products, 2 ms.
+    # The first call took 1 ms, the second, of sides less by one, 2 ms, the third, of seven products, 3 ms.
     assert profile.rates["library"][0][0][0] == pytest.approx(2 * 16**3 / 1e-3)
-    assert profile.rates["batched"][0][0][0] == pytest.approx(7 * 2 * 16**3 / 2e-3)
-    assert profile.pass_bytes_per_s == pytest.approx(2 * 11 * 16**2 * 4 / (25e-3 + 26e-3))
-    assert profile.launch_s == pytest.approx(27e-3)
+    assert profile.rates["unaligned"][0][0][0] == pytest.approx(2 * 15**3 / 2e-3)
+    assert profile.rates["batched"][0][0][0] == pytest.approx(7 * 2 * 16**3 / 3e-3)
+    assert profile.pass_bytes_per_s == pytest.approx(2 * 11 * 16**2 * 4 / (33e-3 + 34e-3))
+    assert profile.launch_s == pytest.approx(35e-3)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from triton.compiler import ASTSource
 from wavetank.kernels.stencils.gpu_kernels import sweep_rectangle
 from wavetank.kernels.stencils.pattern import Stencil
 
+ROWS = 4
 for name, kind in (("star-1", "fp32"), ("box-2", "fp64"), ("box-4", "fp32"), ("star-4", "fp32")):
     pattern = Stencil.named(name)
     radius = pattern.radius
@@ -25,16 +26,19 @@ for name, kind in (("star-1", "fp32"), ("box-2", "fp64"), ("box-4", "fp32"), ("s
             signature={"old": "*" + kind, "new": "*" + kind, "weights": "*" + kind, "height": "i32", "width": "i32",
                        "RADIUS": "constexpr", "TERMS": "constexpr", "BOUNDARY": "constexpr", "ROWS": "constexpr",
                        "COLUMNS": "constexpr"},
-            constexprs={"RADIUS": radius, "TERMS": terms, "BOUNDARY": boundary, "ROWS": 8, "COLUMNS": 128},
+            constexprs={"RADIUS": radius, "TERMS": terms, "BOUNDARY": boundary, "ROWS": ROWS, "COLUMNS": 128},
         )
         found = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-        # Of every term a fused sum for each of the 8 cells of a thread, but for the first product.
-        fused = found.asm["ptx"].count("fma.rn.f" + kind[2:])
-        print(name, boundary, fused, 8 * pattern.points)
+        # Of every term a fused sum for each of a thread's cells; of every row a load for each column that counts, and
+        # a load for each weight.
+        code = found.asm["ptx"]
+        columns = len({dx for _, dx in pattern.offsets})
+        print(name, boundary, code.count("fma.rn.f" + kind[2:]), ROWS * pattern.points,
+              code.count("ld.global"), (ROWS + 2 * radius) * columns + pattern.points)
 """
 
 
-def test_a_pattern_multiplies_only_the_cells_that_count():
+def test_a_pattern_multiplies_only_the_cells_that_count_and_loads_each_row_once_a_column():
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False,
         env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
@@ -43,3 +47,5 @@ def test_a_pattern_multiplies_only_the_cells_that_count():
     lines = [line.split() for line in run.stdout.splitlines()]
     assert len(lines) == 12
     assert [line for line in lines if line[2] != line[3]] == []
+    # Of rows above and below the rectangle, neighbours to the side may count for nothing.
+    assert [line for line in lines if int(line[4]) > int(line[5])] == []

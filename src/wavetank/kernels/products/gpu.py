@@ -1,6 +1,8 @@
 """``matmul`` on a GPU: torch's product or, where other errors are allowed, a scheme with fewer products.
 
-All sums of an operand are formed in one pass, all products are one batched product of the library, and one more pass
+A library multiplies slowly where rows begin anywhere in memory, as those of an odd length do: then operands are copied
+into rows that are aligned, filled up with zeros, where the profile says that this pays.  Of a scheme, all sums of an
+operand are formed in one pass, all products are one batched product of the library, and one more pass
 spreads them to the result; or our own kernel multiplies and adds each product to the result while it is in registers.
 A GPU multiplies so fast that the passes decide: the profile that ``wavetank profile`` has measured says from which size
 on a scheme pays.  A product never measures; without a profile it is torch's.
@@ -32,7 +34,7 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, MissingExtraError, missing_extra, nearest_of
 from wavetank.kernels.products import gpu_profile, gradients
-from wavetank.kernels.products.decision import Candidate, Chosen, check_accuracy, check_method, check_sides, choose
+from wavetank.kernels.products.decision import METHODS, Candidate, Chosen, check_accuracy, check_sides, choose
 from wavetank.kernels.products.gpu_profile import GpuProfile
 from wavetank.kernels.products.gradients import Asked as _Asked
 from wavetank.kernels.products.schemes import BUILT_IN, CLASSICAL, Scheme, scheme_of
@@ -43,13 +45,15 @@ if TYPE_CHECKING:
     from wavetank.kernels.products.decision import ProductPlan
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+WAYS = (*METHODS, "padded")
+"""How a product can be computed; see :class:`GpuPlan`."""
 LARGEST_RANK = 512
 """Products of a scheme: passes are unrolled over them when they are compiled."""
 _NEEDED_FOR = "A product on a GPU"
 _LEVELS = 2
 _LEAST_BLOCK = 512
-# Sides of blocks: rows of 16 elements of any type are aligned for the widest loads.
-_ALIGNED = 16
+# Sides of blocks: rows of 16 elements of any type are aligned for the widest loads, which take 16 bytes.
+_ALIGNED, _ROW_BYTES = 16, 16
 _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 # Unit roundoff of what is kept, and of what is summed.  Tensor cores cut off where others round: twice the roundoff.
 _KEPT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -71,16 +75,31 @@ def sides_of(m: int, k: int, n: int, scheme: Scheme) -> Sides:
     return Sides(*(-(-size // (parts * _ALIGNED)) * _ALIGNED for size, parts in pairs))
 
 
+def is_aligned(k: int, n: int, dtype: str) -> bool:
+    """Return whether the rows of contiguous operands with k and n columns begin where the widest loads may."""
+    return all(side * _ITEMSIZE[dtype] % _ROW_BYTES == 0 for side in (k, n))
+
+
+def _filled(side: int) -> int:
+    """Return a side filled up until rows of any type are aligned."""
+    return -(-side // _ALIGNED) * _ALIGNED
+
+
 def workspace_bytes(m: int, k: int, n: int, dtype: str, method: str, scheme: Scheme, prepared: bool = False) -> int:
     """Return the most memory of the GPU that a product allocates beside its result, in bytes.
 
     With R products of blocks of h x d by d x w and s bytes an element: the sums take R s (h d + d w), less R s d w
     where the right operand is prepared. Products take R s h w more where the library multiplies; where our kernel does,
     partial sums of 4 bytes take 4 h w a block of the result for float16 and bfloat16. Sixteen bytes a coefficient
-    of the result hold the kernel's table. 0 for a library, whose scratch is its own.
+    of the result hold the kernel's table. 0 for a library, whose scratch is its own; copies of what is filled up where
+    operands are padded.
     """
     if method == "library":
         return 0
+    if method == "padded":
+        deep, wide = _filled(k), _filled(n)
+        copied = m * deep * (deep != k) + deep * wide * ((deep, wide) != (k, n)) + m * wide * (wide != n)
+        return _ITEMSIZE[dtype] * copied
     high, deep, wide = sides_of(m, k, n, scheme)
     size = _ITEMSIZE[dtype]
     need = scheme.rank * size * (high * deep + (0 if prepared else deep * wide))
@@ -133,7 +152,8 @@ class GpuPlan(Chosen):
     tf32 : bool
         Whether float32 is rounded to TF32; always false for other types.
     choice : Candidate
-        Method "library" is torch's product, "combined" its batched product between our passes, "fused" our kernel.
+        Method "library" is torch's product, "padded" the same with operands copied into aligned rows, "combined" its
+        batched product between our passes, "fused" our kernel.
     candidates : tuple of Candidate
         All that were considered, fastest first; their predicted times are seconds, NaN where a plan was asked for.
     prepared : bool
@@ -154,6 +174,8 @@ class GpuPlan(Chosen):
         """Return the operations of all block products, edges filled up."""
         if self.method == "library":
             return 2.0 * self.m * self.k * self.n
+        if self.method == "padded":
+            return 2.0 * self.m * _filled(self.k) * _filled(self.n)
         return 2.0 * math.prod(sides_of(self.m, self.k, self.n, self.scheme)) * self.scheme.rank
 
     @property
@@ -174,9 +196,14 @@ class GpuPlan(Chosen):
 
 def predict(candidate: Candidate, m: int, k: int, n: int, profile: GpuProfile, prepared: bool = False) -> float:
     """Return the predicted seconds of a candidate on a product of these sides."""
-    if candidate.method == "library":
-        return profile.product_s("library", m, k, n)
     scheme, size = candidate.scheme, _ITEMSIZE[profile.dtype]
+    if candidate.method == "library":
+        return profile.product_s("library" if is_aligned(k, n, profile.dtype) else "unaligned", m, k, n)
+    if candidate.method == "padded":
+        # Each copy reads as much as it writes.
+        moved = 2 * workspace_bytes(m, k, n, profile.dtype, "padded", scheme)
+        product_s = profile.product_s("library", m, _filled(k), _filled(n))
+        return product_s + moved / profile.pass_bytes_per_s + 4 * profile.launch_s
     high, deep, wide = sides_of(m, k, n, scheme)
     moved = size * (m * k + scheme.rank * high * deep)
     if not prepared:
@@ -218,6 +245,8 @@ def candidates_of(
                 break
             tried.append(scheme.power(levels))
     found = [Candidate("library", "torch", CLASSICAL, math.nan)]
+    if not is_aligned(k, n, profile.dtype) and min(m, k, n) >= _LEAST_BLOCK:
+        found.append(Candidate("padded", "torch", CLASSICAL, math.nan))
     found += [Candidate("combined", "torch", scheme, math.nan) for scheme in tried]
     found += [Candidate("fused", "", scheme, math.nan) for scheme in tried]
     timed = [each._replace(predicted_s=predict(each, m, k, n, profile, prepared)) for each in found]
@@ -249,7 +278,7 @@ def plan(
         float16, bfloat16, float32 or float64.
     device : str or torch.device
     accuracy : str
-        ``"library"`` for torch's product, ``"normwise"`` for schemes as well.
+        ``"library"`` for torch's product, or the same of operands in aligned rows; ``"normwise"`` for schemes as well.
     schemes : iterable of Scheme, optional
         Beside the library's product; by default Strassen's and Winograd's in one and two levels.
 
@@ -287,22 +316,24 @@ def plan_of(m: int, k: int, n: int, method: str, scheme: Scheme, *, dtype: Any =
     ----------
     m, k, n : int
     method : str
-        ``"library"``, ``"combined"`` or ``"fused"``.
+        ``"library"``, ``"padded"``, ``"combined"`` or ``"fused"``.
     scheme : Scheme
-        Ignored by ``"library"``.
+        Ignored by ``"library"`` and ``"padded"``.
     dtype
         As of :func:`plan`.
     """
-    check_method(method)
-    if method != "library" and scheme.rank > LARGEST_RANK:
+    if method not in WAYS:
+        raise BadValueError(
+            "There is no such way to multiply.", given=method, allowed=WAYS, nearest=nearest_of(str(method), WAYS)
+        )
+    plain = method in ("library", "padded")
+    if not plain and scheme.rank > LARGEST_RANK:
         raise BadValueError(
             "The scheme has too many products for a GPU.", given=scheme.rank, allowed=f"at most {LARGEST_RANK}",
             where=scheme.name,
         )  # fmt: skip
     kind = _kind(str(dtype).removeprefix("torch."))
-    choice = Candidate(
-        method, "" if method == "fused" else "torch", CLASSICAL if method == "library" else scheme, math.nan
-    )
+    choice = Candidate(method, "" if method == "fused" else "torch", CLASSICAL if plain else scheme, math.nan)
     return GpuPlan(m, k, n, kind, _tf32(require_torch(_NEEDED_FOR), kind), choice, (choice,))
 
 
@@ -311,7 +342,8 @@ def _planned(
 ) -> GpuPlan:
     tf32 = _tf32(torch, kind)
     basic = (BUILT_IN["strassen"], BUILT_IN["winograd"]) if schemes is None else schemes
-    if not any(_is_large(m, k, n, scheme, 1) for scheme in basic) or not _has_kernels():
+    odd = not is_aligned(k, n, kind) and min(m, k, n) >= _LEAST_BLOCK
+    if not (odd or any(_is_large(m, k, n, scheme, 1) for scheme in basic)) or not _has_kernels():
         measured = None
     else:
         measured = gpu_profile.kept(device, kind, tf32)
@@ -319,11 +351,16 @@ def _planned(
         choice = Candidate("library", "torch", CLASSICAL, math.nan)
         return GpuPlan(m, k, n, kind, tf32, choice, (choice,), prepared)
     found = _candidates(m, k, n, measured, schemes, prepared)
-    free = free_bytes(device)
-    fits = tuple(
-        each for each in found if workspace_bytes(m, k, n, kind, each.method, each.scheme, prepared) <= 0.9 * free
-    )
-    return GpuPlan(m, k, n, kind, tf32, choose(fits), found, prepared)
+    fits = found
+    choice = choose(fits)
+    # To ask the driver takes longer than a small product, and a library needs no workspace.
+    if choice.method != "library":
+        free = free_bytes(device)
+        fits = tuple(
+            each for each in found if workspace_bytes(m, k, n, kind, each.method, each.scheme, prepared) <= 0.9 * free
+        )
+        choice = choose(fits)
+    return GpuPlan(m, k, n, kind, tf32, choice, found, prepared)
 
 
 _candidates = functools.lru_cache(maxsize=4096)(candidates_of)
@@ -409,7 +446,8 @@ def matmul(
     out : tensor, shape (m, n), optional
         Receives the result; must not overlap the inputs.
     accuracy : str, optional
-        ``"library"``, the default, for torch's product; ``"normwise"`` for a scheme where the kept profile predicts
+        ``"library"``, the default, for torch's product, of operands in aligned rows where the kept profile predicts
+        that copying them pays; ``"normwise"`` for a scheme where the kept profile predicts
         that it saves 5 % of the time, with errors up to :attr:`GpuPlan.error_bound` times max|A| max|B|.
     scheme : str or Scheme, optional
         Use this scheme around the library's batched product: "strassen", "winograd", or one that was read.
@@ -468,9 +506,12 @@ def _multiply(torch: Any, chosen: GpuPlan, left: Any, right: Any, result: Any, p
     if chosen.method == "library":
         torch.mm(left, right, out=result)
         return
-    kernels, scheme = _kernels(), chosen.scheme
     sides = f"{chosen.m} x {chosen.k} x {chosen.n}"
     _require(left.device, chosen.workspace_bytes, f"The workspace of a product of {sides}")
+    if chosen.method == "padded":
+        _multiply_padded(torch, left, right, result)
+        return
+    kernels, scheme = _kernels(), chosen.scheme
     high, deep, wide = sides_of(chosen.m, chosen.k, chosen.n, scheme)
     tile = kernels.tile_for(left.dtype, chosen.tf32, gpu_profile.shared_bytes(left.device))
     flag = torch.zeros(1, dtype=torch.int32, device=left.device)
@@ -482,6 +523,28 @@ def _multiply(torch: Any, chosen: GpuPlan, left: Any, right: Any, result: Any, p
         kernels.multiply_and_spread(sums, others, result, scheme, flag, tile, chosen.tf32)
     # A scheme spreads one infinite entry over a whole block; the classical product keeps it in its row and column.
     kernels.multiply_again(left, right, result, flag, tile, chosen.tf32)
+
+
+def _multiply_padded(torch: Any, left: Any, right: Any, result: Any) -> None:
+    """Write the library's product of operands that were copied into rows of a multiple of 16 elements."""
+    (m, k), n = left.shape, right.shape[1]
+    deep, wide = _filled(k), _filled(n)
+    if deep != k:
+        longer = left.new_empty((m, deep))
+        longer[:, :k].copy_(left)
+        # Zeros in both operands: what an empty tensor holds may not be finite.
+        longer[:, k:].zero_()
+        left = longer
+    if (deep, wide) != (k, n):
+        larger = right.new_empty((deep, wide))
+        larger[:k, :n].copy_(right)
+        larger[k:].zero_()
+        larger[:k, n:].zero_()
+        right = larger
+    if wide == n:
+        torch.mm(left, right, out=result)
+    else:
+        result.copy_(torch.mm(left, right)[:, :n])
 
 
 def _chosen(torch: Any, m: int, k: int, n: int, left: Any, asked: _Asked, prepared: PreparedTensor | None) -> GpuPlan:
@@ -516,9 +579,10 @@ def _chosen(torch: Any, m: int, k: int, n: int, left: Any, asked: _Asked, prepar
                 allowed="a scheme with accuracy 'normwise'", where="accuracy",
             )  # fmt: skip
         return plan_of(m, k, n, "combined", found, dtype=kind)
-    if asked.accuracy in (None, "library") or left.device.type != "cuda":
+    if left.device.type != "cuda":
         return plan_of(m, k, n, "library", CLASSICAL, dtype=kind)
-    return _planned(torch, m, k, n, kind, left.device, None, prepared=False)
+    schemes = () if asked.accuracy in (None, "library") else None
+    return _planned(torch, m, k, n, kind, left.device, schemes, prepared=False)
 
 
 @functools.cache

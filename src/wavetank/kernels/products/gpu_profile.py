@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,8 +29,9 @@ from wavetank.machine.cuda import found_gpu, free_bytes, require_cuda
 
 GRID = (256, 1024, 2048, 4096)
 """Sides on which products are timed."""
-WAYS = ("library", "batched", "own")
-"""The library's product, its batched product of seven pairs, and ours that adds seven products to a result."""
+WAYS = ("library", "unaligned", "batched", "own")
+"""The library's product; that of sides less by one, whose rows begin anywhere in memory; its batched product of seven
+pairs; and ours that adds seven products to a result."""
 # Of the memory that is free, what measuring may take.
 _MEMORY_SHARE = 0.5
 
@@ -74,17 +76,18 @@ class GpuProfile:
     __hash__ = object.__hash__
 
 
-def least_s(call: Callable[[], object], repeats: int = 3, at_least_s: float = 0.002) -> float:
-    """Return the least seconds of a call on the current GPU, by the GPU's own events.
+def median_s(call: Callable[[], object], repeats: int = 3, at_least_s: float = 0.01) -> float:
+    """Return the median seconds of a call on the current GPU, by the GPU's own events.
 
     Parameters
     ----------
     call : callable
         Queues work on the current stream.
     repeats : int
-        Timings of which the least counts.
+        Timings of which the median counts.
     at_least_s : float
-        A short call is queued several times for one timing, until it takes so long.
+        A short call is queued several times for one timing, until it takes so long: what is multiplied for a moment
+        alone runs at a higher clock than a program that goes on multiplying.
     """
     import torch
 
@@ -100,13 +103,13 @@ def least_s(call: Callable[[], object], repeats: int = 3, at_least_s: float = 0.
     # What is called first compiles kernels and finds memory.
     call()
     times = max(1, min(50, math.ceil(at_least_s / max(timed(1), 1e-6))))
-    return min(timed(times) for _ in range(repeats))
+    return statistics.median(timed(times) for _ in range(repeats))
 
 
 Timer = Callable[[Callable[[], object]], float]
 
 
-def measure(device: Any, dtype: str, tf32: bool, grid: tuple[int, ...] = GRID, timer: Timer = least_s) -> GpuProfile:
+def measure(device: Any, dtype: str, tf32: bool, grid: tuple[int, ...] = GRID, timer: Timer = median_s) -> GpuProfile:
     """Time products and passes on a GPU; some seconds.
 
     Parameters
@@ -149,17 +152,23 @@ def measure(device: Any, dtype: str, tf32: bool, grid: tuple[int, ...] = GRID, t
                 x, y, z = batch(left, m, k), batch(right, k, n), batch(target, m, n)
                 whole = target[: 4 * m * n].view(2 * m, 2 * n)
                 calls = {
-                    "library": (1, lambda x=x, y=y, z=z: torch.mm(x[0], y[0], out=z[0])),
-                    "batched": (products, lambda x=x, y=y, z=z: torch.bmm(x, y, out=z)),
+                    "library": (m * k * n, lambda x=x, y=y, z=z: torch.mm(x[0], y[0], out=z[0])),
+                    "unaligned": (
+                        (m - 1) * (k - 1) * (n - 1),
+                        lambda p=m - 1, q=k - 1, r=n - 1: torch.mm(
+                            batch(left, p, q, 1)[0], batch(right, q, r, 1)[0], out=batch(target, p, r, 1)[0]
+                        ),
+                    ),
+                    "batched": (products * m * k * n, lambda x=x, y=y, z=z: torch.bmm(x, y, out=z)),
                     "own": (
-                        products,
+                        products * m * k * n,
                         lambda x=x, y=y, whole=whole: gpu_passes.multiply_and_spread(
                             x, y, whole, STRASSEN, flag, tile, tf32
                         ),
                     ),
                 }
-                for way, (count, call) in calls.items():
-                    rates[way][i][j][p] = 2.0 * count * m * k * n / timer(call)
+                for way, (terms, call) in calls.items():
+                    rates[way][i][j][p] = 2.0 * terms / timer(call)
     side = largest // 2
     matrix, sums = left[: 4 * side**2].view(2 * side, 2 * side), batch(target, side, side)
     whole = right[: 4 * side**2].view(2 * side, 2 * side)
@@ -256,7 +265,7 @@ def keep(profile: GpuProfile, folder: Path | None = None) -> Path | None:
 class GpuProductCosts(profiles.ProfileKind[GpuProfile]):
     """The profiles of this module."""
 
-    version = 2
+    version = 3
 
     def parsed(self, found: profiles.Profile) -> GpuProfile | None:
         """Return the costs in a profile."""

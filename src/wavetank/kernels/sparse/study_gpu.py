@@ -8,7 +8,7 @@ from typing import Any
 
 from wavetank.kernels.sparse.study import OVER_IRREGULAR, SparseProduct
 from wavetank.machine.clocks import WallClock
-from wavetank.machine.cuda import DeviceClock, described, require_cuda
+from wavetank.machine.cuda import DeviceClock, as_graph, described, require_cuda
 from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric
 from wavetank.study.timing import Case, Gain, Limits, Repeated, Seconds, in_a_row
@@ -83,20 +83,7 @@ class GpuSparseProduct(SparseProduct):
         product()
         repeats = self.repeats(case)
         queue = in_a_row(product, repeats)
-        if not system.captures or self.device != "cuda":
-            return Repeated(queue, repeats)
-        torch = require_cuda(self.name, self.device)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = queue()
-
-        # A graph knows addresses alone: with the product goes the memory that it reads.
-        def replay(_kept: object = product) -> object:
-            graph.replay()
-            return result
-
-        return Repeated(replay, repeats)
+        return Repeated(as_graph(self.device, queue) if system.captures else queue, repeats)
 
     def limits(self, case: Case, clock: WallClock) -> Limits:
         """Return the triad ``a = b + s * c`` in float64 on the device, for one product."""

@@ -19,8 +19,10 @@ from wavetank.kernels.stencils.pattern import BOUNDARIES, Stencil, check_grid, c
 from wavetank.kernels.stencils.reference import alternate, inner, keep_rim
 from wavetank.machine.cuda import require_cuda, require_free, require_torch
 
-# Of a rectangle: a row of a warp's loads is a whole line of the cache, and rows share what they load.
-_ROWS, _COLUMNS, _WARPS = 8, 128, 4
+# Of a rectangle: a thread has one column, so that a warp's load is a line of the cache.  More rows share more of what
+# they load; many terms in many rows take minutes to compile.
+_COLUMNS, _WARPS = 128, 4
+_MOST_ROWS, _MOST_SUMMED = 16, 648
 _NEEDED_FOR = "A stencil on a GPU"
 
 
@@ -85,12 +87,13 @@ def _launcher(torch: Any, like: Any, pattern: Stencil, boundary: str) -> Callabl
     radius = pattern.radius
     terms = sum(1 << ((dy + radius) * (2 * radius + 1) + dx + radius) for dy, dx in pattern.offsets)
     weights = torch.tensor(pattern.coefficients, dtype=like.dtype, device=like.device)
-    rectangles = -(-height // _ROWS) * -(-width // _COLUMNS)
+    rows = max(1, min(_MOST_ROWS, _MOST_SUMMED // pattern.points))
+    rectangles = -(-height // rows) * -(-width // _COLUMNS)
 
     def step(old: Any, new: Any) -> None:
         sweep_rectangle[(rectangles,)](
             old, new, weights, height, width, RADIUS=radius, TERMS=terms, BOUNDARY=BOUNDARIES.index(boundary),
-            ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=_WARPS,
+            ROWS=rows, COLUMNS=_COLUMNS, num_warps=_WARPS,
         )  # fmt: skip
 
     return step

@@ -5,7 +5,7 @@
 "how long does the engine take for this batch?" and comes in three kinds: :class:`RooflineStepTime` from data sheets,
 which :func:`calibrated_roofline` builds with what of them engines reach, :class:`TableStepTime` from measured layer
 profiles, :class:`FittedStepTime` from step times that you measured.  ``kv_capacity_tokens`` says how many tokens of KV
-cache fit beside the weights.
+cache fit beside the weights, ``power_table`` what a device draws.
 
 Names are loaded on first use; none of them but the step times needs numba.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wavetank.platforms.calibration import calibrated_roofline
     from wavetank.platforms.catalog import Device, Model, device, devices, load_devices, load_models, model, models
     from wavetank.platforms.memory import kv_capacity_tokens
+    from wavetank.platforms.power import PowerTable, measured_power, power_table, power_tables
     from wavetank.platforms.step_time import FittedStepTime, RooflineStepTime, StepTime, step_ps
     from wavetank.platforms.table_step_time import TableStepTime
 

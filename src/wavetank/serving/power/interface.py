@@ -128,7 +128,7 @@ class SimulatedBench:
         key = (cell, phase, given, rejecting)
         if key not in self.known:
             work = cell.work(phase)
-            # The same runs for whoever measures the same: policies differ by what they do with them.
+            # The same runs whenever the same is measured: policies differ by their choices alone.
             draws = self.draws(*cell, phase, f"{given.clock_hz} Hz {given.cap_w} W")
             harness = self.harness if rejecting else Harness(repeats=self.harness.repeats, rejecting=False)
             found = harness.read(lambda: self.gpu.run(work, given, draws))

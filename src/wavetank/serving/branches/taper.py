@@ -29,7 +29,7 @@ _PREDICTORS = {"online": _ONLINE, "blind": _BLIND, "exact": _EXACT}
 
 @njit(inline="always")
 def _seconds(view, step, table, predictor, kind, sequences, context):  # type: ignore[no-untyped-def]
-    """Return the predicted time of the step with so many sequences and so much context, s."""
+    """Return the predicted time of the step with these sequences and this context, s."""
     if kind == _EXACT:
         return step(sequences, int(context), view.prefill_tokens, view.prefill_pairs, table) / 1e12
     if kind == _BLIND:
@@ -74,7 +74,7 @@ def _choose(  # type: ignore[no-untyped-def]
     gain = np.zeros(n)
     for i in range(n):
         cost_s = predictor[8] if kind == _BLIND else predictor[1] + predictor[2] * view.context[i]
-        # A tie goes to whoever comes next after the last step's first.
+        # A tie goes to the one that comes next after the last step's first.
         gain[i] = -min(view.protected_left[view.request[i]], view.left[i]) / max(cost_s, 1e-12)
     turn = view.step % n if n else 0
     turned = np.empty(n, np.int64)

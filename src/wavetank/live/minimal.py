@@ -378,9 +378,7 @@ class MinimalHost(Host):
         """Open the socket and return its address."""
         # Held before anything is awaited, so that it is closed whenever the run is cancelled.
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self._server = await self._loop.create_server(
-            lambda: _Connection(self), sock=self._socket, start_serving=False
-        )
+        self._server = await self._loop.create_server(lambda: _Connection(self), sock=self._socket, start_serving=False)
         await self._server.start_serving()
         host, port = self._socket.getsockname()
         return host, port

@@ -132,7 +132,8 @@ def said_of(device: str | Device) -> str:
             f"{', '.join(fitted.families)}. {shared}"
         )
     lacking = (
-        "" if set(fitted.pooled) <= set(fitted.families[family]) else "; the share of the bandwidth that the KV cache "
-        "is read with is that of the other families"
+        ""
+        if set(fitted.pooled) <= set(fitted.families[family])
+        else "; the share of the bandwidth that the KV cache is read with is that of the other families"
     )
     return f"Shares of the data sheet of {name} were fitted to {fitted.measured[family]}{lacking}. {shared}"

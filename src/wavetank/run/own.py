@@ -94,9 +94,7 @@ def from_reference(text: str) -> OwnSystem:
     module = from_file(Path(place), where) if is_file else imported(place, where)
     kind = getattr(module, name, None)
     if not isinstance(kind, type):
-        classes = [
-            each for each, found in vars(module).items() if isinstance(found, type) and not each.startswith("_")
-        ]
+        classes = [each for each, found in vars(module).items() if isinstance(found, type) and not each.startswith("_")]
         raise BadValueError(
             f"There is no class {name!r} in {place}." if kind is None else f"{name!r} in {place} is no class.",
             allowed=classes or f"{place} has no class", nearest=nearest_of(name, classes), where=where,

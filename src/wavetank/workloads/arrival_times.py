@@ -71,9 +71,7 @@ _NAMED = re.compile(
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _TIME_OF_DAY = re.compile(_CLOCK)
 # An offset from UTC behind a time, with or without the name that Go adds; or a name alone.
-_ZONED = re.compile(
-    r"(?P<rest>.*\d:\d{2}.*?) ?(?:(?P<offset>[+-]\d{2}:?\d{2})(?: [A-Z]{3,5})?|(?P<name>[A-Z]{1,4}))"
-)
+_ZONED = re.compile(r"(?P<rest>.*\d:\d{2}.*?) ?(?:(?P<offset>[+-]\d{2}:?\d{2})(?: [A-Z]{3,5})?|(?P<name>[A-Z]{1,4}))")
 # Hours ahead of UTC: the names of RFC 2822, and two more that one country or region uses alone.
 _ZONES = {
     "Z": 0, "UT": 0, "UTC": 0, "GMT": 0, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8,

@@ -61,7 +61,10 @@ def write(tmp_path: Path) -> Write:
     """Write a recorded run and return its folder."""
 
     def make(
-        rows: list[Any] | None = None, meta: Any = META, summary: str | None = None, model: str = "Llama-3.1-8B",
+        rows: list[Any] | None = None,
+        meta: Any = META,
+        summary: str | None = None,
+        model: str = "Llama-3.1-8B",
         config: Any = None,
     ) -> Path:
         folder = tmp_path / "runs" / "H100-SXM" / model

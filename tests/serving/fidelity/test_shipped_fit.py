@@ -52,9 +52,7 @@ def test_the_fit_halves_every_error_of_the_bare_roofline_and_helps_on_unknown_de
     for run, bare in deviations[BARE].items():
         fitted = deviations[RUN_LEFT_OUT][run]
         assert all(abs(ours) < abs(plain) / 2 for ours, plain in zip(fitted, bare, strict=True))
-    worse = [
-        run for run, bare in deviations[BARE].items() if abs(deviations[DEVICE_LEFT_OUT][run][2]) > abs(bare[2])
-    ]
+    worse = [run for run, bare in deviations[BARE].items() if abs(deviations[DEVICE_LEFT_OUT][run][2]) > abs(bare[2])]
     assert worse == ["RTX4090/Llama-3.1-8B"]
 
 

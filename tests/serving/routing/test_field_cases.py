@@ -115,9 +115,7 @@ class TestHotPrefix:
 
     def test_a_router_that_only_follows_the_prefix_queues_it_on_one_worker(self, trace):
         cluster = Cluster(workers=4, step_time=STEP, kv_capacity_tokens=400_000, prefix_caching=True, max_running=32)
-        followed, weighed = (
-            simulate(trace, cluster, router) for router in (BoundedHash(load_factor=1e6), LoadAware())
-        )
+        followed, weighed = (simulate(trace, cluster, router) for router in (BoundedHash(load_factor=1e6), LoadAware()))
         assert np.bincount(followed.worker, minlength=4).max() > 0.6 * len(trace)
         assert np.bincount(weighed.worker, minlength=4).max() < 0.4 * len(trace)
         assert followed.metrics()["ttft_p99_s"] > 2 * weighed.metrics()["ttft_p99_s"]

@@ -47,9 +47,7 @@ def test_the_compiled_simulation_deals_and_decides_as_the_readable_one(router, r
 def test_adapters_that_a_copy_sent_are_known_to_it_alone():
     trace = traffic()
     names = tuple("abcdef")
-    trace = RequestTrace(
-        **{**trace._columns(), "adapter": np.arange(len(trace)) % 6, "adapter_names": names}
-    )
+    trace = RequestTrace(**{**trace._columns(), "adapter": np.arange(len(trace)) % 6, "adapter_names": names})
     adapters = Adapters(slots=3, load_s=(0.05,) * 6)
     router = WeightedScorers(lora_weight=1.0)
     for routers in (1, 3):

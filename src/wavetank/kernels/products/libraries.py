@@ -259,9 +259,7 @@ def steering() -> dict[str, str]:
 
 def versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of libraries that are loaded."""
-    return {
-        name: _LOADED[name].version() if name in _FILES else str(sys.modules[name].__version__) for name in names
-    }
+    return {name: _LOADED[name].version() if name in _FILES else str(sys.modules[name].__version__) for name in names}
 
 
 def conditions(names: Iterable[str]) -> dict[str, str]:

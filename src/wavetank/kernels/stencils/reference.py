@@ -74,9 +74,7 @@ def weighted_sum(padded: NDArray[Any], pattern: Stencil) -> NDArray[Any]:
     return np.asarray(total)
 
 
-def alternate(
-    step: Callable[[Any, Any], object], grid: Any, pair: Sequence[Any], steps: int
-) -> Any:
+def alternate(step: Callable[[Any, Any], object], grid: Any, pair: Sequence[Any], steps: int) -> Any:
     """Take ``steps`` steps from one grid to another, and return the one that holds the result.
 
     Parameters

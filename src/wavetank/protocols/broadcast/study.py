@@ -80,7 +80,8 @@ class ReliableBroadcast(Study):
             "rounds",
             "lower",
             "counted",
-            "message delays until all nodes have delivered a broadcast, median over the stream", words="lag",
+            "message delays until all nodes have delivered a broadcast, median over the stream",
+            words="lag",
         ),
         Metric(
             "agreement_violations",

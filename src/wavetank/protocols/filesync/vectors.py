@@ -103,8 +103,7 @@ class VectorDevice(FileDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class VersionVectorSync(ItemSync):
-    """Single files, each with a version vector; siblings are kept.
-    """
+    """Single files, each with a version vector; siblings are kept."""
 
     cloud: ClassVar[type[Wire]] = VectorCloud
     device: ClassVar[type[Device]] = VectorDevice

@@ -218,9 +218,7 @@ def record(store: Algorithm, world: World, seed: int) -> Recorded:
     )  # fmt: skip
     log = sorted(clients.log, key=lambda operation: operation.invoked)
     history = History(operations=tuple(log), store="register")
-    return Recorded(
-        history=history, availability=1.0 - clients.given_up / clients.asked, violation=run.violation
-    )
+    return Recorded(history=history, availability=1.0 - clients.given_up / clients.asked, violation=run.violation)
 
 
 def staleness_s(history: History) -> list[float]:

@@ -226,7 +226,6 @@ class SyntacticMonoid:
         return bool((self.product == self.product.T).all())
 
 
-
 def random_star_free(letters: Sequence[str], rng: np.random.Generator, *, states: int, most_elements: int) -> Automaton:
     """Draw a star-free language: a random automaton, drawn again until its monoid is aperiodic and small.
 

@@ -56,7 +56,8 @@ class SessionRace(Study):
             "lower",
             "simulated",
             "time from the last wish that was acted on until both racers are on their last branch, in "
-            "mean one-way delays; mean over sessions", words="latency",
+            "mean one-way delays; mean over sessions",
+            words="latency",
         ),
         Metric(
             "latency_p99_delays",

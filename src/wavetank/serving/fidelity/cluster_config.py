@@ -76,9 +76,7 @@ def read_cluster_config(file: str | Path) -> ClusterConfig:
     """
     file = Path(file)
     config = _loaded(file)
-    instances = [
-        instance for node in _objects(config, "nodes", file) for instance in _objects(node, "instances", file)
-    ]
+    instances = [instance for node in _objects(config, "nodes", file) for instance in _objects(node, "instances", file)]
     first = instances[0]
     for each in instances:
         other = next((key for key in _ALIKE if each.get(key) != first.get(key)), None)

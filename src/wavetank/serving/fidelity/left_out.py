@@ -50,9 +50,7 @@ def cases(runs: Sequence[Run]) -> Mapping[str, Sequence[tuple[Run, tuple[Run, ..
     degrees = sorted({run.tensor_parallel for run in runs})
     for degree in degrees if len(degrees) > 1 else []:
         rest = tuple(run for run in runs if run.tensor_parallel != degree)
-        found[f"tensor parallel {degree} left out"] = [
-            (run, rest) for run in runs if run.tensor_parallel == degree
-        ]
+        found[f"tensor parallel {degree} left out"] = [(run, rest) for run in runs if run.tensor_parallel == degree]
     alone = tuple(run for run in runs if run.devices == 1)
     several = [(run, alone) for run in runs if run.devices > 1]
     return found | ({SEVERAL: several} if alone and several else {})

@@ -94,9 +94,7 @@ class GpuMix(Study):
     start_hours: float = setting(
         0.05, unit="h", says="Time in which a replica that starts loads its weights, and is paid for", low=0, high=24
     )
-    headroom: float = setting(
-        0.9, says="Share of what a replica keeps up that plans count on", low=0.05, high=1.0
-    )
+    headroom: float = setting(0.9, says="Share of what a replica keeps up that plans count on", low=0.05, high=1.0)
     split: bool = setting(True, says="Whether prompts and answers may have devices of their own")
 
     def check(self) -> None:
@@ -216,8 +214,9 @@ class GpuMix(Study):
         ----------
         services : tuple of Service
         """
-        return templates(services, tuple(replace(offer, available=None) for offer in self._offers()), self.split,
-                         self.headroom)
+        return templates(
+            services, tuple(replace(offer, available=None) for offer in self._offers()), self.split, self.headroom
+        )
 
     def _served(self, found: Measurements, problem: FleetProblem, plan: FleetPlan, seed: int) -> None:
         """Serve the demand of one period with the fleet of a plan, in the simulator."""

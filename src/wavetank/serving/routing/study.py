@@ -618,7 +618,13 @@ def saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
     # Loads, sweeps and how many requests are generated change nothing about it.
     requests = 1000 if study.made else study.requests
     alike = dataclasses.replace(
-        study, load=0.0, loads=(), refreshes_s=(), requests=requests, decide_by="capacity_tokens_per_s", routers=1,
+        study,
+        load=0.0,
+        loads=(),
+        refreshes_s=(),
+        requests=requests,
+        decide_by="capacity_tokens_per_s",
+        routers=1,
     )
     return _saturation(alike, seed, study.version())
 

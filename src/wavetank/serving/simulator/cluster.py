@@ -13,6 +13,7 @@ from wavetank.settings import check_ranges, setting
 if TYPE_CHECKING:
     from wavetank.platforms.step_time import StepTime
     from wavetank.serving.simulator.adapters import Adapters, SchedulerOverhead
+    from wavetank.serving.simulator.changes import Churn
 
 
 def _default_step_time() -> StepTime:
@@ -104,8 +105,14 @@ class Cluster:
         default=None, metadata={"says": "the models of each worker; without it every worker has every model"}
     )
 
+    churn: Churn | None = field(
+        default=None, metadata={"says": "failures, restarts and scaling of workers; without it all run all the time"}
+    )
+
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.churn is not None:
+            self.churn.check(self)
         if self.models is not None:
             self._check_models(self.models)
         if self.workers % self.group_size:
@@ -153,6 +160,7 @@ class Cluster:
                 self,
                 kinds=(),
                 models=None,
+                churn=None,
                 workers=kind.workers,
                 group_size=1,
                 step_time=kind.step_time or self.step_time,

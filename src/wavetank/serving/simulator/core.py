@@ -75,7 +75,7 @@ from wavetank.sim.compiled import compiled
 
 
 @njit
-def _interrupt(t: Tables, rules: Rules, d: int, now_ps: int) -> None:
+def interrupt(t: Tables, rules: Rules, d: int, now_ps: int) -> None:
     """Let a domain look at the pool at its first boundary from now on."""
     domain = t.domains[d]
     if domain.idle:
@@ -225,7 +225,7 @@ def _advance_pool(
 
 
 @njit
-def _next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, until_ps: int) -> int:
+def next_completion(t: Tables, rules: Rules, step_time: Any, retry_ps: int, until_ps: int) -> int:
     """Take all domains to the next moment at which a request completes, at ``until_ps`` at the latest.
 
     Returns that moment, ``retry_ps`` when no domain has anything to do, or NEVER when nothing completes until then.
@@ -308,7 +308,7 @@ def run_pool(
                 now = min(now, (refreshed[0] // tick + 1) * tick)
             else:
                 until = min(now - 1, probe_ps[probe]) if probe < probe_ps.size else now - 1
-                now = min(now, _next_completion(t, rules, step_time, refreshed[0] + RETRY_PS, until))
+                now = min(now, next_completion(t, rules, step_time, refreshed[0] + RETRY_PS, until))
                 if now == NEVER:
                     return LATE
         if probe < probe_ps.size and probe_ps[probe] <= now:
@@ -341,7 +341,7 @@ def run_pool(
                 t.pool[t.pool_ends[1]] = r
                 t.pool_ends[1] += 1
                 r += 1
-                _interrupt(t, rules, np.int64(0), now)
+                interrupt(t, rules, np.int64(0), now)
             elif probe == probe_ps.size and t.pool_ends[0] < t.pool_ends[1]:
                 return LATE
             continue

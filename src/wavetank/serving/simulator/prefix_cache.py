@@ -151,3 +151,12 @@ def release(t: Tables, rules: Rules, w: int, r: int, total: int) -> None:
     t.workers[w].held -= total
     if rules.caching:
         _release_blocks(t, rules, w, r)
+
+
+@njit
+def forget_blocks(t: Tables, w: int) -> None:
+    """Empty the prefix cache of a worker that is gone with all its requests."""
+    for block in range(t.cache_held.shape[1]):
+        if t.cache_held[w, block] >= 0:
+            t.cache_held[w, block] = -1
+            _changed(t, w, block, 0)

@@ -7,7 +7,7 @@ a thousand times slower.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from wavetank.platforms.step_time import PS_PER_S
 from wavetank.serving.routing.interface import ActiveView, Arrival, ArrivalRouter, PoolRouter, PoolView, WorkersView
 from wavetank.serving.simulator.adapters import AdapterSlots, codes_of
 from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.reference_changes import ReadableChanges
 from wavetank.serving.simulator.router_copies import states_of
 from wavetank.serving.simulator.worker import Request, Worker, step_of
 from wavetank.sim.streams import mix
@@ -44,17 +45,28 @@ class _Domain:
     workers: list[Worker]
     ends_ps: int = -1  # of the step in progress; -1 at a boundary
     retry_ps: int = -1  # when a stuck router is asked again
-    steps: int = 0
+    steps: list[_Step] = field(default_factory=list)
 
     @property
     def has_work(self) -> bool:
         return any(worker.queue or worker.running for worker in self.workers)
 
+    def break_off(self, now_ps: int) -> None:
+        """End the step in progress, if there is one: it was a step, up to this moment."""
+        if self.ends_ps >= 0:
+            last = self.steps[-1]
+            own_ps = [min(each, now_ps - last.start_ps) for each in last.own_ps]
+            self.steps[-1] = replace(last, end_ps=now_ps, own_ps=own_ps)
+            self.ends_ps = -1
+
 
 def _moments(
     domains: list[_Domain], coming: list[Request], waiting: bool, observer: _Observer, pools: bool, refresh_ps: int
 ) -> list[int]:
-    """Return when something happens next: steps end, a request arrives, a view is refreshed; empty at the end."""
+    """Return when something happens next: steps end, workers change, a request arrives, a view is refreshed.
+
+    Nothing is left at the end.
+    """
     times = [domain.ends_ps for domain in domains if domain.ends_ps >= 0]
     times += [domain.retry_ps for domain in domains if domain.retry_ps >= 0]
     if coming:
@@ -71,6 +83,14 @@ def _moments(
             times.append(observer.refreshed_ps + RETRY_PS)
         elif refresh_ps and coming:
             last = coming[0].arrival_ps // refresh_ps * refresh_ps
+            if last > observer.refreshed_ps:
+                times.append(last)
+    if observer.fates is not None:
+        changes = observer.fates.next_ps()
+        times += changes + observer.fates.waiting_ps(observer.refreshed_ps, refresh_ps)
+        if changes and refresh_ps and not (pools and len(domains) == 1):
+            # What is seen before a change is not what is seen after it.
+            last = min(changes) // refresh_ps * refresh_ps
             if last > observer.refreshed_ps:
                 times.append(last)
     return times
@@ -107,54 +127,65 @@ def simulate_slowly(
         ``prefill_steps``, ``adapter_loads``, ``lock_ps``, ``work_ps``, ``mixed_ps``, ``imbalance_tokens`` and
         ``counted_steps``, shape (1,): steps that compute a prompt, adapters loaded, and the sums behind the worker time
         of :class:`~wavetank.serving.simulator.simulate.ServingRun`.  A refused request has worker -1 and times -1.
+        Where workers change: ``outcome`` and ``sends``, one per request, ``refused_connections`` and ``up_ps``,
+        shape (1,).
     """
     asked = _Asked(requests, cluster, expected_output_tokens, output_spread_tokens)
     todo = _requests(requests, first_ps)
     caching = cluster.prefix_caching and requests.block_ids is not None and first_ps is None
-    workers = [Worker(part, requests.block_tokens if caching else 0) for part in cluster.each_worker()]
-    adapters, served = asked.adapters, asked.n_adapters
-    if cluster.adapters is not None and served:
-        for worker in workers:
-            worker.slots = AdapterSlots(
-                cluster.adapters, cluster.adapters.loads_ps(served), cluster.adapters.firsts_ps(served)
+    limits = cluster.each_worker()
+    made: list[Worker] = []
+
+    def new_worker(number: int) -> Worker:
+        worker = Worker(limits[number], requests.block_tokens if caching else 0)
+        if cluster.adapters is not None and asked.n_adapters:
+            loads_ps, firsts_ps = (
+                times(asked.n_adapters) for times in (cluster.adapters.loads_ps, cluster.adapters.firsts_ps)
             )
+            worker.slots = AdapterSlots(cluster.adapters, loads_ps, firsts_ps)
+        made.append(worker)
+        return worker
+
+    if cluster.adapters is not None and asked.n_adapters:
         for request in todo:
-            request.adapter = int(adapters[request.number])
+            request.adapter = int(asked.adapters[request.number])
     size = cluster.group_size
-    domains = [_Domain(workers[i : i + size]) for i in range(0, len(workers), size)]
-    observer = _Observer(requests, cluster, workers, router, asked)
+    domains = [_Domain([new_worker(i + k) for k in range(size)]) for i in range(0, cluster.workers, size)]
+    observer = _Observer(requests, cluster, domains, router, asked)
+    fates = observer.fates = _changes(todo, cluster, domains, observer, new_worker)
     refresh_ps = round(cluster.refresh_s * PS_PER_S)
     pools = isinstance(router, PoolRouter)
     pool: list[Request] = []
     arrived = 0
-    steps: list[_Step] = []
     observer.refresh(0)
     while True:
         times = _moments(domains, todo[arrived : arrived + 1], bool(pool), observer, pools, refresh_ps)
         if not times:
+            steps = [step for domain in domains for step in domain.steps]
             return {
-                **_columns(todo, sum(domain.steps for domain in domains)),
-                **_worker_time(todo, steps, cluster),
-                "adapter_loads": np.array([sum(w.slots.loaded for w in workers if w.slots)], np.int64),
+                **_columns(todo, len(steps)),
+                **_worker_time(todo, steps, cluster, fates),
+                "adapter_loads": np.array([sum(worker.slots.loaded for worker in made if worker.slots)], np.int64),
                 "decisions": np.array([observer.decisions], np.int64),
                 "refreshes": np.array([observer.refreshes], np.int64),
             }
         now = min(times)
         idle = not any(domain.has_work for domain in domains)
-        before = sum(len(worker.running) for worker in workers)
+        before = sum(len(worker.running) for worker in observer.workers)
         for domain in domains:
             if domain.ends_ps == now:
                 for worker in domain.workers:
                     worker.finish_step(now)
                 domain.ends_ps = -1
-        completed = sum(len(worker.running) for worker in workers) < before
+        completed = sum(len(worker.running) for worker in observer.workers) < before
         ticks = refresh_ps and now % refresh_ps == 0 and now > observer.refreshed_ps
         if ticks and not (pools and len(domains) == 1):
             observer.refresh(now)
+        changed = fates is not None and _change_workers(fates, observer, pool, now, pools, bool(ticks))
         if pools and len(domains) > 1 and pool and not (arrived < len(todo) and todo[arrived].arrival_ps == now):
             if refresh_ps and now % refresh_ps == 0:
                 observer.place(pool, now)
-            elif not refresh_ps and (completed or idle):
+            elif not refresh_ps and (completed or idle or changed):
                 # A slot is free again; or nobody runs, and a router that placed nothing is asked again.
                 observer.refresh(now)
                 observer.place(pool, now)
@@ -182,11 +213,62 @@ def simulate_slowly(
                 if pool and not domain.has_work:
                     domain.retry_ps = now + max(refresh_ps, RETRY_PS)
             if domain.has_work:
-                domain.steps += 1
                 domain.ends_ps = now + step(domain.workers, cluster, first_ps is not None)
                 own_ps, context = zip(*((worker.own_ps, worker.context) for worker in domain.workers), strict=True)
                 prefill = any(worker.prefill_tokens for worker in domain.workers)
-                steps.append(_Step(now, domain.ends_ps, list(own_ps), list(context), prefill))
+                domain.steps.append(_Step(now, domain.ends_ps, list(own_ps), list(context), prefill))
+
+
+def _changes(
+    todo: list[Request],
+    cluster: Cluster,
+    domains: list[_Domain],
+    observer: _Observer,
+    new_worker: Callable[[int], Worker],
+) -> ReadableChanges | None:
+    """Return what changes among the workers; None where nothing does."""
+    if cluster.churn is None:
+        return None
+
+    def send(request: Request, worker: int, now_ps: int) -> None:
+        observer.send(request, worker, now_ps, observer.copy_of(request))
+
+    def flying(request: Request, worker: int) -> int:
+        there = observer.worker(worker)
+        copy = observer.copy_of(request)
+        return sum(observer.copy_of(each) == copy for each in there.queue + there.running)
+
+    def serves(worker: int, request: Request) -> bool:
+        return observer.asked.serves(worker, request)
+
+    return ReadableChanges(
+        churn=cluster.churn, cluster=cluster, requests=todo, domains=domains, view=observer.view,
+        new_worker=new_worker, send=send, flying=flying, serves=serves,
+    )  # fmt: skip
+
+
+def _change_workers(
+    fates: ReadableChanges, observer: _Observer, pool: list[Request], now: int, pools: bool, shown: bool
+) -> bool:
+    """Make the changes of a moment, and send requests that lost their worker again; returns whether there are changes.
+
+    ``shown``: the view was refreshed at this moment.
+    """
+    changes = fates.next_ps()
+    changed = bool(changes) and min(changes) == now
+    fresh = not observer.cluster.refresh_s and not (pools and len(fates.domains) == 1)
+    if changed:
+        fates.change(now, len(pool) + len(fates.waiting))
+        if fresh and (fates.orphans or fates.waiting):
+            observer.refresh(now)
+            shown = True
+    fates.send_waiting(now, shown)
+    left = fates.send_orphans(now)
+    if pools:
+        pool[:] = sorted([*pool, *left], key=lambda request: request.number)
+    else:
+        fates.waiting += left
+    return changed
 
 
 class _Asked:
@@ -237,10 +319,13 @@ class _Observer:
         self,
         requests: RequestTrace,
         cluster: Cluster,
-        workers: list[Worker],
+        domains: list[_Domain],
         router: ArrivalRouter | PoolRouter,
         asked: _Asked,
     ) -> None:
+        self.domains = domains
+        self.fates: ReadableChanges | None = None
+        workers = self.workers
         n = len(workers)
         self.asked = asked
         self.reads_prefix = bool(getattr(router, "reads_prefix", False))
@@ -249,7 +334,7 @@ class _Observer:
         # What routers know of the workers' adapters and caches, as of the last refresh.
         self.known_adapters: list[set[int]] = [set() for _ in range(cluster.routers * n)]
         self.known_blocks: list[set[int]] = [set() for _ in workers]
-        self.cluster, self.workers, self.router = cluster, workers, router
+        self.cluster, self.router = cluster, router
         self.block_tokens = requests.block_tokens
         # A row for each copy of the router: its state, and what it sent since the refresh.
         self.states = states_of(router, cluster)
@@ -267,6 +352,17 @@ class _Observer:
         )  # fmt: skip
         self.active = self.active_now()
 
+    @property
+    def workers(self) -> list[Worker]:
+        return [worker for domain in self.domains for worker in domain.workers]
+
+    def worker(self, number: int) -> Worker:
+        return self.workers[number]
+
+    def copy_of(self, request: Request) -> int:
+        """Return the copy of the router that a request is dealt to; a pool has but one."""
+        return int(mix(np.uint64(request.number + 1))) % self.cluster.routers
+
     def refresh(self, now_ps: int) -> None:
         self.refreshed_ps = now_ps
         self.refreshes += 1
@@ -277,6 +373,8 @@ class _Observer:
             self.view.waiting_tokens[w] = sum(request.prompt for request in worker.queue)
             self.view.sent_requests[w] = 0
             self.view.sent_tokens[w] = 0
+            if self.fates is not None:
+                self.view.takes[w] = self.fates.is_up(w)
             if self.reads_events:
                 self.known_blocks[w] = {*worker.held_blocks, *worker.free_blocks}
                 self.view.cached_total_tokens[w] = len(self.known_blocks[w]) * worker.block_tokens
@@ -289,7 +387,7 @@ class _Observer:
 
     def send(self, request: Request, w: int, now_ps: int, copy: int = 0) -> None:
         request.worker = w
-        self.workers[w].enqueue(request)
+        self.worker(w).enqueue(request)
         self.view.sent_requests[w] += 1
         self.view.sent_tokens[w] += request.prompt
         self.sent[copy, :, w] += 1, request.prompt
@@ -300,7 +398,7 @@ class _Observer:
 
     def choose(self, request: Request, now_ps: int) -> None:
         self.view.age_s[:] = (now_ps - self.refreshed_ps) / PS_PER_S
-        copy = int(mix(np.uint64(request.number + 1))) % self.cluster.routers
+        copy = self.copy_of(request)
         self.view.sent_requests[:], self.view.sent_tokens[:] = self.sent[copy]
         memory_ps = round(self.cluster.prefix_memory_s * PS_PER_S)
         for w in range(len(self.workers)):
@@ -317,13 +415,25 @@ class _Observer:
                 self.view.adapter_loaded[w] = request.adapter >= 0 and request.adapter in self.known_adapters[row]
             if self.reads_events:
                 self.view.cached_tokens[w] = self.cached_tokens(request, w)
+        if self.fates is not None and not self.fates.somebody(request):
+            self.let_wait(request, now_ps)
+            return
         blocks = np.array(request.blocks if self.reads_prefix else [], np.int64)
         arrival = Arrival(now_ps / PS_PER_S, float(request.prompt), **self.asked.of(request), blocks=blocks)  # type: ignore[arg-type]
         self.decisions += 1
         worker = self.router.choose(self.view, arrival, self.states[copy], self.parameters)  # type: ignore[union-attr]
-        if 0 < self.cluster.max_waiting <= len(self.workers[worker].queue):
+        if self.fates is not None:
+            if not self.fates.place(request, int(worker), now_ps):
+                self.let_wait(request, now_ps)
+            return
+        if 0 < self.cluster.max_waiting <= len(self.worker(worker).queue):
             return
         self.send(request, int(worker), now_ps, copy)
+
+    def let_wait(self, request: Request, now_ps: int) -> None:
+        """Let a request wait that no worker takes."""
+        if self.fates is not None and self.fates.stranded(request, now_ps):
+            self.fates.waiting.append(request)
 
     def cached_tokens(self, request: Request, w: int) -> int:
         """Return what of a prompt was in the prefix cache of a worker at the refresh: the last token never counts."""
@@ -336,6 +446,8 @@ class _Observer:
         return count * size
 
     def place(self, pool: list[Request], now_ps: int) -> None:
+        if self.fates is not None and not self.fates.look_over(pool, now_ps):
+            return
         window = pool[: self.cluster.pool_window]
         view = self.view
         if not window or not (view.slots > view.running + view.waiting + view.sent_requests).any():
@@ -358,9 +470,13 @@ class _Observer:
         self.decisions += 1
         self.router.place(view, seen, self.active, self.states[0], self.parameters, placed)  # type: ignore[union-attr]
         for request, w in zip(window, placed, strict=True):
-            if w >= 0:
+            if w < 0:
+                continue
+            if self.fates is None:
                 pool.remove(request)
                 self.send(request, int(w), now_ps)
+            elif self.fates.place(request, int(w), now_ps) or not self.fates.stranded(request, now_ps):
+                pool.remove(request)
 
     def active_now(self) -> ActiveView:
         rows = [
@@ -394,12 +510,15 @@ def _requests(requests: RequestTrace, first_ps: NDArray[np.int64] | None) -> lis
     return found
 
 
-def _worker_time(done: list[Request], steps: list[_Step], cluster: Cluster) -> dict[str, NDArray[np.int64]]:
+def _worker_time(
+    done: list[Request], steps: list[_Step], cluster: Cluster, fates: ReadableChanges | None
+) -> dict[str, NDArray[np.int64]]:
     """Add up worker time in the counted window: from a tenth of the trace to its end, or all where nothing finishes."""
     first, last = done[0].arrival_ps, done[-1].arrival_ps
     start, end = first + round(WARM_UP * (last - first)), last
     if last == first or not any(start <= request.finish_ps <= end for request in done):
-        start, end = first, max(request.finish_ps for request in done)
+        start, end = first, max(max(request.finish_ps, request.arrival_ps) for request in done)
+        end = end if fates is None else max(end, fates.ended_ps)
     counted = [step for step in steps if start <= step.start_ps <= end]
     found = {
         "prefill_steps": sum(step.prefill for step in steps),
@@ -417,7 +536,8 @@ def _worker_time(done: list[Request], steps: list[_Step], cluster: Cluster) -> d
         "imbalance_tokens": sum(len(step.context) * max(step.context) - sum(step.context) for step in counted),
         "counted_steps": len(counted),
     }
-    return {name: np.array([value], np.int64) for name, value in found.items()}
+    columns = {name: np.array([value], np.int64) for name, value in found.items()}
+    return columns if fates is None else {**columns, **fates.columns(start, end)}
 
 
 def _columns(done: list[Request], steps: int) -> dict[str, NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,16 @@ from wavetank.serving.routing.python_routers import compiled_policy
 from wavetank.serving.simulator import core
 from wavetank.serving.simulator.adapters import codes_of, share_with_a_slot
 from wavetank.serving.simulator.asked import asked_of, serving_of
+from wavetank.serving.simulator.changes import FINISHED, LOST, NOWHERE, REFUSED, changes_of
+from wavetank.serving.simulator.changing_workers import (
+    ENDED,
+    ENDED_PS,
+    REFUSED_CONNECTIONS,
+    UP_COUNTED_PS,
+    UP_PS,
+    Fates,
+    make_fates,
+)
 from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.simulator.router_copies import states_of
 from wavetank.serving.simulator.tables import (
@@ -75,10 +85,10 @@ class ServingRun:
     Attributes
     ----------
     arrival_s, first_token_s, finish_s : float64
-        When it arrived, when its first token and its last token were out; NaN for the last two where it was refused.
+        When it arrived, when its first token and its last token were out; NaN for what never was.
     prompt_tokens, output_tokens : int64
     worker : int32
-        Where it ran last; -1 where it was refused.  Where the phases are split, prefill workers have the first numbers
+        Where it ran last; -1 where it never ran.  Where the phases are split, prefill workers have the first numbers
         and decode workers the next ones, so that a request of one token has a prefill worker here and every other one a
         decode worker.
     preemptions : int32
@@ -102,6 +112,17 @@ class ServingRun:
     probe_tokens : float64, shape (probes, workers)
         Context tokens of the decoding requests at the probe times.
     probe_running : int64, shape (probes, workers)
+    outcome : int8
+        Where workers change, how it ended, a place in :data:`~wavetank.serving.simulator.changes.OUTCOMES`: finished,
+        refused at a full queue, lost in the middle of its stream, or failed without a token; else empty.
+    sends : int32
+        Where workers change, how many workers it was sent to that took it; else empty.
+    refused_connections : int
+        How often a request was sent to a worker that was gone or drained.
+    ended_s : float
+        When the last of the requests ended that did not finish; NaN where all did.
+    up_s : float
+        Worker time of the counted window in which the workers took requests; NaN where none changes.
 
     Notes
     -----
@@ -129,6 +150,11 @@ class ServingRun:
     probe_s: NDArray[np.float64]
     probe_tokens: NDArray[np.float64]
     probe_running: NDArray[np.int64]
+    outcome: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
+    sends: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    refused_connections: int = 0
+    ended_s: float = math.nan
+    up_s: float = math.nan
 
     @cached_property
     def ttft_s(self) -> NDArray[np.float64]:
@@ -168,6 +194,11 @@ class ServingRun:
             arrived in that time; ``idle_share`` (of all worker time, the part without work of the worker's own),
             ``mixed_share`` (the part in steps that compute a prompt) and ``imbalance_tokens`` are means over it.
             ``preempted_share``, ``prefix_hit_share``, ``prefill_steps`` and ``refused_share`` count the whole run.
+
+            Where workers change (:attr:`Cluster.churn`), latencies are of the requests that finished, and there are
+            shares of all requests of the run: ``availability`` (finished), ``lost_share``, ``failed_share``,
+            ``retried_share`` (sent to more than one worker that took them) and ``recovered_share`` (retried and
+            finished); ``refused_connections`` per request; ``up_share``, of all worker time in the window.
         """
         start, end = self.window_s
         served = self.worker >= 0
@@ -186,10 +217,28 @@ class ServingRun:
             "prefix_hit_share": float(self.matched_tokens.sum() / self.prompt_tokens[served].sum()),
             "refused_share": float(1 - served.mean()),
         }
+        if self.outcome.size:
+            found |= self._ends()
         for name, values in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
-            figures = mean_and_quantiles(values[arrived], (50, 95, 99))
+            # Of a stream that broke off the first token is known.
+            figures = mean_and_quantiles(values[arrived & ~np.isnan(self.finish_s)], (50, 95, 99))
             found |= {f"{name}_{figure}_s": value for figure, value in figures.items()}
         return found
+
+    def _ends(self) -> dict[str, float]:
+        """Return how the requests ended where workers change, in shares of them."""
+        n = self.outcome.size
+        finished, retried = self.outcome == FINISHED, self.sends > 1
+        return {
+            "refused_share": float((self.outcome == REFUSED).mean()),
+            "availability": float(finished.mean()),
+            "lost_share": float((self.outcome == LOST).mean()),
+            "failed_share": float((self.outcome == NOWHERE).mean()),
+            "retried_share": float(retried.mean()),
+            "recovered_share": float((retried & finished).mean()),
+            "refused_connections": self.refused_connections / n,
+            "up_share": self.up_s / self.lock_s if self.lock_s > 0 else math.nan,
+        }
 
     @cached_property
     def window_s(self) -> tuple[float, float]:
@@ -200,7 +249,7 @@ class ServingRun:
         """
         first, last = float(self.arrival_s[0]), float(self.arrival_s[-1])
         if not _has_window(self.arrival_s, self.finish_s):
-            return first, float(np.nanmax(self.finish_s))
+            return first, float(np.nanmax([*self.finish_s, last, self.ended_s]))
         return first + WARM_UP * (last - first), last
 
     @property
@@ -266,7 +315,8 @@ def simulate(
     Raises
     ------
     BadValueError
-        If a request cannot ever fit into a worker's KV cache, no worker has its model, the trace, its service or a
+        If a request cannot ever fit into a worker's KV cache, no worker has its model, workers change where the phases
+        are split, the trace, its service or a
         prompt is too long to simulate, a worker could take more steps than can be counted,
         arrivals are beyond any date in seconds, or ``max_waiting`` is set where requests wait elsewhere than at the
         workers that they are sent to at arrival.
@@ -294,7 +344,7 @@ def simulate(
         )  # fmt: skip
         return dataclasses.replace(
             run, arrival_s=requests.arrival_s, first_token_s=run.first_token_s + zero_s,
-            finish_s=run.finish_s + zero_s, probe_s=run.probe_s + zero_s,
+            finish_s=run.finish_s + zero_s, probe_s=run.probe_s + zero_s, ended_s=run.ended_s + zero_s,
         )  # fmt: skip
     check_steps(requests, [part for pool in pools for part in pool.uniform])
     if not 0 <= probes <= MOST_PROBES:
@@ -315,24 +365,56 @@ def simulate(
             allowed="max_waiting=0",
             where="max_waiting",
         )
+    if len(pools) > 1 and any(pool.churn for pool in pools):
+        raise BadValueError(
+            "Failures and restarts are not simulated where prefill and decode are apart.",
+            given="churn of a pool",
+            allowed="churn of a Cluster",
+            where="churn",
+        )
     asked = asked_of(requests, expected, spread)
     if isinstance(cluster, DisaggregatedCluster):
         return _split(requests, cluster, router, decode_router or router, asked, probes)
     arrival_ps = np.round(requests.arrival_s * PS_PER_S).astype(np.int64)
+    fates = _fates(requests, cluster, arrival_ps)
     tables = _run(
         requests, cluster, router, arrival_ps, requests.output_tokens, asked, probes,
-        first_ps=None, rows=None, counted_ps=_counted_ps(arrival_ps),
+        first_ps=None, rows=None, counted_ps=_counted_ps(arrival_ps), fates=fates,
     )  # fmt: skip
     rows = tables.requests
     return ServingRun(
-        **_request_columns(requests, rows["first_ps"], rows["finish_ps"], rows["worker"] < 0),
+        **_request_columns(requests, rows["first_ps"], rows["finish_ps"]),
         worker=rows["worker"].copy(),
         preemptions=rows["preemptions"].copy(),
         matched_tokens=rows["matched"].copy(),
         **_totals(tables),
-        **_worker_time(tables, arrival_ps, rows["finish_ps"]),
+        **_worker_time(tables, arrival_ps, rows["finish_ps"], -1 if fates is None else int(fates.sums[ENDED_PS])),
         **_probed(tables),
+        **({} if fates is None else _ended(fates, arrival_ps, rows["finish_ps"])),
     )
+
+
+def _fates(requests: RequestTrace, cluster: Cluster, arrival_ps: NDArray[np.int64]) -> Fates | None:
+    """Return what a run needs in which workers change; None where none does."""
+    if cluster.churn is None:
+        return None
+    first_ps, last_ps = int(arrival_ps[0]), int(arrival_ps[-1])
+    served = codes_of(requests)[1] if cluster.adapters is not None else 0
+    known = changes_of(cluster.churn, cluster, first_ps, last_ps)
+    return make_fates(cluster.churn, cluster, known, len(requests), first_ps, served)
+
+
+def _ended(fates: Fates, arrival_ps: NDArray[np.int64], finish_ps: NDArray[np.int64]) -> dict[str, Any]:
+    """Return how requests ended, and for how long workers took requests."""
+    counted = _has_window(arrival_ps / PS_PER_S, finish_ps / PS_PER_S)
+    workers = fates.workers_each * int(fates.sums[UP_COUNTED_PS if counted else UP_PS])
+    return {
+        "outcome": fates.outcome,
+        "sends": fates.sends,
+        "refused_connections": int(fates.sums[REFUSED_CONNECTIONS]),
+        "ended_s": int(fates.sums[ENDED_PS]) / PS_PER_S if fates.sums[ENDED] else math.nan,
+        "up_s": workers / PS_PER_S,
+    }
 
 
 def _lengths(requests: RequestTrace, given: NDArray[np.float64] | None, where: str) -> NDArray[np.float64] | None:
@@ -490,10 +572,12 @@ def _run(
     first_ps: NDArray[np.int64] | None,
     rows: NDArray[np.int64] | None,
     counted_ps: tuple[int, int],
+    fates: Fates | None = None,
 ) -> Tables:
     """Run one pool of workers.
 
-    ``first_ps`` marks a decode pool, ``rows`` selects requests of the trace, ``counted_ps`` is the counted window.
+    ``first_ps`` marks a decode pool, ``rows`` selects requests of the trace, ``counted_ps`` is the counted window,
+    ``fates`` has what changes among the workers.
     """
     prompt_tokens = requests.prompt_tokens if rows is None else requests.prompt_tokens[rows]
     n = prompt_tokens.size
@@ -542,10 +626,16 @@ def _run(
     view = _view(cluster)
     states = states_of(router, cluster)
     step = cluster.uniform[0].step_time.function
-    lent, view_words = (words(tables), words(rules)), words(view)
+    lent, view_words = [words(tables), words(rules)], words(view)
+    run_pool, run_arrivals = core.run_pool, core.run_arrivals
+    if fates is not None:
+        from wavetank.serving.simulator import core_with_changes as changing
+
+        run_pool, run_arrivals = changing.run_pool_with_changes, changing.run_arrivals_with_changes
+        lent.append(words(fates))
     with compiled_policy(router, view) as (function, parameters):
         if isinstance(router, PoolRouter):
-            ended = core.run_pool(
+            ended = run_pool(
                 *lent,
                 step,
                 function,
@@ -557,9 +647,10 @@ def _run(
                 probe_ps,
             )
         else:
-            ended = core.run_arrivals(*lent, step, function, states, parameters, view_words, asked, probe_ps)
+            ended = run_arrivals(*lent, step, function, states, parameters, view_words, asked, probe_ps)
     _refuse(router, cluster, ended)
-    if ended == LATE or (table["finish_ps"] < arrival_ps)[table["worker"] >= 0].any():
+    finished = table["worker"] >= 0 if fates is None else fates.outcome == FINISHED
+    if ended == LATE or (table["finish_ps"] < arrival_ps)[finished].any():
         raise BadValueError(
             "The requests are not served in the longest time that can be simulated.",
             allowed=f"{LONGEST_TRACE_S:g} s",
@@ -695,14 +786,12 @@ def _pool_views(cluster: Cluster, router: PoolRouter) -> tuple[PoolView, ActiveV
 
 
 def _request_columns(
-    requests: RequestTrace,
-    first_ps: NDArray[np.int64],
-    finish_ps: NDArray[np.int64],
-    refused: NDArray[np.bool_] | None = None,
+    requests: RequestTrace, first_ps: NDArray[np.int64], finish_ps: NDArray[np.int64]
 ) -> dict[str, Any]:
     first_s, finish_s = first_ps / PS_PER_S, finish_ps / PS_PER_S
-    if refused is not None and refused.any():
-        first_s[refused] = finish_s[refused] = np.nan
+    if finish_ps.min() < 0:
+        # Refused, lost, or failed.
+        first_s[first_ps < 0] = finish_s[finish_ps < 0] = np.nan
     return {
         "arrival_s": requests.arrival_s,
         "first_token_s": first_s,
@@ -722,8 +811,12 @@ def _totals(tables: Tables) -> dict[str, Any]:
     }
 
 
-def _worker_time(tables: Tables, arrival_ps: NDArray[np.int64], finish_ps: NDArray[np.int64]) -> dict[str, Any]:
+def _worker_time(
+    tables: Tables, arrival_ps: NDArray[np.int64], finish_ps: NDArray[np.int64], ended_ps: int = -1
+) -> dict[str, Any]:
     """Return the worker time of the counted window and the imbalance in it.
+
+    ``ended_ps``: when the last request ended that did not finish.
 
     The window is that of the requests given, which may be those of the whole cluster where the tables are of a part.
     """
@@ -732,7 +825,7 @@ def _worker_time(tables: Tables, arrival_ps: NDArray[np.int64], finish_ps: NDArr
         start, end = _counted_ps(arrival_ps)
         part, steps = "_counted", int(domains["steps_counted"].sum())
     else:
-        start, end = int(arrival_ps[0]), int(finish_ps.max())
+        start, end = int(arrival_ps[0]), max(int(finish_ps.max()), int(arrival_ps[-1]), ended_ps)
         part, steps = "", int(domains["step"].sum())
     grouped = tables.workers.size > domains.size
     return {

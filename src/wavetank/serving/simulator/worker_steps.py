@@ -524,3 +524,52 @@ def _work(t: Tables, rules: Rules, step_time: Any, d: int, until_ps: int) -> Non
             return
         else:
             plan(t, rules, step_time, d)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One domain that is gone in the middle of a step.
+
+
+@njit
+def break_off(t: Tables, rules: Rules, d: int, now_ps: int) -> int:
+    """End the planned phase of a domain at a moment within it; returns how many steps that broke off: 0 or 1.
+
+    Steps that have ended are done.  The one in progress counts as a step, and its time up to this moment as work.
+    """
+    domain = t.domains[d]
+    if not domain.planned:
+        return 0
+    first = d * rules.group
+    done = steps_done(domain, now_ps)
+    begun_ps, step_ps = domain.now_ps, domain.first_ps
+    prefill = t.workers[first].prefill_tokens
+    if done > 0:
+        step_ps += done * domain.growth_ps
+        domain.phase_steps = done
+        domain.phase_end_ps = begun_ps + _duration(domain, done)
+        begun_ps = domain.phase_end_ps
+        finish(t, rules, d)
+    domain.planned = 0
+    if begun_ps == now_ps:
+        return 0
+    if rules.group == 1:
+        worked_ps = min(now_ps - begun_ps, step_ps - rules.sync_ps)
+        domain.work_ps += worked_ps
+        domain.work_counted_ps += _overlap(begun_ps, begun_ps + worked_ps, rules)
+        if prefill > 0:
+            domain.prefill_steps += 1
+            domain.mixed_ps += now_ps - begun_ps
+            domain.mixed_counted_ps += _overlap(begun_ps, now_ps, rules)
+        return 1
+    # A group's step was counted as a whole when it was planned.
+    prefill = np.int64(0)
+    for w in range(first, first + rules.group):
+        own_ps = t.workers[w].own_ps
+        worked_ps = min(now_ps - begun_ps, own_ps)
+        domain.work_ps -= own_ps - worked_ps
+        domain.work_counted_ps -= _overlap(begun_ps + worked_ps, begun_ps + own_ps, rules)
+        prefill += t.workers[w].prefill_tokens
+    if prefill > 0:
+        domain.mixed_ps -= begun_ps + step_ps - now_ps
+        domain.mixed_counted_ps -= _overlap(now_ps, begun_ps + step_ps, rules)
+    return 1

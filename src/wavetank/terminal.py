@@ -93,7 +93,14 @@ def say_error(error: WavetankError) -> None:
 
 def say_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
     """Write a warning as a note; takes the arguments of :func:`warnings.showwarning`."""
-    say_wrapped(f"note: {message}", rest="      ", err=True)
+    first, *parts = str(message).splitlines() or [""]
+    say_wrapped(f"note: {first}", rest="      ", err=True)
+    for part in parts:
+        if part.strip().startswith(("where: ", "next: ")):
+            # As in an error, paths and commands are for copying: never broken.
+            say(f"      {part.strip()}", err=True)
+        else:
+            say_wrapped(part, first="      ", rest="        ", err=True)
 
 
 def say_interrupted() -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from wavetank.ledger import catalog
 from wavetank.ledger.catalog import STATUSES, Claim, PaperEntry
-
-PAPERS = list(catalog.built_in().papers.values())
 
 
 def deciding(paper: PaperEntry) -> list[Claim]:
@@ -16,7 +12,6 @@ def deciding(paper: PaperEntry) -> list[Claim]:
     return [claim for entry in systems for claim in entry.claims if claim.headline]
 
 
-@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
 def test_a_paper_has_at_least_two_headlines_with_names_of_their_own(paper: PaperEntry) -> None:
     names = [headline.name for headline in paper.headlines]
     assert len(names) >= 2
@@ -24,7 +19,6 @@ def test_a_paper_has_at_least_two_headlines_with_names_of_their_own(paper: Paper
     assert all(headline.says for headline in paper.headlines)
 
 
-@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
 def test_a_headline_has_either_a_claim_or_a_status_with_a_reason(paper: PaperEntry) -> None:
     decided = {claim.headline for claim in deciding(paper)}
     for headline in paper.headlines:
@@ -44,7 +38,6 @@ def test_a_goal_decides_no_headline(claim: Claim) -> None:
     assert claim.basis != "goal" or not claim.headline
 
 
-@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
 def test_every_claim_of_a_papers_system_but_a_goal_decides_a_headline(paper: PaperEntry) -> None:
     systems = [entry for entry in catalog.built_in() if entry.paper == paper.name]
     for entry in systems:

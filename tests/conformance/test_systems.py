@@ -89,7 +89,7 @@ def test_the_module_holds_the_idea_and_leaves_source_and_differences_to_the_cata
 def test_the_module_does_not_reach_outside(entry: SystemEntry) -> None:
     kind = entry.load()
     if entry.shape == "store" or set(kind.__module__.split(".")) & set(MAY_TOUCH_THE_OUTSIDE):
-        pytest.skip("talks to the outside world by its nature")
+        return
     imported = set()
     for node in ast.walk(ast.parse(inspect.getsource(sys.modules[kind.__module__]))):
         if isinstance(node, ast.Import):

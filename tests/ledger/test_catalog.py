@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.machinery
+import os
 import re
 import subprocess
 import sys
@@ -175,6 +176,16 @@ def test_a_wrong_parameter_comes_with_the_nearest() -> None:
         ("other = " + "9" * 5000, "The catalog is not valid TOML: ", ""),
         ("other = 3\n", "The catalog has a value where a table belongs.\n  given: 3", ""),
         ("launch = 3\n", "The catalog has a value where a table belongs.\n  given: 3", ""),
+        (GOOD + GOOD, "The name 'other' is registered twice; the second entry is left out.\n  where: ", 2),
+        (GOOD + "[check.more]\nobject = 'x\n", "The catalog is not valid TOML: ", 9),
+        (GOOD[1:] + "does = 'Twice.'\n", "The catalog is not valid TOML: Cannot overwrite a value (at line 8, ", 1),
+        (GOOD + "launch = 'wavetank launch ruter'\n", "There is no launch named 'ruter'.\n  allowed: cluster, ", 2),
+        (GOOD + "launch = 'wavetank launch'\n", "There is no launch named ''.\n  allowed: cluster, engine, ", 2),
+        (
+            GOOD + "[[other.claims]]\nsays = 'x'\nstudy = 'toy-nosie'\nmetric = 'm'\nat_least = 1\n",
+            "There is no study named 'toy-nosie'.",
+            2,
+        ),
     ],
 )
 def test_a_damaged_entry_is_left_out_with_a_warning_that_names_its_file_and_line(
@@ -192,11 +203,42 @@ def test_a_damaged_entry_is_left_out_with_a_warning_that_names_its_file_and_line
     assert catalog.system("toy-plain").where.split(", ")[0].endswith("wavetank_toys/catalog.toml")
 
 
-def test_the_entries_beside_a_damaged_one_stay(register: Register) -> None:
-    register(GOOD + GOOD.replace("[other]", "[another]").replace("shape", "form"))
-    with pytest.warns(UserWarning, match="unknown keys: form"):
-        assert "other" in catalog.everything().systems
-    assert "another" not in catalog.everything().systems
+@pytest.mark.parametrize(
+    ("damaged", "message", "line"),
+    [
+        (GOOD.replace("[other]", "[another]").replace("shape", "form"), "unknown keys: form", 10),
+        (GOOD.replace("[other]", "[another]").replace("studies = []", "studies = ["), "not valid TOML: ", 10),
+        (GOOD.replace("[other]", "[another]") + "[[another.claims]]\nsays = \n", "not valid TOML: ", 10),
+        (GOOD + "[[other.claims]]\nsays = 'x'\n", "'other' is registered twice", 10),
+        ('[launch.another]\nobject = """x\n', "not valid TOML: ", 9),
+        ("[launch.another\nobject = 'x'\n", "not valid TOML: ", 9),
+    ],
+)
+def test_the_entries_on_either_side_of_a_damaged_one_stay(
+    register: Register, damaged: str, message: str, line: int
+) -> None:
+    after = GOOD.replace("[other]", "[third]") + "[studies.toys]\nobject = 'x:y'\nasks = '?'\n"
+    register(GOOD + damaged + after)
+    with pytest.warns(UserWarning, match=re.escape(message)) as caught:
+        found = catalog.everything()
+    assert f"catalog.toml, line {line}, " in str(caught[0].message)
+    assert len(caught) == 1
+    assert {"other", "third"} <= set(found.systems) and "another" not in found.systems
+    assert found.systems["other"].claims == () and "another" not in found.commands["launch"]
+    # Lines are those of the file.
+    first = (GOOD + damaged).count("\n")
+    assert f", line {first + 2}, third" in found.systems["third"].where
+    assert f", line {first + 9}, studies.toys" in found.studies["toys"].where
+
+
+def test_a_system_whose_launch_is_wrong_is_used_without_it(register: Register) -> None:
+    claim = "[[other.claims]]\nsays = 'x'\nstudy = '{}'\nmetric = 'm'\nat_least = 1\n"
+    register(GOOD + "launch = 'wavetank launch ruter'\n" + claim.format("nowhere") + claim.format("toy-noise"))
+    with pytest.warns(UserWarning) as caught:
+        found = catalog.everything().systems["other"]
+    assert ["without it" in str(each.message) for each in caught] == [True, False]
+    assert found.launch == ""
+    assert [each.study for each in found.claims] == ["toy-noise"]
 
 
 def test_a_catalog_that_is_no_text_is_named_with_its_line(register: Register, tmp_path: Path) -> None:
@@ -217,6 +259,79 @@ def test_one_wrong_entry_does_not_stop_the_commands(
     assert told.code == 0, told.err
 
 
+BROKEN = GOOD.replace("wavetank_toys.systems:Plain", "some_party.nowhere:Thing").replace("[]", '["toy-noise"]')
+
+
+def test_a_comparison_goes_on_without_a_system_that_cannot_be_imported(
+    call: Callable[..., Any], command: Callable[..., Any], register: Register, tmp_path: Path
+) -> None:
+    register(BROKEN + "default = true\n" + GOOD.replace("[other]", "[unfit]\nform = 1"))
+    path = os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))
+    done = command("compare", "toy-noise", "--seeds", "2", "--plain", "--on", "local:2", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "toy-shifted" in done.stdout
+    note = " ".join(done.stdout.partition("note: Left out: other. ")[2].split())
+    assert note.startswith("The object of 'other' could not be loaded: No module named 'some_party.nowhere' (")
+    assert "some_party/catalog.toml, line 2, other)." in note
+    # What is left out is said once, not again by every worker process.
+    assert done.stderr.count("unknown keys: form") == 1
+    with pytest.warns(UserWarning, match="unknown keys: form"):
+        asked = call("compare", "toy-noise", "--systems", "toy-plain,other")
+    assert asked.code == 3
+    assert "No module named 'some_party.nowhere'" in asked.err and "catalog.toml, line 2, other" in asked.err
+
+
+def test_a_check_that_cannot_be_imported_leaves_its_files_to_the_next(
+    call: Callable[..., Any], register: Register, here: Path
+) -> None:
+    register("[check.mine]\nobject = 'some_party:C'\nsays = 's'\norder = 0\nendings = ['.edn', '.mine']\n")
+    (here / "history.edn").write_text("{:process 0, :type :invoke, :f :read, :value nil}\n")
+    (here / "history.mine").write_text("")
+    told = call("check", "history.edn")
+    assert told.code == 0 and "linearizable" in told.out
+    assert "some_party/catalog.toml, line 1, check.mine" in told.err
+    for words in (("history.mine",), ("--kind", "mine", "history.edn")):
+        told = call("check", *words)
+        assert (told.code, told.out) == (3, "")
+        assert "some_party/catalog.toml, line 1, check.mine" in told.err
+
+
+def test_a_study_that_cannot_be_imported_stands_in_nobodys_way(
+    call: Callable[..., Any], register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "[studies.odd]\nobject = 'some_party:S'\nasks = 'Which zebra wins?'\nproblems = ['zebras']\n"
+    claim = "[[other.claims]]\nsays = 'x'\nstudy = 'odd'\nmetric = 'm'\nat_least = 1\n"
+    register(GOOD.replace("[]", '["odd"]') + claim + text)
+    where = "some_party/catalog.toml, line 14, studies.odd"
+    shown = call("show", "other")
+    assert shown.code == 0 and "wavetank compare odd --systems other\n" in shown.out
+    advised = call("advise", "zebras")
+    assert advised.code == 0 and where in advised.err
+    run = call("claims", "other", "toy-shifted", "--run", "--plain")
+    assert run.code == 4 and where in run.err
+    assert "not run           x" in run.out and "halves the value" in run.out
+
+
+def test_a_verb_that_is_there_already_is_named_and_left_out(call: Callable[..., Any], register: Register) -> None:
+    register("[verb.list]\nobject = 'some_party:nothing'\nsays = 'Something else.'\n")
+    with pytest.warns(UserWarning, match=r"The verb 'list' is there already(.|\n)*some_party/catalog.toml, line 1"):
+        told = call("--help")
+    assert told.code == 0 and "Something else" not in told.out
+    assert call("list").code == 0
+
+
+def test_completion_says_nothing_of_what_is_left_out(
+    call: Callable[..., Any], register: Register, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    register(GOOD + "form = 1\n")
+    asked = {"_WAVETANK_COMPLETE": "bash_complete", "COMP_WORDS": "wavetank show toy-pl", "COMP_CWORD": "2"}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    told = call("show", "toy-pl")
+    assert "toy-plain" in told.out and told.err == ""
+    assert [each for each in recwarn if each.category is catalog.CatalogWarning] == []
+
+
 def test_this_package_has_no_damaged_entry() -> None:
     assert catalog.built_in().problems == ()
 
@@ -232,8 +347,39 @@ def test_a_package_that_is_gone_is_named(register: Register, tmp_path: Path) -> 
 def test_a_package_that_fails_to_import_is_named(register: Register, tmp_path: Path) -> None:
     register(GOOD)
     (tmp_path / "some_party" / "__init__.py").write_text("raise RuntimeError('not today')")
-    with pytest.warns(UserWarning, match="'some_party' could not be read: not today"):
+    with pytest.warns(UserWarning, match="'some_party' could not be read: RuntimeError: not today") as caught:
         assert "toy-plain" in catalog.everything().systems
+    assert f"({tmp_path}/some_party/__init__.py, line 1)" in str(caught[0].message)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\ndef (:", "SyntaxError: invalid syntax ({}, line 2)"),
+        ("\n\nimport json.nothing", "No module named 'json.nothing' ({}, line 3)"),
+        ("def f():\n    return {}['a']\nf()", "KeyError: 'a' ({}, line 2)"),
+    ],
+)
+def test_the_line_at_which_a_package_fails_is_named_beside_the_one_that_registers_it(
+    register: Register, tmp_path: Path, text: str, said: str
+) -> None:
+    register(GOOD)
+    (tmp_path / "some_party" / "__init__.py").write_text(text)
+    with pytest.warns(UserWarning, match="could not be read") as caught:
+        catalog.everything()
+    told = str(caught[0].message)
+    assert f"could not be read: {said.format(tmp_path / 'some_party' / '__init__.py')}\n" in told
+    assert f"where: {tmp_path}/some_party-1.dist-info/entry_points.txt, line 2, " in told
+
+
+def test_a_package_that_does_not_exist_is_named_with_the_line_that_registers_it(
+    register: Register, tmp_path: Path
+) -> None:
+    register(GOOD)
+    (tmp_path / "some_party-1.dist-info" / "entry_points.txt").write_text("[x]\n\n[wavetank.systems]\na = no_such\n")
+    with pytest.warns(UserWarning, match="'a' could not be read: No module named 'no_such'\n") as caught:
+        assert "toy-plain" in catalog.everything().systems
+    assert "entry_points.txt, line 4, group wavetank.systems" in str(caught[0].message)
 
 
 def test_a_paper_is_found_by_its_name_and_its_arxiv_id() -> None:

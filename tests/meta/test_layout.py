@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import tomllib
@@ -54,6 +55,12 @@ def name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the parsed module; every test below asks for every module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def files() -> list[Path]:
     """Return every file that is, or would be, under version control."""
     words = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -63,26 +70,25 @@ def files() -> list[Path]:
     return [path for path in (ROOT / line for line in done.stdout.split("\0") if line) if path.is_file()]
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.name != "__init__.py"], ids=name)
-def test_every_module_has_a_mirrored_test_file(path: Path) -> None:
-    mirrored = ROOT / "tests" / path.relative_to(SOURCE).with_name(f"test_{path.name}")
-    if name(path) in NOT_MIRRORED:
-        assert not mirrored.exists()
-    else:
-        assert mirrored.exists()
+def test_every_module_has_a_mirrored_test_file() -> None:
+    wrong = []
+    for path in MODULES:
+        mirrored = ROOT / "tests" / path.relative_to(SOURCE).with_name(f"test_{path.name}")
+        if path.name != "__init__.py" and mirrored.exists() == (name(path) in NOT_MIRRORED):
+            wrong.append(name(path))
+    assert wrong == []
 
 
 def test_every_exemption_is_for_a_module_that_exists() -> None:
     assert [each for each in NOT_MIRRORED if not (SOURCE / each).exists()] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_what_is_public_has_a_docstring(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    missing = [] if ast.get_docstring(tree) else ["the module"]
-    for node in _public(tree):
-        if not ast.get_docstring(node):
-            missing.append(f"{node.name}, line {node.lineno}")
+def test_what_is_public_has_a_docstring() -> None:
+    missing = []
+    for path in MODULES:
+        tree = tree_of(path)
+        missing += [] if ast.get_docstring(tree) else [name(path)]
+        missing += [f"{name(path)}:{node.lineno}" for node in _public(tree) if not ast.get_docstring(node)]
     assert missing == []
 
 
@@ -111,15 +117,15 @@ def _is_documented_elsewhere(
     return empty and re.search(rf"^\s*{node.name}\b", ast.get_docstring(home) or "", re.MULTILINE) is not None
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_no_bare_assert_guards_the_library(path: Path) -> None:
-    assert [node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)] == []
+def test_no_bare_assert_guards_the_library() -> None:
+    found = [(path, node) for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.Assert)]
+    assert [f"{name(path)}:{node.lineno}" for path, node in found] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_nothing_is_left_to_do_in_comments(path: Path) -> None:
+def test_nothing_is_left_to_do_in_comments() -> None:
     words = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")))
-    assert [number for number, line in enumerate(path.read_text().splitlines(), 1) if words.search(line)] == []
+    lines = [(path, n, line) for path in MODULES for n, line in enumerate(path.read_text().splitlines(), 1)]
+    assert [f"{name(path)}:{n}" for path, n, line in lines if words.search(line)] == []
 
 
 def test_no_file_names_a_package_registry_or_the_place_it_was_written_in() -> None:
@@ -159,18 +165,17 @@ LONGEST_FUNCTION = 100
 LONGEST_SYSTEM = 800
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_no_file_and_no_function_is_too_long_to_be_read_at_once(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= LONGEST_FILE
-    found = [
-        f"{node.name}, line {node.lineno}"
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and _lines(node) > LONGEST_FUNCTION
-        # What is compiled pays for each call that is not inlined.
-        and not any(re.search(r"compiled|njit|jit|_function", ast.unparse(each)) for each in node.decorator_list)
-    ]
+def test_no_file_and_no_function_is_too_long_to_be_read_at_once() -> None:
+    found = [name(path) for path in MODULES if len(path.read_text().splitlines()) > LONGEST_FILE]
+    for path in MODULES:
+        found += [
+            f"{name(path)}:{node.lineno}"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and _lines(node) > LONGEST_FUNCTION
+            # What is compiled pays for each call that is not inlined.
+            and not any(re.search(r"compiled|njit|jit|_function", ast.unparse(each)) for each in node.decorator_list)
+        ]
     assert found == []
 
 

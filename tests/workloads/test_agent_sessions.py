@@ -101,7 +101,9 @@ class TestConversations:
             read_conversations(path)
         assert caught.value.where.endswith("line 2")
 
-    @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{}" * 99)[:-9], gzip.compress(b"\xff\xfe\xff")])
+    @pytest.mark.parametrize(
+        "content", [b"no gzip", gzip.compress(b"{}" * 99, mtime=0)[:-9], gzip.compress(b"\xff\xfe\xff", mtime=0)]
+    )
     def test_damaged_files_are_refused(self, tmp_path, content):
         path = tmp_path / "t.jsonl.gz"
         path.write_bytes(content)

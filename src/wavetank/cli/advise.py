@@ -159,7 +159,14 @@ def _cards(asked: str) -> list[_Card]:
             nearest=nearest_of(asked, everything.studies) or problem,
             hint=f'wavetank advise "{problem}", or wavetank list --studies' if problem else "wavetank list --studies",
         )
-    return [_card(everything.studies[match.name], match.passage) for match in found[:_MOST_STUDIES]]
+    cards = []
+    for match in found[:_MOST_STUDIES]:
+        try:
+            cards.append(_card(everything.studies[match.name], match.passage))
+        except BadFileError as error:
+            # What another package registers and cannot be imported; the other studies are shown all the same.
+            say_error(error)
+    return cards
 
 
 def _card(entry: StudyEntry, passage: str) -> _Card:

@@ -94,7 +94,7 @@ def command(
 
 
 def _checked(path: Path, kind: str, given: dict[str, str], budget: Budget) -> CheckReport:
-    found = _kind_of(path, kind)
+    found = _kind_that_works(path, kind)
     if not path.is_file() and not any((path / name).is_file() for name in found.files):
         raise BadFileError("There is no such file." if not path.exists() else "This is no file.", given=str(path))
     maker = _maker_of(found)
@@ -117,16 +117,36 @@ def _maker_of(entry: CommandEntry) -> Any:
     return maker
 
 
-def _kind_of(path: Path, given: str) -> CommandEntry:
+def _kind_of(path: Path, given: str, kinds: dict[str, CommandEntry]) -> CommandEntry:
     """Return what checks a file, or a folder that stands for a file in it."""
-    for entry in _kinds().values():
+    for entry in kinds.values():
         if not given and any((path / name).is_file() for name in entry.files):
             return entry
-    return kind_of(path.name, _kinds(), given, verb="check")
+    return kind_of(path.name, kinds, given, verb="check")
+
+
+def _kind_that_works(path: Path, given: str) -> CommandEntry:
+    """Return what checks a file; where that cannot be loaded, say so and return the next kind that takes the file."""
+    kinds = dict(_kinds())
+    while True:
+        found = _kind_of(path, given, kinds)
+        try:
+            _maker_of(found)
+            return found
+        except BadFileError as error:
+            del kinds[found.name]
+            try:
+                if given:
+                    raise error
+                _kind_of(path, given, kinds)
+            except WavetankError:
+                # Nothing else takes the file.
+                raise error from None
+            say_error(error)
 
 
 def _say_settings(kind: str) -> None:
-    for entry in [_kind_of(Path(), kind)] if kind else _kinds().values():
+    for entry in [_kind_of(Path(), kind, _kinds())] if kind else _kinds().values():
         try:
             maker = _maker_of(entry)
         except WavetankError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from wavetank.cli.verdicts import exit_code, say_findings, tally
-from wavetank.errors import unknown_name
+from wavetank.errors import WavetankError, unknown_name
 from wavetank.exits import DEFECT, DOES_NOT_HOLD, INTERRUPTED
 from wavetank.ledger import catalog
 from wavetank.ledger import claims as ledger
@@ -19,7 +19,7 @@ from wavetank.ledger.claims import Finding, HeadlineFinding
 from wavetank.ledger.verdicts import GOOD, VERDICTS
 from wavetank.run import comparison, runfolder
 from wavetank.run.execute import check_place
-from wavetank.terminal import say, say_json, say_wrapped, style, wrapped
+from wavetank.terminal import say, say_error, say_json, say_wrapped, style, wrapped
 
 
 @click.command()
@@ -156,7 +156,14 @@ def _run(claims: Sequence[Claim], place: str, out: Path, plain: bool) -> tuple[l
     found: dict[int, Finding] = {}
     failed = False
     for (name, _), group in runs.items():
-        kind = catalog.study(name).load()
+        try:
+            kind = catalog.study(name).load()
+        except WavetankError as error:
+            # The other studies decide their claims all the same.
+            say_error(error)
+            failed = True
+            found |= {id(claim): ledger.judge(claim, []) for claim in group}
+            continue
         needed = {kind.baseline} | {system for claim in group for system in (claim.system, claim.versus) if system}
         known = catalog.everything().systems_of(name)
         if ledger.BEST in needed:

@@ -48,8 +48,14 @@ def _described() -> dict[str, str]:
     """Return every verb, those of the catalogs last, with what help says of it."""
     from wavetank.ledger import catalog
 
-    own = {verb: text for verb, (text, _) in VERBS.items()}
-    return own | {name: entry.says for name, entry in catalog.commands("verb").items() if name not in VERBS}
+    found = {verb: text for verb, (text, _) in VERBS.items()}
+    for name, entry in catalog.commands("verb").items():
+        if name in VERBS:
+            what = f"The verb {name!r} is there already; the entry is left out.\n  where: {entry.where}"
+            warnings.warn(what, catalog.CatalogWarning, stacklevel=2)
+        else:
+            found[name] = entry.says
+    return found
 
 
 class _Verbs(click.Group):
@@ -145,7 +151,9 @@ def run(arguments: Sequence[str]) -> int:
         if instruction := os.environ.get(COMPLETE):
             from wavetank.cli.completion import answer_shell
 
-            return answer_shell(verbs, COMPLETE, instruction)
+            with warnings.catch_warnings(action="ignore"):
+                # A note about a package has no place on the line that is being typed.
+                return answer_shell(verbs, COMPLETE, instruction)
         context = verbs.make_context("wavetank", list(arguments))
         try:
             with context:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from wavetank.cli.verdicts import say_findings, tally
-from wavetank.errors import BadValueError, unknown_name
+from wavetank.errors import BadFileError, BadValueError, unknown_name
 from wavetank.files import write_atomic
 from wavetank.ledger import catalog, claims
 from wavetank.ledger.catalog import RUNS, PaperEntry, StudyEntry, SystemEntry
@@ -191,8 +192,10 @@ def _say_system_short(entry: SystemEntry) -> None:
         say()
         _rows("studies", [f"{name}: {catalog.study(name).asks}" for name in entry.studies], _LINES)
     compare = f"wavetank compare {entry.studies[0]} --systems {entry.name}" if entry.studies else ""
-    if entry.studies and (baseline := catalog.study(entry.studies[0]).load().baseline) != entry.name:
-        compare += f",{baseline}"
+    # A study of another package that cannot be imported is no reason to hide the system.
+    with contextlib.suppress(BadFileError):
+        if entry.studies and (baseline := catalog.study(entry.studies[0]).load().baseline) != entry.name:
+            compare += f",{baseline}"
     _next(entry.name, compare, entry.launch)
 
 

@@ -93,6 +93,10 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 _PACKAGE = Path(__file__).parents[1]
 
 
+class CatalogWarning(UserWarning):
+    """A package or an entry that cannot be used: it is left out, and everything else goes on working."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """What a paper says, or a goal of ours, as a predicate over records.
@@ -481,18 +485,28 @@ def everything() -> Catalog:
     for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
             file = importlib.resources.files(point.value).joinpath("catalog.toml")
-            parts.append(_read(file.read_bytes(), point.name, point.name, f"{point.value}/catalog.toml"))
+            parts.append(_read(file.read_bytes(), point.name, point.name, str(file)))
         except (Exception, SystemExit) as error:  # what a package does when it is imported is beyond this one's control
             problem = BadFileError(
-                f"The package behind the entry point {point.name!r} could not be read: {error}",
-                where=f"entry-point group {ENTRY_POINTS}, {point.value}",
-                hint="uninstall or repair that package",
-            )
+                f"The package behind the entry point {point.name!r} could not be read: {said(error)}",
+                given=point.value, where=_registered(point), hint="uninstall or repair that package",
+            )  # fmt: skip
             parts.append(Catalog(systems={}, studies={}, papers={}, commands={}, problems=(problem,)))
     found = _merge(parts)
     for left_out in found.problems:
-        warnings.warn(f"{left_out}", stacklevel=2)
+        warnings.warn(f"{left_out}", CatalogWarning, stacklevel=2)
     return found
+
+
+def _registered(point: importlib.metadata.EntryPoint) -> str:
+    """Return the file and the line that register an entry point, the group alone where no file of a package does."""
+    line = re.compile(rf"\s*{re.escape(point.name)}\s*=\s*{re.escape(point.value)}\s*")
+    folder = None if point.dist is None else Path(str(point.dist.locate_file("")))
+    for file in sorted(folder.glob("*-info/entry_points.txt")) if folder is not None else ():
+        for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            if line.fullmatch(text):
+                return f"{file}, line {number}, group {ENTRY_POINTS}"
+    return f"entry-point group {ENTRY_POINTS}"
 
 
 def _merge(parts: Iterable[Catalog]) -> Catalog:
@@ -510,12 +524,7 @@ def _merge(parts: Iterable[Catalog]) -> Catalog:
         for into, new in pairs:
             for name, entry in new.items():
                 if name in into:
-                    problems.append(
-                        BadFileError(
-                            f"The name {name!r} is registered twice; the second entry is left out.",
-                            where=f"{into[name].where} and {entry.where}",
-                        )
-                    )
+                    problems.append(_twice(name, into[name].where, entry.where))
                 else:
                     into[name] = entry
     for name, system in list(systems.items()):
@@ -528,14 +537,46 @@ def _merge(parts: Iterable[Catalog]) -> Catalog:
                 unknown_name("paper", system.paper, papers, where=system.where, hint="add [papers.NAME] to the catalog")
             )
             del systems[name]
-        elif system.paper:
-            systems[name] = replace(system, source=papers[system.paper].source)
+        else:
+            source = papers[system.paper].source if system.paper else system.source
+            launch, wrong = _launch_of(system, commands["launch"])
+            kept, unknown = _claims_of(system, studies)
+            problems += wrong + unknown
+            systems[name] = replace(system, source=source, launch=launch, claims=kept)
     return Catalog(systems=systems, studies=studies, papers=papers, commands=commands, problems=tuple(problems))
+
+
+def _twice(name: str, first: str, second: str) -> BadFileError:
+    return BadFileError(
+        f"The name {name!r} is registered twice; the second entry is left out.", where=f"{first} and {second}"
+    )
+
+
+def _launch_of(system: SystemEntry, launches: Mapping[str, CommandEntry]) -> tuple[str, list[WavetankError]]:
+    """Return the command line that launches a system, without a command line that no catalog has an entry for."""
+    words = system.launch.split()
+    if words[:2] != ["wavetank", "launch"] or (len(words) > 2 and words[2] in launches):
+        return system.launch, []
+    hint = "correct the key launch; the system is used without it"
+    return "", [unknown_name("launch", " ".join(words[2:3]), launches, where=system.where, hint=hint)]
+
+
+def _claims_of(
+    system: SystemEntry, studies: Mapping[str, StudyEntry]
+) -> tuple[tuple[Claim, ...], list[WavetankError]]:
+    """Return the claims of a system that a study can decide."""
+    wrong: list[WavetankError] = [
+        unknown_name("study", each.study, studies, where=f"{system.where}.claims", hint="correct the claim's key study")
+        for each in system.claims
+        if each.study not in studies
+    ]
+    return tuple(each for each in system.claims if each.study in studies), wrong
 
 
 def _read(data: bytes, area: str, problem: str, where: str) -> Catalog:
     """Read one file; an entry that is wrong is left out and named in the problems."""
     nothing: dict[str, Any] = {"systems": {}, "studies": {}, "papers": {}, "commands": {}}
+    problems: list[WavetankError] = []
     try:
         text = data.decode()
         tables = tomllib.loads(text)
@@ -545,9 +586,14 @@ def _read(data: bytes, area: str, problem: str, where: str) -> Catalog:
         return Catalog(**nothing, problems=(wrong,))
     except (ValueError, RecursionError) as error:
         # Numbers of thousands of digits and tables in hundreds of tables are errors of their own.
-        return Catalog(**nothing, problems=(BadFileError(f"The catalog is not valid TOML: {error}", where=where),))
+        text, problems = _readable(text, where)
+        try:
+            tables = tomllib.loads(text)
+        except (ValueError, RecursionError):
+            problems = []
+        if not problems:
+            return Catalog(**nothing, problems=(BadFileError(f"The catalog is not valid TOML: {error}", where=where),))
     lines = _lines(text)
-    problems: list[WavetankError] = []
 
     def entries(kind: Any, table: str, **more: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -578,6 +624,37 @@ def _read(data: bytes, area: str, problem: str, where: str) -> Catalog:
         except WavetankError as error:
             problems.append(error)
     return Catalog(systems=systems, studies=studies, papers=papers, commands=commands, problems=tuple(problems))
+
+
+def _readable(text: str, where: str) -> tuple[str, list[WavetankError]]:
+    """Return a catalog without the entries that are no TOML and those that stand there twice; lines keep their numbers.
+
+    An entry is its table with the tables below it, up to the header of another entry.
+    """
+    lines = text.splitlines(keepends=True)
+    entries = [(1, "")]
+    for number, line in enumerate(lines, 1):
+        if header := re.match(r"""[ \t]*\[{1,2}[ \t]*["'\w][^\]\n]*""", line):
+            parts = [part.strip(" \t[]\"'") for part in header[0].split(".")]
+            inner = parts[0] in ("studies", "papers", *COMMANDS)
+            name = ".".join(parts[: 1 + inner])
+            # Of an entry that begins again: tables inside have longer names, or two brackets.
+            if name != entries[-1][1] or (len(parts) == 1 + inner and "[[" not in header[0]):
+                entries.append((number, name))
+    problems: list[WavetankError] = []
+    kept: dict[str, int] = {}
+    for (first, name), (after, _) in zip(entries, [*entries[1:], (len(lines) + 1, "")], strict=True):
+        place = f"{where}, line {first}, {name}" if name else where
+        try:
+            tomllib.loads("\n" * (first - 1) + "".join(lines[first - 1 : after - 1]))
+            if name not in kept:
+                kept[name] = first
+                continue
+            problems.append(_twice(name, f"{where}, line {kept[name]}", place))
+        except (ValueError, RecursionError) as error:
+            problems.append(BadFileError(f"The catalog is not valid TOML: {error}", where=place))
+        lines[first - 1 : after - 1] = ["\n"] * (after - first)
+    return "".join(lines), problems
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -764,9 +841,8 @@ def load_object(path: str, name: str, where: str = "", kind: type = object) -> A
     except WavetankError:
         raise
     except (Exception, SystemExit) as error:  # what a module does when it is imported is beyond this one's control
-        is_missing = isinstance(error, ImportError | AttributeError)
         raise BadFileError(
-            f"The object of {name!r} could not be loaded: {error if is_missing else said(error)}",
+            f"The object of {name!r} could not be loaded: {said(error)}",
             given=path, where=where or path, hint="repair the entry, or reinstall the package",
         ) from error  # fmt: skip
     if kind is not object and not (isinstance(found, type) and (kind is type or issubclass(found, kind))):
@@ -779,8 +855,13 @@ def said(error: BaseException) -> str:
     """Return an exception in words, with the file and the line that raised it."""
     place, last = "", error.__traceback__
     while last is not None:
-        # Python's own import machinery stands in no file.
-        if not last.tb_frame.f_code.co_filename.startswith("<frozen"):
-            place = f" ({last.tb_frame.f_code.co_filename}, line {last.tb_lineno})"
+        # What asks for a module is no reason why it fails: this file, and Python's own import machinery.
+        file = last.tb_frame.f_code.co_filename
+        if not file.startswith(("<frozen", str(Path(importlib.__file__).parent))) and file != __file__:
+            place = f" ({file}, line {last.tb_lineno})"
         last = last.tb_next
-    return f"{type(error).__name__}: {error}{place}"
+    if isinstance(error, SyntaxError):
+        # The module that cannot be read has no frame; the error itself names it.
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+    return f"{kind}{error}{place}"

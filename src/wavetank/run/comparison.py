@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from wavetank.ledger.search import Match
     from wavetank.report.charts import Drawing
 
+# What a system of another package lacks whose code fails: the reason follows.
+_BROKEN = "code that works: "
 _SUMMARY = (
     "system", "metric", "at", "median", "low", "high", "least", "most", "seeds", "ratio", "unit", "kind",
 )  # fmt: skip
@@ -544,6 +546,7 @@ def _lacking(study: Study) -> dict[str, str]:
     """Return which of the study's systems cannot run here, and what each lacks.
 
     Only what the study can do without: when a system that it is about, or its baseline, cannot run, that is an error.
+    A system of another package is an addition, whatever its role: where its code fails, the study goes on without it.
     """
     lacking = {}
     for name in catalog.everything().plain_run(study.name):
@@ -552,6 +555,11 @@ def _lacking(study: Study) -> dict[str, str]:
         # A program that lies elsewhere may be named by the study's setting of its name.
         if lack and not getattr(study, lack.removeprefix("program:").replace("-", "_"), ""):
             lacking[name] = lack
+        elif not lack and name != study.baseline and name not in catalog.built_in().systems:
+            try:
+                entry.build()
+            except WavetankError as error:
+                lacking[name] = f"{_BROKEN}{error.problem.rstrip('.')} ({error.where})"
     return lacking
 
 
@@ -587,6 +595,9 @@ def _left_out(study: Study, chosen: Sequence[str]) -> list[str]:
     """Return one note for each system that is missing because it cannot run here; none when the user chose."""
     notes = []
     for name, lack in _missing(study, chosen).items():
+        if lack.startswith(_BROKEN):
+            notes.append(f"Left out: {name}. {lack.removeprefix(_BROKEN)}.")
+            continue
         # How to install it depends on the machine, and notes are kept with the run.
         extra = catalog.system(name).extra
         hint = f" (extra {extra}{'' if name in catalog.built_in().systems else ' of its package'})" if extra else ""

@@ -56,6 +56,14 @@ def run_trial(
     return FinishedTrial(trial=trial.key, wall_s=time.perf_counter() - start, records=records)
 
 
+def _run_trial_elsewhere(
+    study: Study, trial: Trial, parameters: Mapping[str, Mapping[str, Any]], own: Parcels
+) -> FinishedTrial | FailedTrial:
+    """Run a trial in a process of its own: the process that asks has named what is left out of the catalog."""
+    with warnings.catch_warnings(action="ignore", category=catalog.CatalogWarning):
+        return run_trial(study, trial, parameters, own)
+
+
 def check_place(on: str) -> tuple[str, str]:
     """Return scheme and address of a place; raises what :func:`run_trials` says."""
     scheme, _, address = on.partition("://") if "://" in on else on.partition(":")
@@ -141,7 +149,7 @@ def _parallel(
     import joblib
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    calls = (joblib.delayed(run_trial)(study, trial, parameters, own) for trial in trials)
+    calls = (joblib.delayed(_run_trial_elsewhere)(study, trial, parameters, own) for trial in trials)
     with _deaf_children():
         results = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")(calls)
     try:
@@ -178,7 +186,7 @@ def _in_turn(
         try:
             for trial in (each for each in trials if each.seed == seed):
                 with _deaf_children():
-                    waiting = executor.submit(run_trial, study, trial, parameters, own)
+                    waiting = executor.submit(_run_trial_elsewhere, study, trial, parameters, own)
                 yield waiting.result()
         except TerminatedWorkerError as error:
             raise WavetankError(
@@ -197,7 +205,8 @@ def _in_slices(
 
     size = 2 * joblib.effective_n_jobs(-1)
     for start in range(0, len(trials), size):
-        calls = (joblib.delayed(run_trial)(study, trial, parameters, own) for trial in trials[start : start + size])
+        some = trials[start : start + size]
+        calls = (joblib.delayed(_run_trial_elsewhere)(study, trial, parameters, own) for trial in some)
         yield from joblib.Parallel(n_jobs=-1, batch_size=1)(calls)
 
 

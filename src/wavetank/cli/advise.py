@@ -51,8 +51,8 @@ _SEVERAL_MINUTES_S = 300.0
 @click.option("--slo", metavar="ttft=T,tpot=T", help="Objectives, such as ttft=2s,tpot=100ms.")
 @click.option(
     "--layout",
-    type=click.Choice(["group", "replicas", "decode-group"]),
-    help="How the workers step: independent replicas, or a group at one barrier.",
+    type=click.Choice(["group", "replicas", "decode-group", "split"]),
+    help="How the workers step: independent replicas, a group at one barrier, or prefill and decode apart.",
 )
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="Another setting of the study; repeatable.")
 @click.option("--budget", metavar="TIME", default="5min", show_default=True, help="Adds no seed after this time.")

@@ -13,7 +13,9 @@ from wavetank.platforms import RooflineStepTime, calibrated_roofline
 from wavetank.serving.fidelity.shipped_fit import shipped_fit
 from wavetank.serving.routing import study as llm_routing
 from wavetank.serving.routing.baselines import RoundRobin
+from wavetank.serving.routing.prefill_aware import Aggregated, LeastPrefill
 from wavetank.serving.routing.study import LLMRouting, saturation_per_s
+from wavetank.serving.simulator.simulate import simulate
 from wavetank.study.study import build_study
 from wavetank.units import show
 from wavetank.workloads.load import read_trace
@@ -127,7 +129,7 @@ class TestDeployments:
             assert cluster.prefill.step_time.expert_parallel == 1
             assert cluster.prefill.kv_capacity_tokens < decode.kv_capacity_tokens
         # The notes tell an artificial group from one that exists.
-        assert any("batches are taken to be equal" in note for note in study.notes()) == (shared > 1)
+        assert any("decode batches are taken to be equal" in note for note in study.notes()) == (shared > 1)
         full_copies = any("own copy of the weights" in note for note in study.notes()) if shared == 1 else None
         assert full_copies in (None, study.layout != "replicas")
 
@@ -162,8 +164,52 @@ class TestDeployments:
             LLMRouting(devices=devices).cluster()
 
 
+class TestSplit:
+    STUDY = LLMRouting(layout="split", requests=300, workers=6, load=0.0, shared_prefix=0.0, max_running=16)
+
+    def test_the_workers_are_cut_in_proportion_to_the_work_of_both_phases(self):
+        counts = [
+            replace(self.STUDY, workers=16, lengths=lengths).prefill_count() for lengths in ("conv", "code")
+        ]  # fmt: skip
+        # Code has long prompts and short answers.
+        assert 1 <= counts[0] < counts[1] <= 15
+        cluster = replace(self.STUDY, prefill_workers=4).cluster()
+        assert (cluster.prefill.workers, cluster.decode.workers) == (4, 2)
+        assert cluster.kv_bytes_per_token == 98_304
+
+    @pytest.mark.parametrize("given", [{"prefill_workers": 6}, {"workers": 1, "prefill_workers": 1}])
+    def test_a_split_without_workers_for_answers_is_refused(self, given):
+        with pytest.raises(BadValueError, match="prefill_workers"):
+            replace(self.STUDY, **given).cluster()
+
+    def test_mixed_devices_are_cut_in_their_order(self):
+        study = replace(self.STUDY, devices=("H100-SXM:4", "A100-SXM-80GB:2"), prefill_workers=3)
+        cluster = study.cluster()
+        assert [each.step_time.device for each in cluster.prefill.each_worker()] == ["H100-SXM"] * 3
+        assert [each.step_time.device for each in cluster.decode.each_worker()] == ["H100-SXM"] + ["A100-SXM-80GB"] * 2
+
+    def test_a_router_places_both_phases_and_one_with_a_pool_the_answers(self):
+        requests = self.STUDY.split(0)[1].at_rate(60.0)
+        cluster = self.STUDY.cluster()
+        for name in ("round-robin", "balance-route"):
+            system = catalog.system(name).load()()
+            first = system if name == "round-robin" else LeastPrefill()
+            same = simulate(requests, cluster, first, decode_router=system)
+            assert self.STUDY.serve(system, requests).finish_s.tolist() == same.finish_s.tolist()
+
+    def test_aggregated_workers_are_all_of_them_and_compute_prompts_in_chunks(self):
+        whole = self.STUDY.cluster_of(Aggregated(chunk_tokens=512))
+        assert (whole.workers, whole.max_batched_tokens, whole.group_size) == (6, 512, 1)
+        assert self.STUDY.cluster_of(Aggregated()).max_batched_tokens == 2048
+        requests = self.STUDY.split(0)[1].at_rate(60.0)
+        run = self.STUDY.serve(Aggregated(), requests)
+        assert run.held_back_s is None
+        assert set(run.worker) == set(range(6))
+        assert self.STUDY.slots_of(Aggregated()) == 6 * 16 > self.STUDY.slots_of(RoundRobin())
+
+
 class TestWhatIsMeasured:
-    @pytest.mark.parametrize("layout", ["group", "replicas", "decode-group"])
+    @pytest.mark.parametrize("layout", ["group", "replicas", "decode-group", "split"])
     def test_every_system_has_every_figure_and_all_are_finite(self, compare, layout):
         result = compare(layout=layout)
         assert not result.failures
@@ -171,9 +217,11 @@ class TestWhatIsMeasured:
         for system in ROUTERS:
             metrics = {record.metric for record in result.records if record.system == system and not record.at}
             assert value(result, system, "prefill_steps", load=1.3) > 0
-            # A decode group computes prompts only again, after preemption.
-            assert (value(result, system, "mixed_share", load=1.3) > 0) == (layout != "decode-group")
-            assert metrics == {metric.name for metric in LLMRouting.metrics} - {"ttft_s"}
+            # Decode workers compute prompts only again, after preemption.
+            apart = layout in ("decode-group", "split")
+            assert (value(result, system, "mixed_share", load=1.3) > 0) != apart
+            of_splits = set() if apart else {"held_back_p99_s"}
+            assert metrics == {metric.name for metric in LLMRouting.metrics} - {"ttft_s"} - of_splits
         assert all(math.isfinite(record.value) for record in result.records)
         # Replicas may all be busy from the warm-up to the end.
         positive = [name for name in IN_TABLE if layout == "group" or name != "idle_share"]
@@ -472,6 +520,7 @@ def test_the_answer_is_decided_by_the_figure_that_was_asked_for():
     # No router changes the capacity of replicas that are full.
     assert LLMRouting().decisive()[0] == "ttft_p99_s"
     assert {LLMRouting(layout=each).decisive()[0] for each in ("group", "decode-group")} == {"capacity_tokens_per_s"}
+    assert LLMRouting(layout="split").decisive()[0] == "goodput_per_s"
     assert LLMRouting(decide_by="capacity_tokens_per_s").decisive()[0] == "capacity_tokens_per_s"
     by_goodput = LLMRouting(decide_by="goodput_per_s").decisive()
     assert (by_goodput[0], len(set(by_goodput)), set(by_goodput)) == ("goodput_per_s", 4, set(LLMRouting().decisive()))

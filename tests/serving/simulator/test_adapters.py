@@ -155,7 +155,7 @@ class TestWhoRuns:
 
     def test_a_step_that_loads_is_longer_than_those_after_it_in_a_decode_pool_too(self):
         both = DisaggregatedCluster(
-            prefill=cluster(), decode=cluster(), transfer_s_per_token=0.0, transfer_latency_s=0.0
+            prefill=cluster(), decode=cluster(), kv_bytes_per_token=0.0, transfer_latency_s=0.0
         )
         run = simulate(trace((0.0, 5, 5, "a")), both, RoundRobin())
         assert ms(run.finish_s) == [7 + 7 + 3 * 2]

@@ -63,7 +63,7 @@ def test_a_cluster_that_cannot_be_is_refused_with_what_was_given_and_where(given
     assert all(part in str(error.value) for part in said)
 
 
-@pytest.mark.parametrize("name", ["transfer_s_per_token", "transfer_latency_s"])
+@pytest.mark.parametrize("name", ["kv_bytes_per_token", "link_bytes_per_s", "transfer_latency_s"])
 @pytest.mark.parametrize("value", [-1e-6, math.nan, math.inf])
 def test_a_transfer_takes_no_negative_time(name, value):
     with pytest.raises(BadValueError, match=name):

@@ -21,7 +21,7 @@ from wavetank.serving.routing.power_of_two import PowerOfTwo
 from wavetank.serving.routing.prefix_affinity import PrefixAffinity
 from wavetank.serving.routing.vllm_default import VLLMDefault
 from wavetank.serving.simulator.adapters import Adapters, SchedulerOverhead
-from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster, WorkerKind
+from wavetank.serving.simulator.cluster import Cluster, WorkerKind
 from wavetank.serving.simulator.reference import simulate_slowly
 from wavetank.serving.simulator.simulate import simulate
 from wavetank.workloads import RequestTrace
@@ -306,33 +306,6 @@ def agree(requests: RequestTrace, cluster: Cluster, router: Any, expected: Any =
         assert run.imbalance_tokens == pytest.approx(slow["imbalance_tokens"][0] / slow["counted_steps"][0])
 
 
-def agree_split(
-    requests: RequestTrace, prefill: Cluster, decode: Cluster, router: Any, decode_router: Any, transfer_s: float
-) -> None:
-    cluster = DisaggregatedCluster(
-        prefill=prefill, decode=decode, transfer_s_per_token=transfer_s, transfer_latency_s=1e-3
-    )
-    run = simulate(requests, cluster, router, decode_router=decode_router)
-    prompts = dataclasses.replace(requests, output_tokens=np.ones(len(requests), np.int64))
-    before = simulate_slowly(prompts, prefill, router)
-    assert ps(run.first_token_s).tolist() == before["first_ps"].tolist()
-    ready_ps = before["first_ps"] + ps(1e-3 + transfer_s * requests.prompt_tokens)
-    longer = np.flatnonzero(requests.output_tokens > 1)
-    order = longer[np.argsort(ready_ps[longer], kind="stable")]
-    finish_ps, worker = before["first_ps"].copy(), before["worker"].copy()
-    preemptions, steps = before["preemptions"].copy(), before["steps"][0]
-    if order.size:
-        arriving = dataclasses.replace(requests, block_ids=None, block_offsets=None).chosen(order, ready_ps[order] / PS)
-        after = simulate_slowly(arriving, decode, decode_router, first_ps=before["first_ps"][order])
-        finish_ps[order], worker[order] = after["finish_ps"], prefill.workers + after["worker"]
-        preemptions[order] += after["preemptions"]
-        steps += after["steps"][0]
-    assert ps(run.finish_s).tolist() == finish_ps.tolist()
-    assert run.worker.tolist() == worker.tolist()
-    assert run.preemptions.tolist() == preemptions.tolist()
-    assert run.steps == steps
-
-
 @given(traces(), clusters(), arrival_routers)
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_both_agree_behind_routers_that_place_at_arrival(requests, cluster, router):
@@ -351,17 +324,6 @@ def test_both_agree_behind_routers_with_a_pool(requests, cluster, router):
     agree(requests, cluster, router)
 
 
-@given(
-    traces(), clusters(), clusters(), arrival_routers, st.one_of(arrival_routers, pool_routers),
-    st.sampled_from([0.0, 2.6e-6, 1e-4]),
-)  # fmt: skip
-@settings(max_examples=80, deadline=None, derandomize=True)
-def test_both_agree_where_prefill_and_decode_are_apart(requests, prefill, decode, router, decode_router, transfer_s):
-    # Seen from a decode worker, a part of a trace has sessions of other numbers and deadlines from other arrivals.
-    requests = dataclasses.replace(requests, session=None, deadline_s=None)
-    agree_split(requests, prefill, decode, router, decode_router, transfer_s)
-
-
 @given(traces(), clusters(), st.one_of(arrival_routers, pool_routers), st.data())
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_both_show_the_same_before_every_decision(requests, cluster, router, data):
@@ -374,11 +336,10 @@ def test_both_show_the_same_before_every_decision(requests, cluster, router, dat
 
 
 @pytest.mark.slow
-@given(traces(), clusters(), st.one_of(arrival_routers, pool_routers), clusters(), arrival_routers)
+@given(traces(), clusters(), st.one_of(arrival_routers, pool_routers))
 @settings(max_examples=2000, deadline=None)
-def test_both_agree_on_many_more_cases(requests, cluster, router, prefill, first_router):
+def test_both_agree_on_many_more_cases(requests, cluster, router):
     agree(requests, cluster, router)
-    agree_split(requests, prefill, cluster, first_router, router, 1e-5)
 
 
 @pytest.mark.parametrize("refresh_s", [0.0, 0.05])
@@ -449,10 +410,3 @@ class TestReadable:
         assert found["first_ps"].tolist() == [1_001_100_000_000]
         assert found["finish_ps"].tolist() == [1_001_100_000_000 + 1_110_000_000 + 1_111_000_000]
         assert found["steps"].tolist() == [3]
-
-    def test_a_decode_pool_is_given_when_first_tokens_came(self):
-        requests = RequestTrace(arrival_s=[1.0], prompt_tokens=[10], output_tokens=[3])
-        cluster = Cluster(workers=1, step_time=FittedStepTime(overhead_s=1e-3))
-        found = simulate_slowly(requests, cluster, RoundRobin(), first_ps=np.array([500]))
-        assert found["first_ps"].tolist() == [500]
-        assert found["finish_ps"].tolist() == [1_002_000_000_000]

@@ -307,8 +307,9 @@ class TestGroups:
 class TestDisaggregation:
     def split(self, **given):
         return DisaggregatedCluster(
-            prefill=cluster(), decode=cluster(), transfer_s_per_token=1e-5, transfer_latency_s=2e-3, **given
-        )
+            prefill=cluster(), decode=cluster(), kv_bytes_per_token=1.0, link_bytes_per_s=1e5,
+            transfer_latency_s=2e-3, **given,
+        )  # fmt: skip
 
     def test_a_prompts_cache_travels_before_its_second_token(self):
         run = simulate(trace((0.0, 10, 5)), self.split(), RoundRobin())

@@ -110,7 +110,7 @@ class DecoderEngine:
             steps=tuple(self.steps), tokens=tuple(tokens),
         )  # fmt: skip
 
-    def step(self, workers: Sequence[Worker], cluster: Cluster, prefilled_pool: bool = False) -> int:
+    def step(self, workers: Sequence[Worker], cluster: Cluster) -> int:
         """Plan a step, compute it, and return the picoseconds that both took.
 
         Parameters
@@ -118,13 +118,11 @@ class DecoderEngine:
         workers : sequence of Worker
             The one worker.
         cluster : Cluster
-        prefilled_pool : bool
-            Not the case here.
         """
         (worker,) = workers
         began = self._clock.now()
         before = {id(request): request.prefilled for request in worker.running if not request.decodes}
-        prefill_tokens, pairs = worker.plan(prefilled_pool)
+        prefill_tokens, pairs = worker.plan()
         rows: list[tuple[int, int, int, int]] = []
         tokens: list[int] = []
         positions: list[int] = []

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from wavetank.serving.routing.baselines import FewestKVTokens
 from wavetank.serving.routing.interface import Arrival, NoParameters, NoState, WorkersView, choose_function, fits
+from wavetank.settings import setting
 
 
 @choose_function
@@ -83,3 +84,15 @@ class SplitByPhase(FewestKVTokens):
     def prefill_router(self) -> LeastPrefill:
         """The router of the workers that compute prompts."""
         return LeastPrefill()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregated(FewestKVTokens):
+    """The same workers without a split: each computes prompts in chunks beside its answers; fewest KV tokens decide."""
+
+    aggregates: ClassVar[bool] = True
+
+    chunk_tokens: int = setting(
+        0, unit="tokens", says="Token budget of a step, and so the largest chunk of a prompt; 0: the study's",
+        low=0, high=10**6,
+    )  # fmt: skip

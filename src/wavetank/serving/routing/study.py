@@ -99,6 +99,11 @@ class LLMRouting(Traffic, Study):
             of="prompt tokens found in a prefix cache / prompt tokens",
             table=False,
         ),
+        Metric(
+            "held_back_p99_s", "s", "lower",
+            of="of a split: time for which a KV cache waited at its prefill worker for room on a decode worker, 99th "
+            "percentile", table=False,
+        ),
         Metric("busiest_share", "", "lower", of="requests of the worker that had most of them / requests", table=False),
         Metric(
             "mixed_share", "",
@@ -163,8 +168,18 @@ class LLMRouting(Traffic, Study):
     layout: str = setting(
         "replicas",
         says="Layout of the workers: replicas: independent; group: one step barrier, as where experts are shared; "
-        "decode-group: a barrier, prompts computed elsewhere",
-        choices=("replicas", "group", "decode-group"),
+        "decode-group: a barrier, prompts computed elsewhere; split: prefill and decode replicas",
+        choices=("replicas", "group", "decode-group", "split"),
+    )
+    prefill_workers: int = setting(
+        0, unit="workers", says="Workers of a split that compute prompts; 0: in proportion to the work of both phases",
+        low=0, high=10_000,
+    )  # fmt: skip
+    link_bytes_per_s: float = setting(
+        50e9, unit="bytes/s", says="Bandwidth with which a prefill worker hands KV caches over", low=1.0, high=1e15
+    )
+    transfer_latency_s: float = setting(
+        1e-3, unit="s", says="Start-up time of handing a KV cache over", low=0.0, high=60.0
     )
     workers: int = setting(16, unit="workers", says="Number of data-parallel workers", low=1, high=10_000)
     device: str = setting("H200-SXM", says="Accelerator of a worker")
@@ -211,13 +226,13 @@ class LLMRouting(Traffic, Study):
     decide_by: str = setting(
         "",
         says="Figure by which the answer ranks the routers; empty: capacity where workers wait for each other, and the "
-        "tail of the time to first token of replicas, whose capacity no router changes",
+        "tail of the time to first token of replicas, whose capacity no router changes; goodput of a split",
         choices=("", "capacity_tokens_per_s", "goodput_per_s", "ttft_p99_s"),
     )
 
     def decisive(self) -> tuple[str, ...]:
         """Return the figure that decides before the others."""
-        first = self.decide_by or ("ttft_p99_s" if self.layout == "replicas" else self.primary)
+        first = self.decide_by or {"replicas": "ttft_p99_s", "split": "goodput_per_s"}.get(self.layout, self.primary)
         return tuple(dict.fromkeys((first, *super().decisive())))
 
     def check(self) -> None:
@@ -308,11 +323,17 @@ class LLMRouting(Traffic, Study):
             said.append("The offered load is at or above saturation: latencies grow with the length of the trace.")
         if self.shared() > 1:
             said.append(
-                f"The experts are shared by {self.shared()} workers whose batches are taken to be equal: a prompt on "
-                "one of them costs as much as prompts on all of them at once, so that prompts hold such a group up too "
-                "long."
+                f"The experts are shared by {self.shared()} workers whose decode batches are taken to be equal. A "
+                "prompt is spread over their experts; where several workers compute prompts in one step, each waits "
+                "for its own part alone, so that such steps come out too short."
             )
-        if self.layout != "replicas" and self.shared() == 1:
+        if self.layout == "split":
+            said.append(
+                "A decode worker takes a KV cache when its slots and its cache have room; until then the prefill "
+                "worker keeps it and has less room for new prompts. --systems aggregated,aggregated-small-chunks "
+                "compares with the same workers as replicas that do both phases."
+            )
+        if self.layout in ("group", "decode-group") and self.shared() == 1:
             said.append(
                 "Every worker of the group reads its own copy of the weights, though a barrier comes from experts that "
                 "are shared: --set expert_parallel=0 with a mixture changes what routing gains."
@@ -337,7 +358,14 @@ class LLMRouting(Traffic, Study):
             "group": "in one group that steps together",
             "replicas": "as independent replicas",
             "decode-group": "in one group that steps together, prompts computed by as many others",
+            "split": "",
         }[self.layout]
+        if self.layout == "split":
+            n = self.prefill_count()
+            layout = (
+                f"{n} for prompts and {self.workers - n} for answers, KV caches handed over at "
+                f"{show(self.link_bytes_per_s, 'bytes/s')}"
+            )
         sharing = f", {self.shared()} sharing the experts" if self.shared() > 1 else ""
         return (
             f"Assumed: {what}; {self.workers} workers of {self.tensor_parallel} x "
@@ -385,37 +413,101 @@ class LLMRouting(Traffic, Study):
 
     def cluster(self, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
         """Return the cluster, optionally with signals of another age."""
-        from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+        from wavetank.platforms.catalog import as_model
+        from wavetank.serving.simulator.cluster import DisaggregatedCluster
 
-        replica = Cluster(
-            workers=self.workers,
+        replicas = self.replicas(self.each_device(), self.shared(), refresh_s)
+        if self.layout == "replicas":
+            return replicas
+        group = dataclasses.replace(replicas, group_size=self.workers, sync_s=self.sync_s)
+        if self.layout == "group":
+            return group
+        prefill, decode = replicas, group
+        if self.layout == "split":
+            n = self.prefill_count()
+            prefill, decode = (self.replicas(part, self.shared(), refresh_s) for part in _cut(self.each_device(), n))
+        elif not self.expert_parallel:
+            # Prompts are computed by replicas that wait for nobody: each has all experts.
+            prefill = self.replicas(self.each_device(), 1, refresh_s)
+        return DisaggregatedCluster(
+            prefill=prefill,
+            decode=decode,
+            kv_bytes_per_token=as_model(self.model).kv_bytes_per_token,
+            link_bytes_per_s=self.link_bytes_per_s,
+            transfer_latency_s=self.transfer_latency_s,
+        )
+
+    def replicas(self, devices: list[tuple[str, int]], shared: int, refresh_s: float | None = None) -> Cluster:
+        """Return independent workers.
+
+        Parameters
+        ----------
+        devices : list of (str, int)
+            Accelerators and the workers of each.
+        shared : int
+            Workers that share the experts.
+        refresh_s : float, optional
+            Age of the signals, where it is another one.
+        """
+        from wavetank.serving.simulator.cluster import Cluster
+
+        return Cluster(
+            workers=sum(workers for _, workers in devices),
             max_running=self.max_running,
             max_batched_tokens=self.max_batched_tokens,
             refresh_s=self.refresh_s if refresh_s is None else refresh_s,
             prefix_caching=self.prefix_caching,
             routers=self.routers,
-            **self.engines(self.shared()),
+            **self.engines(devices, shared),
         )
-        if self.layout == "replicas":
-            return replica
-        group = dataclasses.replace(replica, group_size=self.workers, sync_s=self.sync_s)
-        if self.layout == "group":
-            return group
-        if not self.expert_parallel:
-            # Prompts are computed by replicas that wait for nobody: each has all experts.
-            replica = dataclasses.replace(replica, **self.engines(1))
-        return DisaggregatedCluster(prefill=replica, decode=group)
+
+    def cluster_of(self, system: Any, refresh_s: float | None = None) -> Cluster | DisaggregatedCluster:
+        """Return the cluster that serves behind a router: the same workers without a split, where it asks for that."""
+        if self.layout != "split" or not getattr(system, "aggregates", False):
+            return self.cluster(refresh_s)
+        whole = self.replicas(self.each_device(), self.shared(), refresh_s)
+        tokens = max(system.chunk_tokens or self.max_batched_tokens, self.max_running)
+        return dataclasses.replace(whole, max_batched_tokens=tokens)
+
+    def slots_of(self, system: Any) -> int:
+        """Return how many requests can decode at once behind a router."""
+        from wavetank.serving.simulator.cluster import DisaggregatedCluster
+
+        cluster = self.cluster_of(system)
+        return cluster.decode.slots if isinstance(cluster, DisaggregatedCluster) else cluster.slots
+
+    def prefill_count(self) -> int:
+        """Return how many workers of a split compute prompts.
+
+        Raises
+        ------
+        BadValueError
+            If that leaves none for answers.
+        """
+        if self.prefill_workers >= self.workers:
+            raise BadValueError(
+                "A split needs workers for prompts and workers for answers.",
+                given=f"prefill_workers={self.prefill_workers} of {self.workers} workers",
+                allowed=f"1 to {self.workers - 1}" if self.workers > 1 else "2 workers or more",
+                where="prefill_workers, workers",
+            )
+        return self.prefill_workers or _prefill_count(self, self.version())
+
+    @property
+    def apart(self) -> bool:
+        """Whether prompts and answers are computed by different workers."""
+        return self.layout in ("decode-group", "split")
 
     def shared(self) -> int:
         """Return how many workers share the experts."""
         from wavetank.platforms.catalog import as_model
 
         experts = as_model(self.model).experts
-        if self.expert_parallel or not experts or self.layout == "replicas":
+        if self.expert_parallel or not experts or self.layout in ("replicas", "split"):
             return self.expert_parallel or 1
         return math.gcd(self.workers, experts)
 
-    def engines(self, shared: int) -> dict[str, Any]:
+    def engines(self, devices: list[tuple[str, int]], shared: int) -> dict[str, Any]:
         """Return what of a cluster follows from its devices, where ``shared`` workers share the experts."""
         from wavetank.platforms import RooflineStepTime, calibrated_roofline, kv_capacity_tokens
         from wavetank.serving.simulator.cluster import WorkerKind
@@ -429,12 +521,11 @@ class LLMRouting(Traffic, Study):
                 "kv_capacity_tokens": self.kv_capacity_tokens
                 or kv_capacity_tokens(device, self.model, self.tensor_parallel, expert_parallel=shared),
             }
-            for device, _ in self.each_device()
+            for device, _ in devices
         ]
-        if not self.devices:
+        if len(devices) == 1:
             return engines[0]
-        counts = [workers for _, workers in self.each_device()]
-        kinds = [WorkerKind(workers=count, **engine) for count, engine in zip(counts, engines, strict=True)]
+        kinds = [WorkerKind(workers=count, **engine) for (_, count), engine in zip(devices, engines, strict=True)]
         return {**engines[0], "kinds": tuple(kinds)}
 
     def each_device(self) -> list[tuple[str, int]]:
@@ -470,16 +561,20 @@ class LLMRouting(Traffic, Study):
     def serve(self, system: Any, requests: RequestTrace, refresh_s: float | None = None) -> ServingRun:
         """Run the requests behind a router."""
         from wavetank.serving.routing.baselines import FewestKVTokens
+        from wavetank.serving.routing.interface import ArrivalRouter
+        from wavetank.serving.routing.prefill_aware import LeastPrefill
         from wavetank.serving.simulator.cluster import DisaggregatedCluster
         from wavetank.serving.simulator.simulate import simulate
 
-        cluster = self.cluster(refresh_s)
+        cluster = self.cluster_of(system, refresh_s)
         expected = requests.output_tokens.astype(np.float64) if getattr(system, "knows_lengths", False) else None
         if isinstance(cluster, DisaggregatedCluster):
-            # The prompts' pool is the same for all but those who bring a router for it.
-            prefill = getattr(system, "prefill_router", None) or FewestKVTokens()
+            # A router of its own, or itself, places the prompts of a split; a decode group is about the answers alone.
+            prefill = getattr(system, "prefill_router", None)
+            if prefill is None and self.layout == "split":
+                prefill = system if isinstance(system, ArrivalRouter) else LeastPrefill()
             return simulate(
-                requests, cluster, prefill, decode_router=system, expected_output_tokens=expected,
+                requests, cluster, prefill or FewestKVTokens(), decode_router=system, expected_output_tokens=expected,
                 probes=PROBES,
             )  # fmt: skip
         return simulate(requests, cluster, system, expected_output_tokens=expected, probes=PROBES)
@@ -498,6 +593,8 @@ class LLMRouting(Traffic, Study):
         for metric in self.metrics:
             if metric.name in figures:
                 found.put(metric.name, _per_thousand(run) if metric.name == "prefill_steps" else figures[metric.name])
+        if run.held_back_s is not None:
+            found.put("held_back_p99_s", float(np.nanquantile(run.held_back_s, 0.99)))
         found.put("busiest_share", float(np.bincount(run.worker[run.worker >= 0]).max()) / run.worker.size)
         full = self.capacity(system, seed)
         overloaded = self.figures(full.run)
@@ -543,7 +640,7 @@ class LLMRouting(Traffic, Study):
         found: dict[str, LLMRouting] = {}
         for workers, slots, refresh_s in itertools.product(self.grid_workers, self.grid_slots, self.grid_refreshes_s):
             age = f"{refresh_s:g} s old" if refresh_s else "fresh"
-            shares = math.gcd(workers, experts) if experts and self.layout != "replicas" else 1
+            shares = math.gcd(workers, experts) if experts and self.layout in ("group", "decode-group") else 1
             for sharing in sorted({1, shares}):
                 kind = "full copies" if sharing == 1 else "shared experts"
                 found[f"{workers} workers, {slots} slots, {age}, {kind}"] = dataclasses.replace(
@@ -559,18 +656,18 @@ class LLMRouting(Traffic, Study):
         return steady_rate(
             lambda n: self.replayable(seed, n),
             lambda requests: self.serve(system, requests),
-            slots=self.workers * self.max_running,
+            slots=self.slots_of(system),
             guess_per_s=full.requests_per_s,
             service_s=full.service_s,
             seed=seed,
-            split=self.layout == "decode-group",
+            split=self.apart,
         )
 
     def figures(self, run: ServingRun) -> dict[str, float]:
         """Return a run's metrics, with the imbalance of independent replicas taken at the probes."""
         figures = run.metrics(slo_ttft_s=self.slo_ttft_s, slo_tpot_s=self.slo_tpot_s)
         start_s, end_s = run.window_s
-        begun, ended = tokens_out(run, np.array([start_s, end_s]), split=self.layout == "decode-group")
+        begun, ended = tokens_out(run, np.array([start_s, end_s]), split=run.held_back_s is not None)
         figures["throughput_tokens_per_s"] = float(ended - begun) / (end_s - start_s)
         if math.isnan(figures["imbalance_tokens"]) and run.probe_s.size:
             figures["imbalance_tokens"] = float(_probed_imbalance(run).mean())
@@ -633,7 +730,7 @@ def saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
 def _saturation(study: LLMRouting, seed: int, version: tuple[str, int, int]) -> SteadyRate:
     from wavetank.serving.routing.baselines import FewestKVTokens
 
-    slots = study.workers * study.max_running
+    slots = study.slots_of(None)
     # A first look: all slots filled at once, several times over.
     first = backlog(study.replayable(seed, 4 * slots), 4 * slots, math.inf, seed)
     run = study.serve(FewestKVTokens(), first)
@@ -647,5 +744,32 @@ def _saturation(study: LLMRouting, seed: int, version: tuple[str, int, int]) -> 
         guess_per_s=guess_per_s,
         service_s=service_time_s(run, slots / guess_per_s),
         seed=seed,
-        split=study.layout == "decode-group",
+        split=study.apart,
     )
+
+
+@lru_cache(maxsize=64)
+def _prefill_count(study: LLMRouting, version: tuple[str, int, int]) -> int:
+    """Return the workers for prompts, in proportion to the time that a lone worker takes for each phase."""
+    from wavetank.platforms.step_time import step_ps
+
+    requests = study.split(0)[1]
+    prompt, output = float(requests.prompt_tokens.mean()), float(requests.output_tokens.mean())
+    part = study.replicas(study.each_device(), study.shared()).uniform[0]
+    chunk = part.max_batched_tokens
+    prefill_ps = prompt / chunk * step_ps(part.step_time, 0, 0, chunk, chunk * (chunk + 1) // 2)
+    context = prompt + output / 2
+    batch = max(min(part.max_running, int(part.kv_capacity_tokens / context)), 1)
+    decode_ps = output / batch * step_ps(part.step_time, batch, int(batch * context))
+    return min(max(round(study.workers * prefill_ps / (prefill_ps + decode_ps)), 1), study.workers - 1)
+
+
+def _cut(devices: list[tuple[str, int]], first: int) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Cut devices, in their order, into those of the first workers and those of the others."""
+    left, right = [], []
+    for device, workers in devices:
+        taken = min(workers, first)
+        first -= taken
+        left += [(device, taken)] if taken else []
+        right += [(device, workers - taken)] if workers > taken else []
+    return left, right

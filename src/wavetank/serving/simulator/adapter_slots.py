@@ -84,20 +84,20 @@ def first_that_may_run(t: _Benches, adapters: int, slots: int, w: int, late: int
 
 
 @njit
-def take_adapter(t: _Benches, adapters: int, slots: int, w: int, r: int, step: int) -> int:
-    """Take a request out of its adapter's line and its adapter into the batch; returns how many that loads: 0 or 1."""
+def may_use_adapter(t: _Benches, adapters: int, slots: int, w: int, r: int) -> bool:
+    """Say whether a request's adapter is in the batch or may join it."""
+    t = _borrow_benches(t)
+    a = t.asks[r].adapter
+    return a == adapters or t.lines[w, a].running > 0 or t.benches[w].distinct < slots
+
+
+@njit
+def use_adapter(t: _Benches, adapters: int, slots: int, w: int, r: int, step: int) -> int:
+    """Take a request's adapter into the batch; returns how many that loads: 0 or 1."""
     t = _borrow_benches(t)
     bench = t.benches[w]
     a = np.int64(t.asks[r].adapter)
     line = t.lines[w, a]
-    line.head = t.requests[r].next
-    if line.head < 0:
-        line.tail = -1
-        bench.listed -= 1
-        last = t.lines[w, bench.listed].listed
-        t.lines[w, line.place].listed = last
-        t.lines[w, last].place = line.place
-        line.place = -1
     if a == adapters:
         return 0
     line.running += 1
@@ -121,6 +121,24 @@ def take_adapter(t: _Benches, adapters: int, slots: int, w: int, r: int, step: i
     bench.load_step = step
     line.first_ps = 0
     return 1
+
+
+@njit
+def take_adapter(t: _Benches, adapters: int, slots: int, w: int, r: int, step: int) -> int:
+    """Take a request out of its adapter's line and its adapter into the batch; returns how many that loads: 0 or 1."""
+    t = _borrow_benches(t)
+    bench = t.benches[w]
+    a = np.int64(t.asks[r].adapter)
+    line = t.lines[w, a]
+    line.head = t.requests[r].next
+    if line.head < 0:
+        line.tail = -1
+        bench.listed -= 1
+        last = t.lines[w, bench.listed].listed
+        t.lines[w, line.place].listed = last
+        t.lines[w, last].place = line.place
+        line.place = -1
+    return use_adapter(t, adapters, slots, w, r, step)
 
 
 @njit

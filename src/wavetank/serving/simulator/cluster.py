@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wavetank.errors import BadValueError
 from wavetank.settings import check_ranges, setting
 
@@ -20,6 +23,10 @@ def _default_step_time() -> StepTime:
     from wavetank.platforms.step_time import RooflineStepTime
 
     return RooflineStepTime(device="H100-SXM", model="Llama-3.1-8B")
+
+
+# A day: what is slower is a unit mistaken.
+LONGEST_TRANSFER_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,15 +218,49 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class DisaggregatedCluster:
-    """Prefill and decode on workers of their own; a finished prompt's KV cache travels to a decode worker."""
+    """Prefill and decode on workers of their own; a finished prompt's KV cache travels to a decode worker.
+
+    A transfer starts when the decode worker has room.  Until it has ended the prefill worker keeps the KV cache, too.
+    """
 
     prefill: Cluster = field(default_factory=Cluster, metadata={"says": "the workers that run prompts"})
     decode: Cluster = field(default_factory=Cluster, metadata={"says": "the workers that generate"})
-    transfer_s_per_token: float = setting(
-        2.6e-6, unit="s", says="Time on the wire for the KV cache of one token (131,072 bytes at 50 GB/s)",
-        low=0.0, high=1e6,
+    kv_bytes_per_token: float = setting(
+        131_072.0, unit="bytes", says="KV cache of one token, by the model; the default is Llama-3.1-8B's",
+        low=0.0, high=1e12,
+    )  # fmt: skip
+    link_bytes_per_s: float = setting(
+        50e9, unit="bytes/s", says="Bandwidth of a prefill worker's link, on which its transfers follow each other",
+        low=0.0, high=1e18,
     )  # fmt: skip
     transfer_latency_s: float = setting(1e-3, unit="s", says="Start-up time of a transfer", low=0.0, high=1e6)
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.link_bytes_per_s == 0:
+            raise BadValueError(
+                "Over a link without bandwidth no KV cache ever reaches a decode worker.",
+                given=0.0,
+                allowed="more than 0 bytes/s",
+                where="link_bytes_per_s",
+                hint="give the bandwidth of the network between the workers, such as 50e9 (400 Gbit/s)",
+            )
+
+    def wire_ps(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how long the KV caches of prompts take on an idle link, in whole ps.
+
+        Parameters
+        ----------
+        prompt_tokens : int64 array
+        """
+        from wavetank.platforms.step_time import PS_PER_S
+
+        wire_s = prompt_tokens * self.kv_bytes_per_token / self.link_bytes_per_s
+        if wire_s.size and wire_s.max() > LONGEST_TRANSFER_S:
+            raise BadValueError(
+                "A prompt's KV cache takes longer on the link than can be simulated.",
+                given=f"{wire_s.max():g} s for {prompt_tokens[wire_s.argmax()]:,} tokens",
+                allowed=f"{LONGEST_TRANSFER_S:g} s",
+                where="link_bytes_per_s",
+            )
+        return np.round(wire_s * PS_PER_S).astype(np.int64)

@@ -30,7 +30,7 @@ WARM_UP = 0.1
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """What a step was: when, how long, and for each worker of its domain its own part and its context tokens."""
 
     start_ps: int
@@ -41,11 +41,11 @@ class _Step:
 
 
 @dataclass(eq=False)
-class _Domain:
+class Domain:
     workers: list[Worker]
     ends_ps: int = -1  # of the step in progress; -1 at a boundary
     retry_ps: int = -1  # when a stuck router is asked again
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     @property
     def has_work(self) -> bool:
@@ -61,7 +61,7 @@ class _Domain:
 
 
 def _moments(
-    domains: list[_Domain], coming: list[Request], waiting: bool, observer: _Observer, pools: bool, refresh_ps: int
+    domains: list[Domain], coming: list[Request], waiting: bool, observer: Observer, pools: bool, refresh_ps: int
 ) -> list[int]:
     """Return when something happens next: steps end, workers change, a request arrives, a view is refreshed.
 
@@ -103,8 +103,7 @@ def simulate_slowly(
     *,
     expected_output_tokens: NDArray[np.float64] | None = None,
     output_spread_tokens: NDArray[np.float64] | None = None,
-    first_ps: NDArray[np.int64] | None = None,
-    step: Callable[[Sequence[Worker], Cluster, bool], int] = step_of,
+    step: Callable[[Sequence[Worker], Cluster], int] = step_of,
 ) -> dict[str, NDArray[np.int64]]:
     """Serve a trace step by step.
 
@@ -112,8 +111,6 @@ def simulate_slowly(
     ----------
     requests, cluster, router, expected_output_tokens, output_spread_tokens
         As for :func:`wavetank.serving.simulate`.
-    first_ps : int64 array (requests,), optional
-        Given for a decode pool: when each request's first token came.
     step : callable
         Plans the step of workers that step together and returns how long it takes, in ps, as :func:`step_of` does from
         the cluster's step time; one that does the step's work for real returns what it measured.
@@ -130,28 +127,22 @@ def simulate_slowly(
         Where workers change: ``outcome`` and ``sends``, one per request, ``refused_connections`` and ``up_ps``,
         shape (1,).
     """
-    asked = _Asked(requests, cluster, expected_output_tokens, output_spread_tokens)
-    todo = _requests(requests, first_ps)
-    caching = cluster.prefix_caching and requests.block_ids is not None and first_ps is None
+    asked = Asked(requests, cluster, expected_output_tokens, output_spread_tokens)
+    todo = requests_of(requests)
+    caching = cluster.prefix_caching and requests.block_ids is not None
     limits = cluster.each_worker()
     made: list[Worker] = []
 
     def new_worker(number: int) -> Worker:
         worker = Worker(limits[number], requests.block_tokens if caching else 0)
-        if cluster.adapters is not None and asked.n_adapters:
-            loads_ps, firsts_ps = (
-                times(asked.n_adapters) for times in (cluster.adapters.loads_ps, cluster.adapters.firsts_ps)
-            )
-            worker.slots = AdapterSlots(cluster.adapters, loads_ps, firsts_ps)
+        worker.slots = asked.slots_in(cluster)
         made.append(worker)
         return worker
 
-    if cluster.adapters is not None and asked.n_adapters:
-        for request in todo:
-            request.adapter = int(asked.adapters[request.number])
+    asked.give_adapters(cluster, todo)
     size = cluster.group_size
-    domains = [_Domain([new_worker(i + k) for k in range(size)]) for i in range(0, cluster.workers, size)]
-    observer = _Observer(requests, cluster, domains, router, asked)
+    domains = [Domain([new_worker(i + k) for k in range(size)]) for i in range(0, cluster.workers, size)]
+    observer = Observer(requests, cluster, domains, router, asked)
     fates = observer.fates = _changes(todo, cluster, domains, observer, new_worker)
     refresh_ps = round(cluster.refresh_s * PS_PER_S)
     pools = isinstance(router, PoolRouter)
@@ -164,7 +155,7 @@ def simulate_slowly(
             steps = [step for domain in domains for step in domain.steps]
             return {
                 **_columns(todo, len(steps)),
-                **_worker_time(todo, steps, cluster, fates),
+                **worker_time(todo, steps, cluster, fates),
                 "adapter_loads": np.array([sum(worker.slots.loaded for worker in made if worker.slots)], np.int64),
                 "decisions": np.array([observer.decisions], np.int64),
                 "refreshes": np.array([observer.refreshes], np.int64),
@@ -213,17 +204,17 @@ def simulate_slowly(
                 if pool and not domain.has_work:
                     domain.retry_ps = now + max(refresh_ps, RETRY_PS)
             if domain.has_work:
-                domain.ends_ps = now + step(domain.workers, cluster, first_ps is not None)
+                domain.ends_ps = now + step(domain.workers, cluster)
                 own_ps, context = zip(*((worker.own_ps, worker.context) for worker in domain.workers), strict=True)
                 prefill = any(worker.prefill_tokens for worker in domain.workers)
-                domain.steps.append(_Step(now, domain.ends_ps, list(own_ps), list(context), prefill))
+                domain.steps.append(Step(now, domain.ends_ps, list(own_ps), list(context), prefill))
 
 
 def _changes(
     todo: list[Request],
     cluster: Cluster,
-    domains: list[_Domain],
-    observer: _Observer,
+    domains: list[Domain],
+    observer: Observer,
     new_worker: Callable[[int], Worker],
 ) -> ReadableChanges | None:
     """Return what changes among the workers; None where nothing does."""
@@ -248,7 +239,7 @@ def _changes(
 
 
 def _change_workers(
-    fates: ReadableChanges, observer: _Observer, pool: list[Request], now: int, pools: bool, shown: bool
+    fates: ReadableChanges, observer: Observer, pool: list[Request], now: int, pools: bool, shown: bool
 ) -> bool:
     """Make the changes of a moment, and send requests that lost their worker again; returns whether there are changes.
 
@@ -271,7 +262,7 @@ def _change_workers(
     return changed
 
 
-class _Asked:
+class Asked:
     """What routers are shown of requests beside their prompts."""
 
     def __init__(
@@ -284,6 +275,20 @@ class _Asked:
         self.requests, self.models = requests, cluster.models
         self.expected, self.spread = expected, spread
         self.adapters, self.n_adapters = codes_of(requests)
+        self.arrival_s = [round(float(arrival_s) * PS_PER_S) / PS_PER_S for arrival_s in requests.arrival_s]
+
+    def slots_in(self, cluster: Cluster) -> AdapterSlots | None:
+        """Return what a worker has for the adapters that requests ask for, where there are any."""
+        served = self.n_adapters
+        if cluster.adapters is None or not served:
+            return None
+        return AdapterSlots(cluster.adapters, cluster.adapters.loads_ps(served), cluster.adapters.firsts_ps(served))
+
+    def give_adapters(self, cluster: Cluster, todo: Sequence[Request]) -> None:
+        """Write down which adapter each request asks for, where workers have slots for them."""
+        if cluster.adapters is not None and self.n_adapters:
+            for request in todo:
+                request.adapter = int(self.adapters[request.number])
 
     def of(self, request: Request) -> dict[str, float]:
         """Return the fields that an arrival and a pool have in common, by name."""
@@ -294,7 +299,7 @@ class _Asked:
             "expected_output_tokens": float(self.expected[i]) if self.expected is not None else np.nan,
             "output_spread_tokens": float(self.spread[i]) if self.spread is not None else np.nan,
             "max_tokens": float(most) if most else np.nan,
-            "deadline_s": np.inf if np.isnan(within_s) else request.arrival_ps / PS_PER_S + within_s,
+            "deadline_s": np.inf if np.isnan(within_s) else self.arrival_s[i] + within_s,
             "model": -1 if not self.model_of(request) or requests.model is None else int(requests.model[i]),
             "adapter": int(self.adapters[i]),
             "session": -1 if requests.session is None else int(requests.session[i]),
@@ -312,16 +317,16 @@ class _Asked:
         return self.models is None or not name or name in self.models[worker]
 
 
-class _Observer:
+class Observer:
     """The router and its view of the workers."""
 
     def __init__(
         self,
         requests: RequestTrace,
         cluster: Cluster,
-        domains: list[_Domain],
+        domains: list[Domain],
         router: ArrivalRouter | PoolRouter,
-        asked: _Asked,
+        asked: Asked,
     ) -> None:
         self.domains = domains
         self.fates: ReadableChanges | None = None
@@ -368,9 +373,9 @@ class _Observer:
         self.refreshes += 1
         for w, worker in enumerate(self.workers):
             self.view.kv_tokens[w] = worker.held
-            self.view.running[w] = len(worker.running)
-            self.view.waiting[w] = len(worker.queue)
-            self.view.waiting_tokens[w] = sum(request.prompt for request in worker.queue)
+            self.view.running[w] = worker.occupied
+            self.view.waiting[w] = len(worker.waiting)
+            self.view.waiting_tokens[w] = sum(request.prompt for request in worker.waiting)
             self.view.sent_requests[w] = 0
             self.view.sent_tokens[w] = 0
             if self.fates is not None:
@@ -380,8 +385,8 @@ class _Observer:
                 self.view.cached_total_tokens[w] = len(self.known_blocks[w]) * worker.block_tokens
             if worker.slots is not None:
                 for copy in range(self.cluster.routers):
-                    waiting = (request.adapter for request in worker.queue)
-                    self.known_adapters[copy * len(self.workers) + w] = {*worker.slots.resident, *waiting}
+                    wanted = (request.adapter for request in worker.wanting)
+                    self.known_adapters[copy * len(self.workers) + w] = {*worker.slots.resident, *wanted}
         self.sent[:] = 0
         self.active = self.active_now()
 
@@ -491,27 +496,20 @@ class _Observer:
         return ActiveView(np.array(columns[0], np.int64), *(np.array(column, np.float64) for column in columns[1:]))
 
 
-def _requests(requests: RequestTrace, first_ps: NDArray[np.int64] | None) -> list[Request]:
+def requests_of(requests: RequestTrace) -> list[Request]:
+    """Return the requests of a trace as they come to a worker."""
     found = []
     for i in range(len(requests)):
         blocks: list[int] = []
         if requests.block_ids is not None and requests.block_offsets is not None:
             blocks = requests.block_ids[requests.block_offsets[i] : requests.block_offsets[i + 1]].tolist()
-        request = Request(
-            i,
-            round(float(requests.arrival_s[i]) * PS_PER_S),
-            int(requests.prompt_tokens[i]),
-            int(requests.output_tokens[i]),
-            blocks,
-        )
-        if first_ps is not None:
-            request.generated, request.first_ps = 1, int(first_ps[i])
-        found.append(request)
+        arrival_ps = round(float(requests.arrival_s[i]) * PS_PER_S)
+        found.append(Request(i, arrival_ps, int(requests.prompt_tokens[i]), int(requests.output_tokens[i]), blocks))
     return found
 
 
-def _worker_time(
-    done: list[Request], steps: list[_Step], cluster: Cluster, fates: ReadableChanges | None
+def worker_time(
+    done: list[Request], steps: list[Step], cluster: Cluster, fates: ReadableChanges | None = None
 ) -> dict[str, NDArray[np.int64]]:
     """Add up worker time in the counted window: from a tenth of the trace to its end, or all where nothing finishes."""
     first, last = done[0].arrival_ps, done[-1].arrival_ps

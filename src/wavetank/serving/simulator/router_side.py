@@ -106,8 +106,8 @@ def look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_
 
 
 @njit(forceinline=True)
-def send(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int, copy: int) -> None:
-    """Send a request to a worker, which has been advanced to this moment, and note that this copy of the router did."""
+def record_sent(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int, copy: int) -> None:
+    """Note that this copy of the router sent a request to a worker."""
     row = copy * rules.workers + w
     if t.lora.shape[1] > 0 and t.asks[r].adapter < rules.adapters:
         t.lora[row, t.asks[r].adapter] = 1
@@ -119,6 +119,12 @@ def send(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int
     if t.sent_ps.shape[1] > 0:
         for i in range(t.block_offsets[r], t.block_offsets[r + 1]):
             t.sent_ps[row, t.block_ids[i]] = now_ps
+
+
+@njit(forceinline=True)
+def send(t: Tables, rules: Rules, view: WorkersView, w: int, r: int, now_ps: int, copy: int) -> None:
+    """Send a request to a worker, which has been advanced to this moment, and note that this copy of the router did."""
+    record_sent(t, rules, view, w, r, now_ps, copy)
     enqueue(t, rules, w, r, now_ps)
 
 

@@ -42,6 +42,7 @@ from wavetank.serving.simulator.changing_workers import (
 )
 from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.simulator.router_copies import states_of
+from wavetank.serving.simulator.split_core import hand_over, nobody_waits, run_split
 from wavetank.serving.simulator.tables import (
     BAD_PLACEMENT,
     BAD_WORKER,
@@ -123,6 +124,9 @@ class ServingRun:
         When the last of the requests ended that did not finish; NaN where all did.
     up_s : float
         Worker time of the counted window in which the workers took requests; NaN where none changes.
+    held_back_s, transfer_s : float64, optional
+        Where the phases are split: how long its KV cache waited on the prefill worker for room on a decode worker, and
+        then for its transfer, the link's other transfers included; NaN for requests of one token.
 
     Notes
     -----
@@ -155,6 +159,8 @@ class ServingRun:
     refused_connections: int = 0
     ended_s: float = math.nan
     up_s: float = math.nan
+    held_back_s: NDArray[np.float64] | None = None
+    transfer_s: NDArray[np.float64] | None = None
 
     @cached_property
     def ttft_s(self) -> NDArray[np.float64]:
@@ -377,10 +383,7 @@ def simulate(
         return _split(requests, cluster, router, decode_router or router, asked, probes)
     arrival_ps = np.round(requests.arrival_s * PS_PER_S).astype(np.int64)
     fates = _fates(requests, cluster, arrival_ps)
-    tables = _run(
-        requests, cluster, router, arrival_ps, requests.output_tokens, asked, probes,
-        first_ps=None, rows=None, counted_ps=_counted_ps(arrival_ps), fates=fates,
-    )  # fmt: skip
+    tables = _run(requests, cluster, router, arrival_ps, asked, probes, fates)
     rows = tables.requests
     return ServingRun(
         **_request_columns(requests, rows["first_ps"], rows["finish_ps"]),
@@ -506,53 +509,62 @@ def _split(
     asked: NDArray[Any],
     probes: int,
 ) -> ServingRun:
-    # Decode never holds prefill back, so the two pools run one after the other.
+    if isinstance(router, PoolRouter):
+        raise BadValueError(
+            "A router that keeps a pool cannot place the prompts of a cluster that is split by phase: prompts go to a "
+            "prefill worker when they arrive.",
+            given=repr(router),
+            allowed="a router that places requests at arrival; decode_router may keep a pool",
+            where="router",
+        )
     arrival_ps = np.round(requests.arrival_s * PS_PER_S).astype(np.int64)
     counted_ps = _counted_ps(arrival_ps)
-    ones = np.ones(len(requests), np.int64)
-    before = _run(
-        requests, cluster.prefill, router, arrival_ps, ones, asked, 0,
-        first_ps=None, rows=None, counted_ps=counted_ps,
+    check_that_all_fit(requests, cluster)
+    before, prefill_rules = _tables(requests, cluster.prefill, router, 0, counted_ps)
+    after, decode_rules = _tables(
+        dataclasses.replace(requests, block_ids=None, block_offsets=None), cluster.decode, decode_router, probes,
+        counted_ps,
     )  # fmt: skip
-    first_ps = before.requests["first_ps"]
-    transfer_ps = np.round(
-        (cluster.transfer_latency_s + cluster.transfer_s_per_token * requests.prompt_tokens) * PS_PER_S
-    ).astype(np.int64)
-    ready_ps = first_ps + transfer_ps
-    longer = np.flatnonzero(requests.output_tokens > 1)
-    rows = longer[np.argsort(ready_ps[longer], kind="stable")]
-    finish_ps = first_ps.copy()
-    worker = before.requests["worker"].copy()
-    preemptions = before.requests["preemptions"].copy()
-    totals = _totals(before)
-    if rows.size:
-        after = _run(
-            requests, cluster.decode, decode_router, ready_ps[rows], requests.output_tokens[rows],
-            asked[rows] if asked.size > 1 else asked, probes, first_ps=first_ps[rows], rows=rows, counted_ps=counted_ps,
+    prefill_rules = prefill_rules._replace(keeps=1)
+    before.requests["arrival_ps"] = arrival_ps
+    after.probe_ps[:] = _probe_ps(arrival_ps, probes)
+    between = hand_over(len(requests), cluster.prefill.workers, cluster.decode.workers, after.lora.shape[1])
+    between = between._replace(
+        wire_ps=cluster.wire_ps(requests.prompt_tokens),
+        latency_ps=round(cluster.transfer_latency_s * PS_PER_S),
+        pooled=int(isinstance(decode_router, PoolRouter)),
+    )
+    view, decode_view = _view(cluster.prefill), _view(cluster.decode)
+    lent = [words(each) for each in (before, prefill_rules, after, decode_rules, between, view, decode_view)]
+    with (
+        compiled_policy(router, view) as (choose, parameters),
+        compiled_policy(decode_router, decode_view) as (decode, decode_parameters),
+    ):
+        pooled = isinstance(decode_router, PoolRouter)
+        ended, who = run_split(
+            *lent[:5],
+            *(part.uniform[0].step_time.function for part in (cluster.prefill, cluster.decode)),
+            choose, states_of(router, cluster.prefill), parameters, lent[5],
+            choose if pooled else decode, states_of(decode_router, cluster.decode), decode_parameters, lent[6],
+            decode if pooled else nobody_waits, *_pool_views(cluster.decode, decode_router), asked, after.probe_ps,
         )  # fmt: skip
-        finish_ps[rows] = after.requests["finish_ps"]
-        worker[rows] = cluster.prefill.workers + after.requests["worker"]
-        preemptions[rows] += after.requests["preemptions"]
-        totals = {name: totals[name] + more for name, more in _totals(after).items()}
-    else:
-        after = _idle(cluster.decode, arrival_ps, probes)
+    _refuse(*((decode_router, cluster.decode) if who else (router, cluster.prefill)), ended)
+    _refuse_late(ended)
+    handed = after.requests["finish_ps"] >= 0
+    finish_ps = np.where(handed, after.requests["finish_ps"], before.requests["finish_ps"])
+    first_s = before.requests["first_ps"] / PS_PER_S
+    totals = _totals(before)
     return ServingRun(
-        **_request_columns(requests, first_ps, finish_ps),
-        worker=worker,
-        preemptions=preemptions,
+        **_request_columns(requests, before.requests["first_ps"], finish_ps),
+        worker=np.where(handed, cluster.prefill.workers + after.requests["worker"], before.requests["worker"]),
+        preemptions=after.requests["preemptions"].copy(),
         matched_tokens=before.requests["matched"].copy(),
-        **totals,
+        held_back_s=np.where(handed, between.began_ps / PS_PER_S - first_s, np.nan),
+        transfer_s=np.where(handed, (between.landed_ps - between.began_ps) / PS_PER_S, np.nan),
+        **{name: totals[name] + more for name, more in _totals(after).items()},
         **_worker_time(after, arrival_ps, finish_ps),
         **_probed(after),
     )
-
-
-def _idle(cluster: Cluster, arrival_ps: NDArray[np.int64], probes: int) -> Tables:
-    """Return the tables of workers that nothing reaches."""
-    rules = rules_of(cluster, block_tokens=0, caching=False, probes=probes)
-    tables = make_tables(0, rules, cluster.uniform, blocks=0, router_blocks=0, max_blocks=0)
-    tables.probe_ps[:] = _probe_ps(arrival_ps, probes)
-    return tables
 
 
 def _probe_ps(arrival_ps: NDArray[np.int64], probes: int) -> NDArray[np.int64]:
@@ -565,64 +577,15 @@ def _run(
     cluster: Cluster,
     router: ArrivalRouter | PoolRouter,
     arrival_ps: NDArray[np.int64],
-    output_tokens: NDArray[np.int64],
     asked: NDArray[Any],
     probes: int,
-    *,
-    first_ps: NDArray[np.int64] | None,
-    rows: NDArray[np.int64] | None,
-    counted_ps: tuple[int, int],
-    fates: Fates | None = None,
+    fates: Fates | None,
 ) -> Tables:
-    """Run one pool of workers.
-
-    ``first_ps`` marks a decode pool, ``rows`` selects requests of the trace, ``counted_ps`` is the counted window,
-    ``fates`` has what changes among the workers.
-    """
-    prompt_tokens = requests.prompt_tokens if rows is None else requests.prompt_tokens[rows]
-    n = prompt_tokens.size
-    _check_sizes(prompt_tokens, output_tokens, cluster, (np.arange(n) if rows is None else rows) + 1)
-    reads_prefix = bool(getattr(router, "reads_prefix", False))
-    with_blocks = requests.block_ids is not None and rows is None and (reads_prefix or cluster.prefix_caching)
-    caching = with_blocks and cluster.prefix_caching
-    reads_events = caching and bool(getattr(router, "reads_events", False))
-    adapter, served = codes_of(requests) if cluster.adapters is not None else (None, 0)
-    rules = rules_of(
-        cluster,
-        block_tokens=requests.block_tokens if with_blocks else 0,
-        caching=caching,
-        probes=probes,
-        served_adapters=served,
-    )
-    rules = rules._replace(
-        prefilled=int(first_ps is not None), count_from_ps=counted_ps[0], count_until_ps=counted_ps[1]
-    )
-    tables = make_tables(
-        n,
-        rules,
-        cluster.uniform,
-        blocks=requests.n_blocks if caching else 0,
-        router_blocks=requests.n_blocks if with_blocks and reads_prefix else 0,
-        max_blocks=requests.block_ids.size if with_blocks and requests.block_ids is not None else 0,
-        event_blocks=requests.n_blocks if reads_events else 0,
-        router_adapters=served if getattr(router, "reads_adapters", False) else 0,
-        serves=serving_of(requests, cluster),
-    )
-    table = tables.requests
-    table["arrival_ps"] = arrival_ps
-    table["prompt"] = prompt_tokens
-    table["output"] = output_tokens
-    if first_ps is not None:
-        table["first_ps"] = first_ps
-        table["generated"] = 1
-    if cluster.adapters is not None and adapter is not None and served:
-        tables.asks["adapter"] = np.where(adapter < 0, served, adapter)[slice(None) if rows is None else rows]
-        tables.lines["load_ps"][:, :served] = cluster.adapters.loads_ps(served)
-        tables.lines["first_ps"][:, :served] = cluster.adapters.firsts_ps(served)
-    if with_blocks and requests.block_ids is not None and requests.block_offsets is not None:
-        tables.block_ids[:] = requests.block_ids
-        tables.block_offsets[:] = requests.block_offsets
-    probe_ps = _probe_ps(arrival_ps, probes)
+    """Run workers that do both phases; ``fates`` has what changes among them."""
+    _check_sizes(requests.prompt_tokens, requests.output_tokens, cluster, np.arange(len(requests)) + 1)
+    tables, rules = _tables(requests, cluster, router, probes, _counted_ps(arrival_ps))
+    tables.requests["arrival_ps"] = arrival_ps
+    tables.probe_ps[:] = _probe_ps(arrival_ps, probes)
     view = _view(cluster)
     states = states_of(router, cluster)
     step = cluster.uniform[0].step_time.function
@@ -636,28 +599,68 @@ def _run(
     with compiled_policy(router, view) as (function, parameters):
         if isinstance(router, PoolRouter):
             ended = run_pool(
-                *lent,
-                step,
-                function,
-                states[0],
-                parameters,
-                view_words,
-                *_pool_views(cluster, router),
-                asked,
-                probe_ps,
-            )
+                *lent, step, function, states[0], parameters, view_words, *_pool_views(cluster, router), asked,
+                tables.probe_ps,
+            )  # fmt: skip
         else:
-            ended = run_arrivals(*lent, step, function, states, parameters, view_words, asked, probe_ps)
+            ended = run_arrivals(*lent, step, function, states, parameters, view_words, asked, tables.probe_ps)
     _refuse(router, cluster, ended)
-    finished = table["worker"] >= 0 if fates is None else fates.outcome == FINISHED
-    if ended == LATE or (table["finish_ps"] < arrival_ps)[finished].any():
+    finished = tables.requests["worker"] >= 0 if fates is None else fates.outcome == FINISHED
+    _refuse_late(LATE if (tables.requests["finish_ps"] < arrival_ps)[finished].any() else ended)
+    return tables
+
+
+def _tables(
+    requests: RequestTrace,
+    cluster: Cluster,
+    router: ArrivalRouter | PoolRouter,
+    probes: int,
+    counted_ps: tuple[int, int],
+) -> tuple[Tables, Rules]:
+    """Return the tables and the rules of a pool of workers, for a counted window, without times of arrival."""
+    reads_prefix = bool(getattr(router, "reads_prefix", False))
+    with_blocks = requests.block_ids is not None and (reads_prefix or cluster.prefix_caching)
+    caching = with_blocks and cluster.prefix_caching
+    reads_events = caching and bool(getattr(router, "reads_events", False))
+    adapter, served = codes_of(requests) if cluster.adapters is not None else (None, 0)
+    rules = rules_of(
+        cluster,
+        block_tokens=requests.block_tokens if with_blocks else 0,
+        caching=caching,
+        probes=probes,
+        served_adapters=served,
+    )
+    rules = rules._replace(count_from_ps=counted_ps[0], count_until_ps=counted_ps[1])
+    tables = make_tables(
+        len(requests),
+        rules,
+        cluster.uniform,
+        blocks=requests.n_blocks if caching else 0,
+        router_blocks=requests.n_blocks if with_blocks and reads_prefix else 0,
+        max_blocks=requests.block_ids.size if with_blocks and requests.block_ids is not None else 0,
+        event_blocks=requests.n_blocks if reads_events else 0,
+        router_adapters=served if getattr(router, "reads_adapters", False) else 0,
+        serves=serving_of(requests, cluster),
+    )
+    tables.requests["prompt"] = requests.prompt_tokens
+    tables.requests["output"] = requests.output_tokens
+    if cluster.adapters is not None and adapter is not None and served:
+        tables.asks["adapter"] = np.where(adapter < 0, served, adapter)
+        tables.lines["load_ps"][:, :served] = cluster.adapters.loads_ps(served)
+        tables.lines["first_ps"][:, :served] = cluster.adapters.firsts_ps(served)
+    if with_blocks and requests.block_ids is not None and requests.block_offsets is not None:
+        tables.block_ids[:] = requests.block_ids
+        tables.block_offsets[:] = requests.block_offsets
+    return tables, rules
+
+
+def _refuse_late(ended: int) -> None:
+    if ended == LATE:
         raise BadValueError(
             "The requests are not served in the longest time that can be simulated.",
             allowed=f"{LONGEST_TRACE_S:g} s",
             hint="check the unit of the step time, or serve fewer requests",
         )
-    tables.probe_ps[:] = probe_ps
-    return tables
 
 
 def _refuse(router: ArrivalRouter | PoolRouter, cluster: Cluster, ended: int) -> None:
@@ -696,7 +699,7 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int,
         refresh_ps=refresh_ps,
         block_tokens=block_tokens,
         caching=int(caching),
-        prefilled=0,
+        keeps=0,
         window=cluster.pool_window,
         memory_ps=round(cluster.prefix_memory_s * PS_PER_S),
         probes=probes,
@@ -775,7 +778,7 @@ def _view(cluster: Cluster) -> WorkersView:
     )
 
 
-def _pool_views(cluster: Cluster, router: PoolRouter) -> tuple[PoolView, ActiveView, NDArray[np.int64]]:
+def _pool_views(cluster: Cluster, router: ArrivalRouter | PoolRouter) -> tuple[PoolView, ActiveView, NDArray[np.int64]]:
     n = cluster.pool_window
     m = cluster.slots if getattr(router, "reads_active", False) else 0
     return (

@@ -185,7 +185,7 @@ class Rules(NamedTuple):
     refresh_ps: int  # 0: routers see the present
     block_tokens: int  # of the trace's prefix blocks; 0 when it has none
     caching: int  # 1: workers keep a prefix cache
-    prefilled: int  # 1: requests come with their prompt in the cache (a decode pool)
+    keeps: int  # 1: a prompt that has ended keeps its KV cache until it was handed over to a decode worker
     window: int  # most waiting requests a pool router sees
     memory_ps: int  # how long the router's own record of sent prefixes counts
     probes: int
@@ -229,7 +229,7 @@ class Tables(NamedTuple):
     probe_ps: NDArray[np.int64]  # (probes,)
     probe_tokens: NDArray[np.float64]  # (probes, workers): resident tokens
     probe_running: NDArray[np.int64]  # (probes, workers)
-    pool: NDArray[np.int64]  # (n,): waiting requests in order of arrival
+    pool: NDArray[np.int64]  # (n,): waiting requests in order of arrival; of prefill workers: prompts that have ended
     pool_steps: NDArray[np.int64]  # (n,): decisions a request has seen
     pool_ends: NDArray[np.int64]  # (2,): first and one past the last in pool
     asks: NDArray[Any]  # ASK (n,); none where requests need no adapters

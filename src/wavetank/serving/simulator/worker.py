@@ -139,6 +139,21 @@ class Worker:
         return self.private + self.block_tokens * len(self.held_blocks)
 
     @property
+    def occupied(self) -> int:
+        """Places in the batch that are taken."""
+        return len(self.running)
+
+    @property
+    def waiting(self) -> list[Request]:
+        """Requests that were sent here and have no place in the batch."""
+        return self.queue
+
+    @property
+    def wanting(self) -> list[Request]:
+        """Requests that were sent here and do not use their adapter yet."""
+        return self.waiting
+
+    @property
     def decoding(self) -> list[Request]:
         """Requests of the batch that are past their prompt."""
         return [request for request in self.running if request.decodes]
@@ -189,13 +204,11 @@ class Worker:
         """Return by how much ``held`` would grow."""
         return total - self.block_tokens * sum(block in self.held_blocks for block in self.blocks_of(request))
 
-    def plan(self, prefilled_pool: bool, decided: bool = False) -> tuple[int, int]:
+    def plan(self, decided: bool = False) -> tuple[int, int]:
         """Fill the next step; return its prefill tokens and pairs.
 
         Parameters
         ----------
-        prefilled_pool : bool
-            Whether prompts were computed elsewhere.
         decided : bool
             Whether the step before it ran when this one was decided: then only who waited at that time comes in, into
             slots that were free.
@@ -203,6 +216,7 @@ class Worker:
         cluster = self.cluster
         if self.slots:
             self.slots.loading_ps = 0
+        self.join(decided)
         while self.held + len(self.decoding) > cluster.kv_capacity_tokens:
             self.preempt(self.running[-1])
         tokens = pairs = 0
@@ -214,7 +228,7 @@ class Worker:
             tokens, pairs, budget = tokens + chunk, pairs + chunk * done + chunk * (chunk + 1) // 2, budget - chunk
             self.computed(request, chunk)
         limit_beside_others = math.floor(cluster.kv_capacity_tokens * (1 - cluster.kv_watermark))
-        while budget > 0 and self.queue and len(self.running) < cluster.max_running:
+        while budget > 0 and self.queue and self.occupied < cluster.max_running:
             # Without adapters the first one; with them, those whose adapter has no slot are passed over.
             may_run = [r for r in self.queue if not self.slots or self.slots.may_run(r.adapter)]
             if decided:
@@ -222,11 +236,9 @@ class Worker:
             if not may_run:
                 break
             request = may_run[0]
-            ready = prefilled_pool and request.preemptions == 0
-            total = request.prompt + request.generated - (1 if ready else 0)
-            limit = limit_beside_others if self.running else cluster.kv_capacity_tokens
-            grown = self.grows_by(request, total) + (1 if ready else 0)
-            if self.held + len(self.decoding) + grown > limit:
+            total = request.prompt + request.generated
+            limit = limit_beside_others if self.occupied else cluster.kv_capacity_tokens
+            if self.held + len(self.decoding) + self.grows_by(request, total) > limit:
                 break
             self.queue.remove(request)
             self.room -= 1
@@ -235,18 +247,17 @@ class Worker:
             self.running.append(request)
             if self.slots:
                 self.slots.take(request.adapter)
-            if ready:
-                request.decodes = True
-                budget -= 1
-                continue
             request.prefilled = done = request.matched
             chunk = min(total - done, budget)
             tokens, pairs, budget = tokens + chunk, pairs + chunk * done + chunk * (chunk + 1) // 2, budget - chunk
             self.computed(request, chunk)
-        self.room = cluster.max_running - len(self.running)
+        self.room = cluster.max_running - self.occupied
         for request in self.queue:
             request.known = True
         return tokens, pairs
+
+    def join(self, decided: bool) -> None:
+        """Let requests into the batch whose prompt was computed elsewhere; here there are none."""
 
     def computed(self, request: Request, chunk: int) -> None:
         """Count a chunk of a prompt as part of the step in progress."""
@@ -305,7 +316,7 @@ class Worker:
         return True
 
 
-def step_of(workers: Sequence[Worker], cluster: Cluster, prefilled_pool: bool = False) -> int:
+def step_of(workers: Sequence[Worker], cluster: Cluster) -> int:
     """Start a step of workers that step together, and return how long it takes.
 
     Parameters
@@ -314,8 +325,6 @@ def step_of(workers: Sequence[Worker], cluster: Cluster, prefilled_pool: bool = 
         One, or a lockstep group.
     cluster : Cluster
         Whose barrier counts.
-    prefilled_pool : bool
-        Whether prompts were computed elsewhere.
 
     Returns
     -------
@@ -325,7 +334,7 @@ def step_of(workers: Sequence[Worker], cluster: Cluster, prefilled_pool: bool = 
     slowest = 0
     decided = cluster.scheduled_ahead and any(worker.running for worker in workers)
     for worker in workers:
-        tokens, pairs = worker.plan(prefilled_pool, decided)
+        tokens, pairs = worker.plan(decided)
         decoding = len(worker.decoding)
         worker.own_ps, worker.prefill_tokens = 0, tokens
         if decoding or tokens:
@@ -345,4 +354,4 @@ def _own_ps(worker: Worker, cluster: Cluster, decoding: int, tokens: int, pairs:
         own_ps = step_ps(cluster.step_time, decoding, worker.context, tokens, pairs)
     share = share_with_a_slot(cluster.adapters, served)
     came, worker.came = worker.came, 0
-    return own_ps + overhead_ps(cluster.scheduler_overhead, share, len(worker.running), len(worker.queue), came)
+    return own_ps + overhead_ps(cluster.scheduler_overhead, share, worker.occupied, len(worker.queue), came)

@@ -12,7 +12,9 @@ from wavetank.serving.simulator.adapter_slots import (
     extended_step_ps,
     first_that_may_run,
     leave_adapter,
+    may_use_adapter,
     take_adapter,
+    use_adapter,
     wait_for_adapter,
 )
 from wavetank.serving.simulator.prefix_cache import evict, hold_blocks, matched_blocks, release, shared_tokens
@@ -103,6 +105,14 @@ def cut_phase(domain: Any, when_ps: int) -> None:
 
 
 @njit(forceinline=True)
+def shorten_phase(domain: Any, steps: int) -> None:
+    """Let the phase in progress take at most so many steps."""
+    if domain.planned and steps < domain.phase_steps:
+        domain.phase_steps = steps
+        domain.phase_end_ps = domain.now_ps + _duration(domain, steps)
+
+
+@njit(forceinline=True)
 def steps_done(domain: Any, when_ps: int) -> int:
     """Return how many steps of the planned phase ended at or before ``when_ps``."""
     if when_ps >= domain.phase_end_ps:
@@ -111,6 +121,17 @@ def steps_done(domain: Any, when_ps: int) -> int:
         return 0
     steps = _steps_until(domain, when_ps)
     return steps if _duration(domain, steps) == when_ps - domain.now_ps else steps - 1
+
+
+@njit(forceinline=True)
+def _link_running(t: Tables, w: int, r: int) -> None:
+    worker = t.workers[w]
+    request = t.requests[r]
+    request.prev = worker.newest
+    request.next = -1
+    if worker.newest >= 0:
+        t.requests[worker.newest].next = r
+    worker.newest = r
 
 
 @njit(forceinline=True)
@@ -139,6 +160,32 @@ def _complete(t: Tables, rules: Rules, w: int, r: int, now_ps: int, resident: in
     release(t, rules, w, r, resident)
     t.domains[w // rules.group].active -= 1
     t.counts[COMPLETED] += 1
+
+
+@njit(forceinline=True)
+def _keep(t: Tables, rules: Rules, w: int, r: int) -> None:
+    """Let a prompt that has ended on a prefill worker leave the batch; its KV cache stays until it was handed over."""
+    _unlink_running(t, rules, w, r)
+    t.domains[w // rules.group].active -= 1
+    t.pool[t.pool_ends[1]] = r
+    t.pool_ends[1] += 1
+
+
+@njit
+def join(t: Tables, rules: Rules, w: int, r: int) -> int:
+    """Let a request whose KV cache came from elsewhere decode from the next step on.
+
+    Its place in the batch and its KV tokens were reserved.  Returns 0 where its adapter has no slot yet.
+    """
+    domain = t.domains[w // rules.group]
+    if rules.adapters:
+        if not may_use_adapter(benches(t), rules.adapters, rules.adapter_slots, w, r):
+            return 0
+        t.counts[LOADS] += use_adapter(benches(t), rules.adapters, rules.adapter_slots, w, r, domain.step)
+    _link_running(t, w, r)
+    domain.active += 1
+    _start_decoding(t, rules, w, r, domain.step)
+    return 1
 
 
 @njit
@@ -234,16 +281,9 @@ def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
             r = np.int64(worker.queue_head)
         request = t.requests[r]
         total = np.int64(request.prompt + request.generated)
-        arrived = rules.prefilled and request.preemptions == 0
-        if arrived:
-            # A decode pool receives prompt and first token; that token's own keys come with its first step.
-            total -= 1
         grown = total
         if rules.caching:
             grown -= shared_tokens(t, rules, w, r)
-        if arrived:
-            # It decodes in this very step, and that takes a token more.
-            grown += 1
         limit = limits.admit_below if worker.running > 0 else worker.capacity
         if worker.held + worker.decoding + grown > limit:
             break
@@ -267,16 +307,8 @@ def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
         worker.held += total
         if rules.caching:
             hold_blocks(t, rules, w, r)
-        request.prev = worker.newest
-        request.next = -1
-        if worker.newest >= 0:
-            t.requests[worker.newest].next = r
-        worker.newest = r
+        _link_running(t, w, r)
         worker.running += 1
-        if arrived:
-            _start_decoding(t, rules, w, r, domain.step)
-            budget -= 1
-            continue
         left = total - matched
         chunk = min(left, budget)
         worker.prefill_tokens += chunk
@@ -375,7 +407,7 @@ def _count_phase(rules: Rules, domain: Any, prefill: int) -> None:
 
 
 @njit(forceinline=True)
-def _decide_next(t: Tables, rules: Rules, w: int) -> None:
+def decide_next(t: Tables, rules: Rules, w: int) -> None:
     """Remember who waits, and how many slots are free, while the batch of the step after the planned one is decided."""
     worker = t.workers[w]
     worker.known = worker.queue_length
@@ -400,8 +432,12 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
         worker.late = 0
         _admit(t, rules, first, late)
         if rules.ahead:
-            _decide_next(t, rules, first)
+            decide_next(t, rules, first)
         own = _worker_step_ps(t, rules, step_time, first)
+        if own == 0:
+            # What waits has no room beside KV caches that are handed over.
+            domain.idle = 1
+            return
         domain.first_ps = own + rules.sync_ps
         domain.growth_ps = 0
         steps = np.int64(1)
@@ -432,7 +468,10 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
             heaviest = max(heaviest, context)
         if rules.ahead:
             for w in range(first, first + rules.group):
-                _decide_next(t, rules, w)
+                decide_next(t, rules, w)
+        if slowest == 0:
+            domain.idle = 1
+            return
         domain.first_ps = slowest + rules.sync_ps
         domain.growth_ps = 0
         domain.phase_steps = 1
@@ -490,6 +529,8 @@ def finish(t: Tables, rules: Rules, d: int) -> None:
                 request.first_ps = now
             if request.generated == request.output:
                 _complete(t, rules, w, r, now, np.int64(request.prompt + request.generated - 1))
+            elif rules.keeps:
+                _keep(t, rules, w, r)
             else:
                 _start_decoding(t, rules, w, r, domain.step)
         if rules.caching:

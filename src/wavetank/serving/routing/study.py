@@ -163,7 +163,7 @@ class LLMRouting(Traffic, Study):
         (64, 256), unit="requests", says="Values of max_running in the grid", low=1, high=10**5
     )
     grid_workers: tuple[int, ...] = setting(
-        (16, 64), unit="workers", says="Numbers of workers in the grid", low=1, high=10_000
+        (16, 64, 144), unit="workers", says="Numbers of workers in the grid", low=1, high=10_000
     )
     layout: str = setting(
         "replicas",

@@ -42,6 +42,8 @@ class Step:
 
 @dataclass(eq=False)
 class Domain:
+    """Workers that step together, with the steps that they took."""
+
     workers: list[Worker]
     ends_ps: int = -1  # of the step in progress; -1 at a boundary
     retry_ps: int = -1  # when a stuck router is asked again
@@ -49,6 +51,7 @@ class Domain:
 
     @property
     def has_work(self) -> bool:
+        """Whether a worker has a request that runs or waits."""
         return any(worker.queue or worker.running for worker in self.workers)
 
     def break_off(self, now_ps: int) -> None:
@@ -359,9 +362,11 @@ class Observer:
 
     @property
     def workers(self) -> list[Worker]:
+        """All workers, by number."""
         return [worker for domain in self.domains for worker in domain.workers]
 
     def worker(self, number: int) -> Worker:
+        """Return a worker by its number."""
         return self.workers[number]
 
     def copy_of(self, request: Request) -> int:
@@ -369,6 +374,7 @@ class Observer:
         return int(mix(np.uint64(request.number + 1))) % self.cluster.routers
 
     def refresh(self, now_ps: int) -> None:
+        """Bring the view to what the workers are now."""
         self.refreshed_ps = now_ps
         self.refreshes += 1
         for w, worker in enumerate(self.workers):
@@ -391,6 +397,7 @@ class Observer:
         self.active = self.active_now()
 
     def send(self, request: Request, w: int, now_ps: int, copy: int = 0) -> None:
+        """Send a request to a worker, and note that a copy of the router did."""
         request.worker = w
         self.worker(w).enqueue(request)
         self.view.sent_requests[w] += 1
@@ -402,6 +409,7 @@ class Observer:
             self.sent_ps[row, block] = now_ps
 
     def choose(self, request: Request, now_ps: int) -> None:
+        """Let a router that places requests at arrival decide."""
         self.view.age_s[:] = (now_ps - self.refreshed_ps) / PS_PER_S
         copy = self.copy_of(request)
         self.view.sent_requests[:], self.view.sent_tokens[:] = self.sent[copy]
@@ -451,6 +459,7 @@ class Observer:
         return count * size
 
     def place(self, pool: list[Request], now_ps: int) -> None:
+        """Let a router decide about its pool."""
         if self.fates is not None and not self.fates.look_over(pool, now_ps):
             return
         window = pool[: self.cluster.pool_window]
@@ -484,6 +493,7 @@ class Observer:
                 pool.remove(request)
 
     def active_now(self) -> ActiveView:
+        """Return the decoding requests, where the router reads them."""
         rows = [
             (w, float(request.prompt), float(request.generated), float(request.output - request.generated))
             for w, worker in enumerate(self.workers)

@@ -106,7 +106,7 @@ def cut_phase(domain: Any, when_ps: int) -> None:
 
 @njit(forceinline=True)
 def shorten_phase(domain: Any, steps: int) -> None:
-    """Let the phase in progress take at most so many steps."""
+    """Let the phase in progress take no more than a number of steps."""
     if domain.planned and steps < domain.phase_steps:
         domain.phase_steps = steps
         domain.phase_end_ps = domain.now_ps + _duration(domain, steps)

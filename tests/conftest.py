@@ -31,9 +31,14 @@ for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
 
 # New examples in every run, those of the pipeline too; a failure prints the line that repeats it.
 hypothesis.settings.register_profile("wavetank", deadline=None, derandomize=False, print_blob=True)
-hypothesis.settings.load_profile("wavetank")
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("wavetank"), max_examples=40)
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw fewer examples of a property that names no number, unless the long tests run, too."""
+    hypothesis.settings.load_profile("quick" if config.option.markexpr == "not slow" else "wavetank")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -112,3 +113,28 @@ def test_figures_that_cannot_be_are_left_out() -> None:
 def test_any_bytes_are_read_without_an_error(page: bytes, at: int) -> None:
     found = read_load(PAGE[:at] + page + PAGE[at:])
     assert found is None or (found.running >= 0 and found.waiting >= 0 and 0.0 <= found.kv_usage <= 1.0)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"vllm:num_requests_running" * 300_000,
+        b"vllm:num_requests_running 1\n" * 300_000,
+        b'vllm:num_requests_running{a="' + b"vllm:num_requests_running" * 300_000,
+        b"\nvllm:num_requests_running{" + b"," * 8_000_000 + b"} 1",
+        b"\nvllm:num_requests_running" + b" " * 8_000_000,
+    ],
+    ids=["names in one line", "samples", "names in a label", "labels", "spaces"],
+)
+def test_the_longest_page_that_is_taken_costs_little(page: bytes) -> None:
+    began = time.process_time()
+    read_load(page + b"\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n")
+    # What was quadratic took two minutes.
+    assert time.process_time() - began < 2.0
+
+
+def test_a_line_that_is_too_long_is_no_sample_and_hides_none() -> None:
+    long = b'\nvllm:num_requests_running{a="' + b"x" * 9000 + b'"} 7\n'
+    page = long + PAGE + long
+    assert read_load(page) == read_load(PAGE)
+    assert read_load(PAGE.rstrip(b"\n")) == read_load(PAGE)

@@ -184,7 +184,8 @@ class Bucket:
 
     def change(self, per_minute: float, burst_s: float) -> None:
         """Set another limit; what was used stays used."""
-        self._rate = per_minute / 60.0
+        # A rate that is next to nothing must not become nothing.
+        self._rate = max(per_minute / 60.0, 1e-12)
         self._most = max(self._rate * burst_s, 1.0)
 
     def wait_s(self, amount: float, now_s: float) -> float:
@@ -304,7 +305,7 @@ def _changed(bucket: Bucket | None, per_minute: float, burst_s: float, now_s: fl
 
 def _too_many(says: str, code: str, wait_s: float) -> RequestError:
     # Beyond an hour the exact time is of no use.
-    after_s = int(min(math.ceil(max(wait_s, 1.0)), 3600))
+    after_s = math.ceil(min(max(wait_s, 1.0), 3600.0))
     return RequestError(429, says, kind="rate_limit_error", code=code, retry_after_s=after_s)
 
 

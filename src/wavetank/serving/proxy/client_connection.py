@@ -122,7 +122,14 @@ class _Handler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        super().handle_error(request, status, exc, message)
+        if status < 500:
+            # The library's words hold the bytes that it could not read: a key, perhaps.
+            self.logger.info("%s sent what is not valid HTTP (%s)", request.remote, type(exc).__name__)
+        else:
+            self.log_exception("a defect of the HTTP layer, at a request from %s", request.remote, exc_info=exc)
+        if request.writer.output_size > 0:
+            # The connection ends without the answer's end.
+            raise ConnectionError("The answer has begun.")
         kind = "invalid_request_error" if status < 500 else "server_error"
         says = (message or "The request is not valid HTTP.") if status < 500 else "The router failed."
         response = web.Response(

@@ -21,12 +21,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 _LABEL = {name: re.compile(rb'[{,]\s*%s="(\d{1,15})"' % name) for name in (b"block_size", b"num_gpu_blocks")}
 # Ranks of one engine that report the same requests again.
 _OTHER_RANK = re.compile(rb'[{,]\s*(?:tp|pp)_rank="(?!0")')
 _MOST = 1e12
+# More than any server has of one metric, and longer than any line that is read here: a page must not hold up requests.
+_MOST_SAMPLES = 4096
+_MOST_LINE_BYTES = 8192
 
 
 class EngineLoad(NamedTuple):
@@ -101,16 +105,8 @@ def _capacity_tokens(page: bytes) -> float:
 
 def _samples(page: bytes, name: bytes) -> Iterator[tuple[bytes, float]]:
     """Give the labels and the value of every sample of one metric; values that are no count are left out."""
-    at = 0
-    while True:
-        at = page.find(name, at)
-        if at < 0:
-            return
-        end = page.find(b"\n", at)
-        line = page[at + len(name) : end if end >= 0 else len(page)]
-        begins = at == 0 or page[at - 1] == 10
-        at += len(name)
-        if not begins or line[:1] not in (b"{", b" ", b"\t"):
+    for line in islice(_lines(page, name), _MOST_SAMPLES):
+        if line[:1] not in (b"{", b" ", b"\t"):
             continue
         labels, brace, rest = line.rpartition(b"}")
         fields = (rest if brace else line).split()
@@ -120,3 +116,16 @@ def _samples(page: bytes, name: bytes) -> Iterator[tuple[bytes, float]]:
             continue
         if math.isfinite(value) and 0.0 <= value <= _MOST:
             yield labels, value
+
+
+def _lines(page: bytes, name: bytes) -> Iterator[bytes]:
+    """Give what stands behind a name at the begin of a line, up to the line's end."""
+    # Sought with the line end before it: what stands within a line, however often, is passed over at the speed of find.
+    marked = b"\n" + name
+    at = 0 if page.startswith(name) else page.find(marked) + 1 or -1
+    while at >= 0:
+        begin = at + len(name)
+        line, end, _ = page[begin : begin + _MOST_LINE_BYTES].partition(b"\n")
+        if end or begin + len(line) == len(page):
+            yield line
+        at = page.find(marked, begin) + 1 or -1

@@ -28,6 +28,7 @@ def backend(url: str = "http://127.0.0.1:8001", **rules: float) -> Backend:
         ("http://engine-0.pods/", ("engine-0.pods", 80, False, ""), "engine-0.pods:80"),
         ("https://models.example", ("models.example", 443, True, ""), "models.example:443"),
         ("http://[::1]:8000", ("::1", 8000, False, ""), "[::1]:8000"),
+        ("http://[FD00:0::0001]:8000", ("fd00::1", 8000, False, ""), "[fd00::1]:8000"),
         ("http://a:1/v1", ("a", 1, False, ""), "a:1"),
         ("http://a:1/models/x-1/v1/", ("a", 1, False, "/models/x-1"), "a:1/models/x-1"),
         ("http://a:1/v1/v1", ("a", 1, False, "/v1"), "a:1/v1"),
@@ -43,7 +44,8 @@ def test_an_address_is_scheme_host_and_port(url: str, place: tuple[str, int, boo
     ["", "localhost:8000", "http://", "ftp://a:1", "http://a:99999", "http://a:0", "http://a:x", "http://[::1",
      "http://a:1/../x", "http://a:1/x/./y", "http://a:1//x", "http://a:1/%2e%2e/x", "http://a\nb:1",
      "http://a:1/a b", "http://a:1/x\\y", "http://a:1/;x", "http://a:1?", "http://a:1/\u00e4", "http://a:1/a\r\nX: 1",
-     "http://u:p@a:1", "http://a:1?x=1", "http://a:1#x", "http://a b:1", "http://a\r\nX: 1:80", "http://-a:1", "http:///v1"],
+     "http://u:p@a:1", "http://a:1?x=1", "http://a:1#x", "http://a b:1", "http://a\r\nX: 1:80", "http://-a:1", "http://a..b:1", f"http://{'a' * 64}:1",
+     "http:///v1"],
 )  # fmt: skip
 def test_anything_else_is_refused(url: str) -> None:
     with pytest.raises(BadValueError) as caught:

@@ -8,8 +8,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,16 +23,16 @@ pytest.importorskip("cryptography")
 
 from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.serving.proxy import discovery
-from wavetank.serving.proxy.configuration import DiscoverySettings, make_configuration
-from wavetank.serving.proxy.discovery import DnsSource, KubernetesSource, Source, places, source_of
+from wavetank.serving.proxy.configuration import BackendSettings, DiscoverySettings, make_configuration
+from wavetank.serving.proxy.discovery import Addresses, DnsSource, KubernetesSource, Source, places, source_of
 from wavetank.serving.proxy.router import Router
 
 CHAT = "/v1/chat/completions"
 A, B, C = ("10.0.0.1", 8000), ("10.0.0.2", 8000), ("10.0.0.3", 8000)
 
 
-def source(hold_s: float = 10.0, **more: Any) -> Source:
-    return Source(DiscoverySettings(**{"dns": "models.example", **more}), 1.0, hold_s)
+def source(hold_s: float = 10.0, **more: Any) -> Addresses:
+    return Addresses(DiscoverySettings(**{"dns": "models.example", **more}), hold_s)
 
 
 class TestDoubt:
@@ -83,7 +84,36 @@ class TestDoubt:
     def test_networks_say_where_backends_may_be(self) -> None:
         one = source(networks=("10.0.0.0/31", "127.0.0.0/8", "fd00::/8"))
         one.take([A, B, ("127.0.0.1", 1), ("::ffff:10.0.0.1", 2), ("fd00::1", 3), ("fe80::1", 4)], 0.0, whole=True)
-        assert one.found == (A, ("127.0.0.1", 1), ("::ffff:10.0.0.1", 2), ("fd00::1", 3))
+        assert one.found == (("10.0.0.1", 2), A, ("127.0.0.1", 1), ("fd00::1", 3))
+
+    def test_a_quiet_hour_before_it_names_none_is_no_reason_to_believe_it_at_once(self) -> None:
+        one = source()
+        one.take([A, B], 0.0, whole=True)
+        # It says nothing while nothing changes.
+        assert not one.take([], 3600.0, whole=True)
+        assert one.found == (A, B)
+        assert not one.take([], 3609.0, whole=True)
+        assert one.take([], 3610.0, whole=True)
+        assert one.found == ()
+
+    def test_an_address_in_several_spellings_is_one(self) -> None:
+        one = source()
+        one.take([A, ("::ffff:10.0.0.1", 8000), ("fd00::1", 1), ("FD00:0:0::1", 1), ("fd00:0::0001", 1)], 0.0, whole=True)
+        assert one.found == (A, ("fd00::1", 1))
+
+    def test_a_share_is_split_among_all_that_are_found(self) -> None:
+        one = source(share=0.2)
+        for count in (1, 4, 1000):
+            one.take([(f"10.1.{at >> 8}.{at & 255}", 1) for at in range(count)], 0.0, whole=True)
+            assert sum(each.share or 0.0 for each in one.backends) == pytest.approx(0.2)
+            assert len({each.share for each in one.backends}) == 1
+
+    def test_a_place_that_is_listed_in_another_spelling_is_not_found_again(self) -> None:
+        one = source(port="80")
+        one.take([("10.0.0.1", 80), ("fd00::1", 80)], 0.0, whole=True)
+        for url in ("http://10.0.0.1/v1", "HTTP://10.0.0.1:80", "http://10.0.0.1:80/"):
+            listed = BackendSettings(url=url, max_running=3)
+            assert [each.url for each in places([one], [listed])] == [url, "http://[fd00::1]:80"]
 
     def test_too_many_are_cut(self) -> None:
         one = source()
@@ -102,6 +132,7 @@ class TestDoubt:
 @pytest.mark.parametrize(
     "given",
     [{}, {"dns": "a", "srv": "b"}, {"dns": "a", "port": "http"}, {"dns": "a", "port": "70000"}, {"dns": "a b"},
+     {"dns": "a..b"}, {"dns": "x" * 64 + ".example"}, {"dns": ".".join(["abc"] * 70)},
      {"kubernetes": "a"}, {"kubernetes": "a/b/c"}, {"kubernetes": "../x"}, {"kubernetes": "a/b", "api": "http://x"},
      {"dns": "a", "networks": ("10.0.0.1/8",)}, {"dns": "a", "path": "/../x"}, {"dns": "a", "url": "http://x"},
      {"dns": "a", "ca_file": "x"}, {"dns": "a", "scheme": "https", "cert_file": "x"}],
@@ -147,28 +178,104 @@ async def ended(task: asyncio.Task[None]) -> None:
         await task
 
 
+NO_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+AWAY = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+
+def resolver(answers: Callable[[str], Any]) -> list[str]:
+    """Let names be resolved by a test in the running loop; returns the names that were asked for."""
+    asked: list[str] = []
+
+    async def getaddrinfo(host: str, port: Any, **_: Any) -> list[Any]:
+        asked.append(host)
+        found = answers(host)
+        if isinstance(found, Exception):
+            raise found
+        return [(socket.AF_INET, 1, 6, "", (each, 0)) for each in found]
+
+    asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[method-assign,assignment]
+    return asked
+
+
 class TestDns:
-    def test_names_are_looked_up_again_and_again(self, live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        answers: list[Any] = [["10.0.0.1"], OSError(-2, "Name or service not known"), ["10.0.0.2", "10.0.0.1"]]
+    def test_names_are_looked_up_again_and_again(self, live: Any) -> None:
+        answers: list[Any] = [["10.0.0.1"], NO_NAME, AWAY, ["10.0.0.2", "10.0.0.1"]]
 
         async def main() -> None:
             one = DnsSource(DiscoverySettings(dns="models.example"), 0.005, 60.0)
-            asked = []
-
-            async def look_up(name: str) -> list[str]:
-                asked.append(name)
-                answer = answers[min(len(asked), len(answers)) - 1]
-                if isinstance(answer, OSError):
-                    raise answer
-                return list(answer)
-
-            monkeypatch.setattr(one, "_addresses", look_up)
+            asked = resolver(lambda name: answers.pop(0) if len(answers) > 1 else answers[0])
             task, sets = await followed(one)
-            await live.until(lambda: len(asked) > 3)
+            await live.until(lambda: len(asked) > 4)
             await ended(task)
             assert sets == [(A,), (A, B)]
             assert set(asked) == {"models.example"}
             assert one.trouble == ""
+
+        live.run(main())
+
+    def test_a_dns_that_is_away_says_nothing_and_a_name_that_is_gone_does(self, live: Any) -> None:
+        async def main() -> None:
+            one = DnsSource(DiscoverySettings(dns="models.example"), 0.001, 0.02)
+            said: list[Any] = [["10.0.0.1"]]
+            asked = resolver(lambda name: said[-1])
+            task, sets = await followed(one)
+            await live.until(lambda: sets)
+            for away in (AWAY, socket.gaierror(socket.EAI_FAIL, "failure"), OSError(5, "broken"), TimeoutError()):
+                said.append(away)
+                since = len(asked)
+                await live.until(lambda since=since: len(asked) > since + 3)
+                await asyncio.sleep(0.05)
+                assert one.found == (A,)
+                assert "cannot be asked" in one.trouble
+            said.append(NO_NAME)
+            await live.until(lambda: one.found == ())
+            assert "cannot be resolved" in one.trouble
+            said.append(["10.0.0.2"])
+            await live.until(lambda: one.found == (B,))
+            await ended(task)
+
+        live.run(main())
+
+    @pytest.mark.parametrize("defect", [ZeroDivisionError(), UnicodeError("no label"), RuntimeError("broken")])
+    def test_nothing_that_goes_wrong_ends_the_asking(
+        self, live: Any, monkeypatch: pytest.MonkeyPatch, defect: Exception
+    ) -> None:
+        monkeypatch.setattr(discovery, "_AGAIN_MOST_S", 0.002)
+
+        async def main() -> None:
+            one = DnsSource(DiscoverySettings(dns="models.example"), 0.002, 60.0)
+            said: list[Any] = [defect]
+            asked = resolver(lambda name: said[-1])
+            task, sets = await followed(one)
+            await live.until(lambda: len(asked) > 3)
+            assert one.looked.is_set()
+            assert one.trouble
+            said.append(["10.0.0.1"])
+            await live.until(lambda: sets == [(A,)])
+            await ended(task)
+
+        live.run(main())
+
+    def test_a_target_that_cannot_be_resolved_takes_no_other_one_with_it(
+        self, live: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        targets = [("good", 8000), ("lost", 8000), ("away", 8000), ("x" * 64, 8000), ("better", 8000)]
+        answers: dict[str, Any] = {"good": ["10.0.0.1"], "lost": NO_NAME, "away": AWAY, "better": ["10.0.0.2"]}
+
+        async def main() -> None:
+            one = DnsSource(DiscoverySettings(srv="_http._tcp.models.example"), 0.002, 0.01)
+
+            async def services(name: str) -> tuple[list[Any], str]:
+                return targets, ""
+
+            monkeypatch.setattr(one, "_services", services)
+            asked = resolver(lambda name: answers.get(name, UnicodeError("label too long")))
+            task, sets = await followed(one)
+            await live.until(lambda: len(asked) > 50)
+            await ended(task)
+            assert sets == [(A, B)]
+            assert one.found == (A, B)
+            assert one.trouble == "1 of its 5 names could not be asked for"
 
         live.run(main())
 

@@ -355,10 +355,10 @@ class ConnectionPool:
             raise BackendError("tls", f"No TLS: {tls_trouble(error)}", untouched=True) from None
         except TimeoutError:
             raise BackendError("connect", f"No connection within {self._connect_s:g} s.", untouched=True) from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             if self._tls is not None and isinstance(error, ConnectionAbortedError | ConnectionResetError):
                 raise BackendError("tls", "No TLS: the server ended the handshake.", untouched=True) from None
-            raise BackendError("connect", f"No connection: {error.strerror or error}", untouched=True) from None
+            raise BackendError("connect", f"No connection: {getattr(error, 'strerror', None) or error}", untouched=True) from None
         self._all.add(connection)
         if self._closed:
             connection.close()

@@ -37,7 +37,8 @@ from wavetank.serving.proxy.view import WorkerAccount
 from wavetank.sim.rng import stream
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+){0,20}")
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
 
 
 class Place(NamedTuple):
@@ -86,7 +87,7 @@ def split_url(url: str) -> Place:
             nearest=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}",
         )
     tls = parts.scheme == "https"
-    return Place(host, port or (443 if tls else 80), tls, prefix)
+    return Place(_spelling(host), port or (443 if tls else 80), tls, prefix)
 
 
 def _shown(url: str) -> str:
@@ -97,6 +98,14 @@ def _shown(url: str) -> str:
 def _is_prefix(prefix: str) -> bool:
     steps = prefix.split("/")[1:]
     return _PREFIX.fullmatch(prefix) is not None and not any(step in (".", "..") for step in steps)
+
+
+def _spelling(host: str) -> str:
+    """Return an address in its one usual spelling, so that a backend is not listed twice; names are as they are."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
 
 
 def _is_host(host: str) -> bool:

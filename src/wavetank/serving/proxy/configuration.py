@@ -229,7 +229,8 @@ class BackendSettings:
     )
     share: float | None = setting(
         None,
-        says="Share of the requests that go to this backend whatever the policy decides; by default the policy decides",
+        says="Share of the requests that go to this backend whatever the policy decides (split among all that a source "
+        "finds); by default the policy decides",
         low=0.0,
         high=1.0,
     )
@@ -421,7 +422,7 @@ class RouterConfiguration:
             if place[:2] == (self.settings.host, self.settings.port):
                 raise BadValueError("The router would be its own backend.", given=backend.url, where="backends")
             seen.add(where)
-        shares = sum(backend.share or 0.0 for backend in self.backends)
+        shares = sum(each.share or 0.0 for each in (*self.backends, *self.discover))
         if shares > 1.0 + 1e-9:
             raise BadValueError("The backends' shares are more than 1 together.", given=shares, where="backends, share")
         for alias, name in self.aliases.items():

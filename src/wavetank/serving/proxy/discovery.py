@@ -3,7 +3,8 @@
 Addresses come from outside, so they are checked: only plain unicast addresses count (no loopback, no link-local one
 such as a cloud's metadata service, no multicast), or only those of the networks that are configured; never more than
 ``MOST_FOUND``.  What a source says wrongly does little harm for a while: an address that is missing from an answer of
-the DNS, and a set that is suddenly empty, count on for ``hold_s``; while a source cannot be asked, the last set counts.
+the DNS, and a set that is suddenly empty, count on for ``hold_s``; while a source cannot be asked, as in an outage of
+the DNS, the last set counts.  A router that is found among its own backends is none: its probes find that out.
 
 Source: RFC 1035 and 2782 (A, AAAA and SRV records); the Kubernetes API: endpoint slices of ``discovery.k8s.io/v1``,
 list and watch with resource versions, bookmarks and 410 Gone.
@@ -15,11 +16,13 @@ Differs from the source:
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import dataclasses
 import ipaddress
 import logging
 import os
+import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -30,6 +33,7 @@ import aiohttp
 import msgspec
 
 from wavetank.errors import BadFileError
+from wavetank.serving.proxy.backends import split_url
 from wavetank.serving.proxy.configuration import BackendSettings, DiscoverySettings
 from wavetank.sim.rng import stream
 
@@ -54,14 +58,16 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 Address = tuple[str, int]
 
 
-class Source:
-    """Something that is asked for addresses again and again.
+# What a resolver says of a name that is not there, or has no address; anything else is its own trouble.
+_NO_SUCH_NAME = frozenset((socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)))
+
+
+class Addresses:
+    """The addresses of one source that count, whatever it says from one answer to the next.
 
     Parameters
     ----------
     settings : DiscoverySettings
-    every_s : float
-        Time between two questions to the DNS.
     hold_s : float
         How long what is missing counts on.
 
@@ -75,11 +81,12 @@ class Source:
         Whether it has answered, or failed, once.
     """
 
-    def __init__(self, settings: DiscoverySettings, every_s: float, hold_s: float) -> None:
+    def __init__(self, settings: DiscoverySettings, hold_s: float) -> None:
         self.settings = settings
-        self._every_s, self._hold_s = every_s, hold_s
+        self._hold_s = hold_s
         self._networks = [ipaddress.ip_network(each) for each in settings.networks]
         self._seen_s: dict[Address, float] = {}
+        self._filled = False
         self._refused: set[str] = set()
         self.found: tuple[Address, ...] = ()
         self.trouble = "it was not asked yet"
@@ -87,22 +94,20 @@ class Source:
 
     @property
     def backends(self) -> list[BackendSettings]:
-        """What was found, as backends with the settings of this source."""
+        """What was found, as backends with the settings of this source; a share is split among them."""
         given = self.settings
         more = {each.name: getattr(given, each.name) for each in dataclasses.fields(BackendSettings)}
         if given.scheme == "https" and not given.server_name:
             more["server_name"] = given.host
+        if given.share is not None and self.found:
+            more["share"] = given.share / len(self.found)
         made = []
         for host, port in self.found:
             place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             made.append(BackendSettings(**{**more, "url": f"{given.scheme}://{place}{given.path}"}))
         return made
 
-    async def run(self, changed: Callable[[], None]) -> None:
-        """Ask for ever; calls ``changed`` when other addresses count."""
-        raise NotImplementedError
-
-    def take(self, addresses: Collection[Address], now_s: float, *, whole: bool) -> bool:
+    def take(self, addresses: Collection[Address], now_s: float, *, whole: bool, but: str = "") -> bool:
         """Take an answer in; returns whether other addresses count now.
 
         Parameters
@@ -110,10 +115,17 @@ class Source:
         addresses : collection of (str, int)
         now_s : float
         whole : bool
-            Whether the source always names all there are, so that only an empty answer is doubted.
+            Whether the source always names all there are, and says so when they change, so that only an empty answer
+            is doubted.
+        but : str
+            What was wrong with a part of the answer.
         """
         self.looked.set()
-        good = {each for each in addresses if self._allowed(each[0])}
+        good = {(host, port) for text, port in addresses if (host := self._plain(text))}
+        if whole and self._filled:
+            # What it named last was there until now: it would have said otherwise.
+            self._seen_s = dict.fromkeys(self.found, now_s)
+        self._filled = bool(good)
         for each in good:
             self._seen_s[each] = now_s
         held = set() if whole and good else {
@@ -124,9 +136,9 @@ class Source:
             self._say(f"it names {len(kept)} addresses; the first {MOST_FOUND} count")
             kept = kept[:MOST_FOUND]
         elif not good:
-            self._say("it names no address that may be used")
+            self._say(but or "it names no address that may be used")
         else:
-            self._say("")
+            self._say(but)
         self._seen_s = {each: self._seen_s[each] for each in kept}
         before, self.found = self.found, tuple(kept)
         return before != self.found
@@ -146,7 +158,8 @@ class Source:
             else:
                 log.warning("discovery of %s: well", self.settings.name)
 
-    def _allowed(self, text: str) -> bool:
+    def _plain(self, text: str) -> str:
+        """Return an address in its one usual spelling; empty where it may not be used."""
         try:
             address = ipaddress.ip_address(text)
         except ValueError:
@@ -161,11 +174,44 @@ class Source:
                     or plain.is_reserved or plain in _METADATA or getattr(address, "scope_id", None)
                 )  # fmt: skip
             if good:
-                return True
+                return str(getattr(address, "ipv4_mapped", None) or address)
         if text not in self._refused and len(self._refused) < MOST_FOUND:
             self._refused.add(text)
             log.warning("discovery of %s: the address %.60r is not used", self.settings.name, text)
-        return False
+        return ""
+
+
+class Source(Addresses, abc.ABC):
+    """Something that is asked for addresses again and again, whatever it answers.
+
+    Parameters
+    ----------
+    settings : DiscoverySettings
+    every_s : float
+        Time between two questions to the DNS.
+    hold_s : float
+        How long what is missing counts on.
+    """
+
+    def __init__(self, settings: DiscoverySettings, every_s: float, hold_s: float) -> None:
+        super().__init__(settings, hold_s)
+        self._every_s = every_s
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Ask for ever; calls ``changed`` when other addresses count."""
+        while True:
+            try:
+                pause_s = await self._ask(changed)
+            except Exception:
+                # Whatever made this go wrong, the backends of tomorrow must be found.
+                log.exception("a defect of the router, in the discovery of %s", self.settings.name)
+                self.failed("asking it ends in a defect of the router", asyncio.get_running_loop().time())
+                pause_s = _AGAIN_MOST_S
+            await asyncio.sleep(pause_s)
+
+    @abc.abstractmethod
+    async def _ask(self, changed: Callable[[], None]) -> float:
+        """Ask once, or follow what is said until that ends; returns how long to wait before the next time, in s."""
 
 
 def _inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -180,47 +226,71 @@ def _inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.
 class DnsSource(Source):
     """A name whose A and AAAA records, or SRV records, are looked up again and again."""
 
-    async def run(self, changed: Callable[[], None]) -> None:
-        """Ask for ever; calls ``changed`` when other addresses count."""
+    async def _ask(self, changed: Callable[[], None]) -> float:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                async with asyncio.timeout(_ASK_S):
-                    found = await self._ask()
-            except (OSError, TimeoutError) as error:
-                # A name that does not exist (any more) is an answer of nothing, and ages what counted.
-                why = f"its name cannot be resolved: {getattr(error, 'strerror', None) or error or 'no answer in time'}"
-                if self.take((), loop.time(), whole=False):
-                    changed()
-                self._say(why)
-            else:
-                if self.take(found, loop.time(), whole=False):
-                    changed()
-            await asyncio.sleep(self._every_s)
+        try:
+            async with asyncio.timeout(_ASK_S):
+                found, why = await self._found()
+        except (OSError, TimeoutError) as error:
+            said = getattr(error, "strerror", None) or str(error)
+            self.failed(f"the DNS cannot be asked: {said or 'no answer in time'}", loop.time())
+        else:
+            # A name that does not exist (any more) is an answer of nothing, and ages what counted.
+            if self.take(found, loop.time(), whole=False, but=why):
+                changed()
+        return self._every_s
 
-    async def _ask(self) -> list[Address]:
+    async def _found(self) -> tuple[list[Address], str]:
+        """Return the addresses that the name leads to, and what was wrong with a part of them.
+
+        Raises
+        ------
+        OSError
+            If the DNS could not answer.
+        """
         given = self.settings
         if given.dns:
-            return [(host, int(given.port)) for host in await self._addresses(given.dns)]
+            hosts, why = await self._addresses(given.dns)
+            return [(host, int(given.port)) for host in hosts], why
+        places, why = await self._services(given.srv)
+        answers = await asyncio.gather(*(self._addresses(host) for host, _ in places), return_exceptions=True)
         found: list[Address] = []
-        for host, port in (await self._services(given.srv))[:MOST_FOUND]:
-            found += [(each, port) for each in await self._addresses(host)]
-        return found
+        failed = [each for each in answers if isinstance(each, BaseException)]
+        for (_, port), answer in zip(places, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                found += [(each, port) for each in answer[0]]
+                why = why or answer[1]
+        if failed and not found:
+            raise failed[0]
+        # The others count; those that could not be asked for are held for a while.
+        return found, f"{len(failed)} of its {len(places)} names could not be asked for" if failed else why
 
-    async def _addresses(self, name: str) -> list[str]:
+    async def _addresses(self, name: str) -> tuple[list[str], str]:
         loop = asyncio.get_running_loop()
-        rows = await loop.getaddrinfo(name, None, type=1)
-        return list(dict.fromkeys(str(row[4][0]) for row in rows))
+        try:
+            rows = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except UnicodeError:
+            return [], f"{name[:80]!r} is no name of a host"
+        except socket.gaierror as error:
+            if error.errno not in _NO_SUCH_NAME:
+                raise
+            return [], f"its name cannot be resolved: {error.strerror}"
+        return list(dict.fromkeys(str(row[4][0]) for row in rows)), ""
 
-    async def _services(self, name: str) -> list[Address]:
+    async def _services(self, name: str) -> tuple[list[Address], str]:
         import dns.asyncresolver
         import dns.exception
+        import dns.resolver
 
         try:
             answer = await dns.asyncresolver.resolve(name, "SRV", lifetime=_ASK_S)
+        except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer) as error:
+            return [], f"its name cannot be resolved: {error}"
         except dns.exception.DNSException as error:
             raise OSError(0, str(error) or type(error).__name__) from None
-        return [(str(row.target).rstrip("."), int(row.port)) for row in answer]
+        found = [(str(row.target).rstrip("."), int(row.port)) for row in answer]
+        # A root alone says that the service is not there (RFC 2782).
+        return [each for each in found if each[0]][:MOST_FOUND], ""
 
 
 class _Gone(Exception):  # noqa: N818  (an answer, not a fault of ours)
@@ -289,27 +359,26 @@ class KubernetesSource(Source):
         self._api = _api(settings)
         self._namespace, _, self._service = settings.kubernetes.partition("/")
         self._slices: dict[str, list[Address]] = {}
+        self._pause_s = _AGAIN_S
         self._jitter = stream(0, "discovery", settings.name)
 
-    async def run(self, changed: Callable[[], None]) -> None:
-        """Watch for ever; calls ``changed`` when other addresses count."""
-        loop, pause_s = asyncio.get_running_loop(), _AGAIN_S
+    async def _ask(self, changed: Callable[[], None]) -> float:
+        loop, began_s = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_ASK_S, sock_read=_WATCH_S + 30)
         async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
-            while True:
-                began_s = loop.time()
-                try:
-                    version = await self._list(session, changed)
-                    while True:
-                        version = await self._watch(session, version, changed)
-                except _Gone:
-                    why = ""
-                except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.MsgspecError) as error:
-                    why = f"the Kubernetes API cannot be asked: {str(error) or type(error).__name__}"
-                    self.failed(why, loop.time())
-                # One that was well for a while is asked again soon.
-                pause_s = _AGAIN_S if loop.time() - began_s > _AGAIN_MOST_S else min(pause_s * 2, _AGAIN_MOST_S)
-                await asyncio.sleep((pause_s if why else _AGAIN_S / 5) * (0.5 + float(self._jitter.random())))
+            try:
+                version = await self._list(session, changed)
+                while True:
+                    version = await self._watch(session, version, changed)
+            except _Gone:
+                why = ""
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.MsgspecError) as error:
+                why = f"the Kubernetes API cannot be asked: {str(error) or type(error).__name__}"
+                self.failed(why, loop.time())
+        # One that was well for a while is asked again soon.
+        well = loop.time() - began_s > _AGAIN_MOST_S
+        self._pause_s = _AGAIN_S if well else min(self._pause_s * 2, _AGAIN_MOST_S)
+        return (self._pause_s if why else _AGAIN_S / 5) * (0.5 + float(self._jitter.random()))
 
     async def _list(self, session: aiohttp.ClientSession, changed: Callable[[], None]) -> str:
         async with asyncio.timeout(_ASK_S), self._get(session, {}) as answer:
@@ -455,10 +524,10 @@ def source_of(settings: DiscoverySettings, every_s: float, hold_s: float) -> Sou
     return kind(settings, every_s, hold_s)
 
 
-def places(sources: Sequence[Source], known: Sequence[BackendSettings]) -> list[BackendSettings]:
+def places(sources: Sequence[Addresses], known: Sequence[BackendSettings]) -> list[BackendSettings]:
     """Return listed backends and those that were found, each place once."""
-    listed = {each.url.rstrip("/"): each for each in known}
+    listed = {split_url(each.url): each for each in known}
     for source in sources:
         for each in source.backends:
-            listed.setdefault(each.url.rstrip("/"), each)
+            listed.setdefault(split_url(each.url), each)
     return list(listed.values())

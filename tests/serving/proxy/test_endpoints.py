@@ -276,6 +276,44 @@ class TestTogether:
 
         live.run(main())
 
+    @pytest.mark.parametrize(
+        ("path", "last", "ended"),
+        [
+            ("/v1/chat/completions", b"data: [DONE]", True),
+            ("/v1/chat/completions", b"data:[DONE]\r", True),
+            ("/v1/chat/completions", b'data: {"content": "[DONE]"}', False),
+            ("/v1/chat/completions", b"data: [DONE]\n\n" + b'data: {"content": "more"}', False),
+            ("/v1/chat/completions", b": [DONE]", False),
+            ("/v1/responses", b'event: response.completed\ndata: {"response": {"output": []}}', True),
+            ("/v1/responses", b'data: {"response": {"output": []}, "type":"response.incomplete"}', True),
+            ("/v1/responses", b'data: {"type": "delta", "delta": "response.completed"}', False),
+            ("/v1/responses", b'data: {"type": "delta", "delta": "\\"type\\": \\"response.completed\\""}', False),
+            ("/v1/messages", b'event: message_stop\r\ndata: {"type": "message_stop"}', True),
+            ("/v1/messages", b'event: message_delta\r\ndata: {"delta": "message_stop"}', False),
+        ],
+    )
+    def test_a_mark_of_the_end_counts_in_the_last_event_and_in_no_text(
+        self, path: str, last: bytes, ended: bool
+    ) -> None:
+        assert ENDPOINTS[path].ended(b'data: {"content": "x"}\n\n' + last + b"\n\n") is ended
+
+    def test_an_end_that_comes_byte_by_byte_is_one(self, live: Any) -> None:
+        async def trickles(backend: Any, asked: Any, writer: Any) -> None:
+            writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + live.event("x"))
+            for byte in b"data: [DONE]\n\n":
+                await asyncio.sleep(0.001)
+                writer.write(bytes([byte]))
+            await writer.drain()
+            writer.close()
+
+        async def main() -> None:
+            async with live.backends(1, trickles) as [server], live.routing(server) as router:
+                async with aiohttp.ClientSession(router.address) as client:
+                    async with client.post("/v1/chat/completions", json=live.ask(stream=True)) as answer:
+                        assert await answer.read() == live.event("x") + b"data: [DONE]\n\n"
+
+        live.run(main())
+
     def test_an_alias_stands_for_its_model_everywhere(self, live: Any) -> None:
         async def main() -> None:
             async with live.backends(1, models=("m", "n")) as [server]:

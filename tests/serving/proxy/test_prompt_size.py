@@ -13,8 +13,9 @@ from wavetank.serving.proxy.prompt_size import (
     MOST_BLOCKS,
     BodyError,
     BytesPerToken,
+    Tail,
+    read_last_usage,
     read_prompt,
-    read_stream_usage,
     read_usage,
 )
 
@@ -118,7 +119,8 @@ class TestUsage:
         assert read_usage(b'{"id":"x","usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}') == (7, 3)
 
     @pytest.mark.parametrize(
-        "reply", [b"", b"{}", b"[]", b'{"usage":null}', b'{"usage":{"prompt_tokens":7}}', b'{"usage":[]}',
+        "reply", [b"", b"{}", b"[]", b'{"usage":null}', b'{"usage":{"prompt_tokens":7}}', b'{"usage":{"input_tokens":7}}',
+                  b'{"usage":{"input_tokens":-1,"output_tokens":1}}', b'{"usage":[]}',
                   b'{"usage":{"prompt_tokens":0,"completion_tokens":1}}',
                   b'{"usage":{"prompt_tokens":-7,"completion_tokens":1}}',
                   b'{"usage":{"prompt_tokens":7,"completion_tokens":1e99}}', b"[" * 100_000],
@@ -133,14 +135,48 @@ class TestUsage:
             b"data: [DONE]",
         ]
         tail = b"\n\n".join([*events, b""])
-        assert read_stream_usage(tail) == (7, 3)
-        assert read_stream_usage(tail[10:]) == (7, 3)
-        assert read_stream_usage(tail.replace(b"\n", b"\r\n")) == (7, 3)
-        assert read_stream_usage(b'data: {"usage":null}\n\ndata: [DONE]\n\n') is None
+        assert read_last_usage(tail) == (7, 3)
+        assert read_last_usage(tail[10:]) == (7, 3)
+        assert read_last_usage(tail.replace(b"\n", b"\r\n")) == (7, 3)
+        assert read_last_usage(b'data: {"usage":null}\n\ndata: [DONE]\n\n') is None
+
+    @pytest.mark.parametrize(
+        ("usage", "found"),
+        [({"input_tokens": 7, "output_tokens": 3}, (7, 3)), ({"prompt_tokens": 7, "total_tokens": 7}, (7, 0)), ({"output_tokens": 3}, (0, 3)),
+         ({"prompt_tokens": 7, "completion_tokens": 3, "output_tokens": 9}, (7, 3)),
+         ({"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}, (7, 3))],
+    )  # fmt: skip
+    def test_every_endpoints_words_are_read(self, usage: dict[str, Any], found: tuple[int, int]) -> None:
+        body = json.dumps({"content": "x", "usage": usage}).encode()
+        assert read_usage(body) == found
+        assert read_last_usage(body) == found
+        nested = json.dumps({"type": "response.completed", "response": {"text": "y" * 50_000, "usage": usage, "user": None}})
+        stream = b"event: response.completed\ndata: " + nested.encode() + b"\n\n"
+        assert read_last_usage(stream[-1000:]) == found
+
+    @given(st.text(), st.integers(1, 2**31 - 1), st.integers(0, 2**31 - 1), st.integers(0, 40))
+    def test_no_text_hides_or_forges_the_usage_behind_it(self, text: str, prompt: int, output: int, cut: int) -> None:
+        said = text + '"usage":{"prompt_tokens":1,"completion_tokens":1}' + text
+        usage = {"prompt_tokens": prompt, "completion_tokens": output}
+        body = json.dumps({"text": said, "usage": usage, "more": said}).encode()
+        assert read_last_usage(body[cut:]) == (prompt, output)
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_have_an_end(self, data: bytes) -> None:
+        read_last_usage(data + b'"usage":{' + data)
+        read_last_usage(b'"usage"' + data)
 
     def test_a_text_about_usage_is_no_usage(self) -> None:
         said = json.dumps({"choices": [{"delta": {"content": '"usage":{"prompt_tokens":1,"completion_tokens":1}'}}]})
-        assert read_stream_usage(b"data: " + said.encode() + b"\n\ndata: [DONE]\n\n") is None
+        assert read_last_usage(b"data: " + said.encode() + b"\n\ndata: [DONE]\n\n") is None
+
+
+@given(st.lists(st.binary(max_size=9), max_size=60), st.integers(1, 40))
+def test_a_tail_is_the_end_of_what_came_in_whatever_pieces(pieces: list[bytes], most: int) -> None:
+    tail = Tail(most)
+    for piece in pieces:
+        tail.add(piece)
+    assert tail.joined() == b"".join(pieces)[-most:]
 
 
 class TestBytesPerToken:

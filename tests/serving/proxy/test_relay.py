@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,34 @@ def test_no_client_writes_a_line_of_the_log(live: Any, caplog: pytest.LogCapture
     messages = [record.getMessage() for record in caplog.records if "POST" in record.getMessage()]
     assert len(messages) == 4
     assert all(message.isascii() and message.isprintable() for message in messages)
+
+
+USAGES = {
+    "/v1/chat/completions": {"prompt_tokens": 10, "completion_tokens": 5000},
+    "/v1/responses": {"input_tokens": 10, "output_tokens": 5000},
+    "/v1/messages": {"input_tokens": 10, "output_tokens": 5000},
+    "/v1/embeddings": {"prompt_tokens": 4000, "total_tokens": 4000},
+}
+
+
+@pytest.mark.parametrize("path", USAGES)
+@pytest.mark.parametrize("size", [0, 1_500_000], ids=["short", "longer than what is held back"])
+def test_no_endpoint_and_no_length_gets_past_a_limit_of_tokens(live: Any, tmp_path: Path, path: str, size: int) -> None:
+    (tmp_path / "k").write_text(f'[[keys]]\nname = "a"\nsha256 = "{digest_of("a")}"\ntokens_per_minute = 1000\n')
+    body = json.dumps({"text": "y" * size, "usage": USAGES[path]}).encode()
+
+    async def answers(backend: Any, asked: Any, writer: Any) -> None:
+        writer.write(live.head(200, "application/json", len(body)) + body)
+
+    async def main() -> None:
+        async with live.backends(1, answers) as [server], live.routing(server, keys_file=str(tmp_path / "k")) as router:
+            async with aiohttp.ClientSession(router.address, headers={"X-Api-Key": "a"}) as client:
+                for status in (200, 429):
+                    async with client.post(path, json={**live.ask(), "input": "x"}) as answer:
+                        assert answer.status == status
+                        await answer.read()
+
+    live.run(main())
 
 
 @pytest.mark.parametrize(("stream", "left"), [(False, 1000 - 13), (True, 1000 - 29)])

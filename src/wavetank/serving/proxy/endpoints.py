@@ -60,10 +60,22 @@ class Endpoint(NamedTuple):
     generates: bool = False
 
     def ended(self, tail: bytes) -> bool:
-        """Say whether the last bytes of an event stream hold its last event."""
-        return any(mark in tail for mark in self.ends)
+        """Say whether an event stream of which these are the last bytes ends with its last event.
+
+        Within a text a mark says nothing: there it is on no line of its own, and its quotes are escaped.
+        """
+        last = tail.rstrip(b"\r\n")
+        last = last[max(last.rfind(b"\n\n"), last.rfind(b"\n\r\n"), 0) :]
+        for line in last.splitlines():
+            name, _, value = line.partition(b":")
+            if name in (b"event", b"data") and value.strip() in self.ends:
+                return True
+            if name == b"data" and any(each.group(1) in self.ends for each in _TYPE.finditer(value)):
+                return True
+        return False
 
 
+_TYPE = re.compile(rb'"type"\s*:\s*"([a-z_.]{1,40})"')
 _COMPLETION = Endpoint(kind="completion", generates=True)
 _JSON = Endpoint()
 _OPTIONAL = Endpoint(model_needed=False)

@@ -16,7 +16,9 @@ Differs from the source:
 
 from __future__ import annotations
 
+import json
 from array import array
+from collections import deque
 from hashlib import blake2b
 from operator import attrgetter
 from typing import Any
@@ -69,6 +71,20 @@ class _Body(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    # In the words of responses and messages.
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    # Embeddings report no other.
+    total_tokens: int | None = None
+
+    def counts(self) -> tuple[int, int] | None:
+        prompt = self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
+        output = self.output_tokens if self.completion_tokens is None else self.completion_tokens
+        if output is None and None not in (prompt, self.total_tokens):
+            output = self.total_tokens - prompt  # type: ignore[operator]
+        if output is None or not (0 <= output < 2**31) or (prompt is not None and not 0 < prompt < 2**31):
+            return None
+        return prompt or 0, output
 
 
 class _Reply(msgspec.Struct):
@@ -79,6 +95,9 @@ _body = msgspec.json.Decoder(_Body)
 _object = msgspec.json.Decoder(dict[str, Any])
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _reply = msgspec.json.Decoder(_Reply)
+_parser = json.JSONDecoder()
+# What of an answer's end is kept: its usage stands in it.
+TAIL_BYTES = 16_384
 
 
 class Prompt:
@@ -219,37 +238,67 @@ def _bytes_of(parts: list[str]) -> int:
 
 
 def read_usage(reply: bytes) -> tuple[int, int] | None:
-    """Return (prompt tokens, generated tokens) that a reply reports; None where it reports none, or nonsense."""
+    """Return (prompt tokens, generated tokens) that a reply reports; None where it reports none, or nonsense.
+
+    The first is 0 where the reply speaks of generated tokens alone.
+    """
     try:
         usage = _reply.decode(reply).usage
     except (msgspec.DecodeError, RecursionError):
         return None
-    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
-        return None
-    if not (0 < usage.prompt_tokens < 2**31 and 0 <= usage.completion_tokens < 2**31):
-        return None
-    return usage.prompt_tokens, usage.completion_tokens
+    return None if usage is None else usage.counts()
 
 
-def read_stream_usage(tail: bytes) -> tuple[int, int] | None:
-    """Return the usage that the last events of a stream report; None where they report none.
+def read_last_usage(tail: bytes) -> tuple[int, int] | None:
+    """Return the last usage that the end of an answer reports, as :func:`read_usage` does; None where it reports none.
 
     Parameters
     ----------
     tail : bytes
-        The end of an event stream; may begin in the middle of an event.
+        The end of an event stream, or of a long reply; may begin anywhere.
     """
-    at = tail.rfind(b'"usage"')
+    # Within a text the quotes of the name would be escaped.
+    text = tail.decode("utf-8", "replace")
+    at = text.rfind('"usage"')
     while at >= 0:
-        start = tail.rfind(b"data:", 0, at)
-        if start < 0:
-            return None
-        end = tail.find(b"\n", at)
-        found = read_usage(tail[start + 5 : end if end >= 0 else len(tail)])
-        if found is not None:
-            return found
-        at = tail.rfind(b'"usage"', 0, start)
+        begin = text.find("{", at + 7, at + 20)
+        if begin >= 0 and not text[at + 7 : begin].strip(" \t\r\n:"):
+            try:
+                found = msgspec.convert(_parser.raw_decode(text, begin)[0], _Usage).counts()
+            except (ValueError, RecursionError):
+                found = None
+            if found is not None:
+                return found
+        at = text.rfind('"usage"', 0, at)
     return None
+
+
+class Tail:
+    """The last bytes of an answer, whatever pieces it comes in.
+
+    Parameters
+    ----------
+    most : int
+        How many.
+    """
+
+    __slots__ = ("_most", "_pieces", "_size")
+
+    def __init__(self, most: int) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size, self._most = 0, most
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece."""
+        pieces = self._pieces
+        pieces.append(piece)
+        self._size += len(piece)
+        while self._size - len(pieces[0]) >= self._most:
+            self._size -= len(pieces.popleft())
+
+    def joined(self) -> bytes:
+        """Return them in one."""
+        return b"".join(self._pieces)[-self._most :]
 
 
 class BytesPerToken:

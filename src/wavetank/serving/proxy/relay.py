@@ -17,7 +17,6 @@ import contextlib
 import json
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
@@ -32,7 +31,7 @@ from wavetank.serving.proxy.dispatcher import Dispatcher
 from wavetank.serving.proxy.forwarding import Forwarded, forwarded, headers_of
 from wavetank.serving.proxy.length_predictor import LengthPredictor
 from wavetank.serving.proxy.metrics import RouterMetrics
-from wavetank.serving.proxy.prompt_size import BytesPerToken, Prompt, read_stream_usage, read_usage
+from wavetank.serving.proxy.prompt_size import TAIL_BYTES, BytesPerToken, Prompt, Tail, read_last_usage, read_usage
 from wavetank.serving.proxy.recording import Recording
 from wavetank.serving.proxy.refusals import RequestError, error_event
 from wavetank.serving.proxy.retry_budget import RetryBudget
@@ -40,8 +39,8 @@ from wavetank.serving.proxy.view import LiveRequest
 
 log = logging.getLogger("wavetank.router")
 
-# What a server answers that has not taken the request on: another one may.
-_NOT_TAKEN = 503
+# What a server answers that has not taken the request on, or a router that it came from: another one may.
+_NOT_TAKEN = frozenset((503, 508))
 # Answers that may say something about the backend, or about the request.
 _BACKEND_IS_ILL = frozenset((500, 502, 503))
 # Failures that say something about the backend: a slow one may be as it should be, and a long answer is the request's.
@@ -59,8 +58,6 @@ _WAITED_TOO_LONG = 408
 _MOST_SENT = 2
 # An answer that is no event stream is held back until it is complete, up to this size: till then it can be retried.
 _HELD_BACK_BYTES = 1_048_576
-# Pieces at the end of a stream that are searched for its usage.
-_TAIL_PIECES = 4
 
 
 class _UnavailableError(Exception):
@@ -275,7 +272,7 @@ class Relay:
             times_s = (sent_s - waited_s, first_s)
             headers = headers_of(exchange)
             streams = headers.get("Content-Type", "").startswith("text/event-stream")
-            if streams and status != _NOT_TAKEN:
+            if streams and status not in _NOT_TAKEN:
                 return await self._stream(request, prompt, live, backend, connection, headers, piece, times_s)
             pieces, size = [piece], len(piece)
             while piece and size <= _HELD_BACK_BYTES:
@@ -284,14 +281,14 @@ class Relay:
                 size += len(piece)
             whole = b"".join(pieces)
             if piece:
-                if status == _NOT_TAKEN:
+                if status in _NOT_TAKEN:
                     raise BackendError("too_long", f"The backend answered {status} at unusual length.")
                 return await self._stream(request, prompt, live, backend, connection, headers, whole, times_s)
         finally:
             pool.give_back(connection)
         done_s = time.monotonic()
         response = web.Response(status=status, body=whole, headers=headers)
-        if status == _NOT_TAKEN:
+        if status in _NOT_TAKEN:
             raise _UnavailableError(response)
         usage = read_usage(whole) if status == 200 else None
         if usage is None and not _is_json(whole):
@@ -367,7 +364,8 @@ class Relay:
             response.force_close()
         events_only = headers.get("Content-Type", "").startswith("text/event-stream")
         account = backend.account
-        tail: deque[bytes] = deque(maxlen=_TAIL_PIECES)
+        # Where nothing else marks the end, all of the last event is wanted, however long it is.
+        tail = Tail(_HELD_BACK_BYTES if exchange.ends_with_connection else TAIL_BYTES)
         events = 0
         after_newline = whole = False
         size = 0
@@ -385,13 +383,13 @@ class Relay:
                         seen += 1
                     after_newline = piece[-1] == 10 and not piece.endswith(b"\n\n")
                     events += seen
-                    tail.append(piece)
                     account.generated(live, seen)
                 size += len(piece)
+                tail.add(piece)
                 request.event_ended = piece.endswith((b"\n\n", b"\r\n\r\n"))
                 await response.write(piece)
                 piece = await connection.read()
-            if events_only and exchange.ends_with_connection and not request.endpoint.ended(b"".join(tail)):
+            if events_only and exchange.ends_with_connection and not request.endpoint.ended(tail.joined()):
                 raise BackendError("died", "The backend closed the connection in the middle of its answer.")
             whole = True
         except BackendError as error:
@@ -407,7 +405,7 @@ class Relay:
         finally:
             self._unframed.discard(transport)
             # As far as it can be seen: a first event names the role, a last one says that it is done.
-            usage = read_stream_usage(b"".join(tail)) if tail else None
+            usage = read_last_usage(tail.joined()) if size else None
             if status == 200 and (usage is not None or events):
                 seen = max(events - (2 if prompt.chat else 1), 1)
                 self._note(request, prompt, live, usage, seen, whole=whole)
@@ -462,7 +460,8 @@ class Relay:
         endpoint = request.endpoint
         if usage is not None and prompt.text_bytes and endpoint.kind == "completion":
             self._ratio.learn(prompt.text_bytes, usage[0])
-        prompt_tokens, output_tokens = usage or (live.prompt_tokens, seen_tokens)
+        prompt_tokens, output_tokens = usage or (0, seen_tokens)
+        prompt_tokens = prompt_tokens or live.prompt_tokens
         if request.client is not None:
             request.client.used(live.prompt_tokens, prompt_tokens + output_tokens)
         if whole and self._settings.predict_lengths and output_tokens > 0 and endpoint.generates:

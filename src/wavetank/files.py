@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import select
 import zlib
 from pathlib import Path
 
@@ -38,6 +39,56 @@ def write_atomic(path: Path, text: str) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_bytes(path: Path, *, largest_bytes: int, wait_s: float = 5.0) -> bytes:
+    """Return what a small file holds; neither a pipe that nobody writes to nor an endless device holds it up.
+
+    Parameters
+    ----------
+    path : Path
+    largest_bytes : int
+        The most that is read.
+    wait_s : float
+        Longest wait for the next bytes of a pipe, in s.
+
+    Raises
+    ------
+    BadFileError
+        If it is missing, cannot be read, is larger than allowed, or a pipe that brings nothing.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError) as error:
+        raise BadFileError("The file cannot be read.", given=_words(error), where=str(path)) from error
+    pieces, left = [], largest_bytes + 1
+    try:
+        while left > 0:
+            if not _ready(file, wait_s):
+                raise BadFileError("Nothing comes out of the pipe.", given=f"{wait_s:g} s", where=str(path))
+            piece = os.read(file, min(left, 1 << 20))
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+            left -= len(piece)
+    except OSError as error:
+        raise BadFileError("The file cannot be read.", given=_words(error), where=str(path)) from error
+    finally:
+        os.close(file)
+    raise BadFileError("The file is too large.", allowed=f"up to {largest_bytes} bytes", where=str(path))
+
+
+def _ready(file: int, wait_s: float) -> bool:
+    """Wait until a file can be read."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000.0))
+
+
+def _words(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def read_text(path: Path, *, largest_bytes: int) -> str:

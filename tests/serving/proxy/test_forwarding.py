@@ -29,7 +29,7 @@ def test_a_request_keeps_its_own_lines_and_loses_those_of_its_connection() -> No
         (b"x-api-key", b"mine"),
         path="/v1/completions?a=b",
     )
-    rest = b"Content-Length: 7\r\nX-Request-Id: id-1\r\nX-Kept: a, b\r\n\r\n"
+    rest = b"Content-Length: 7\r\nX-Request-Id: id-1\r\nVia: 1.1 router-1\r\nX-Kept: a, b\r\n\r\n"
     start = b"POST /base/v1/completions?a=b HTTP/1.1\r\nHost: h:1\r\n"
     mine = b"AUTHORIZATION: Bearer mine\r\nx-api-key: mine\r\n"
     theirs = b"Authorization: Bearer theirs\r\n"
@@ -37,7 +37,7 @@ def test_a_request_keeps_its_own_lines_and_loses_those_of_its_connection() -> No
         (b"", True, mine), (b"", False, b""), (theirs, True, theirs), (theirs, False, theirs),
     ):  # fmt: skip
         backend: Any = SimpleNamespace(prefix=b"/base", host_header=b"h:1", credentials=credentials)
-        assert forwarded(given, 7, keyless=keyless).to(backend) == start + sent + rest
+        assert forwarded(given, 7, name=b"router-1", keyless=keyless).to(backend) == start + sent + rest
 
 
 def test_an_answer_loses_the_lines_of_its_connection_and_always_has_a_type() -> None:

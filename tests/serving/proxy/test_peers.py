@@ -110,7 +110,7 @@ def test_under_load_the_disagreement_is_at_most_what_changed_since_the_last_word
                     words: list[float] = []
                     for _ in range(80):
                         await asyncio.sleep(0.01)
-                        words.append(min(heard_s for each in (a, b) for heard_s, _ in each.peers._heard.values()))
+                        words.append(min(heard_s for each in (a, b) for heard_s, *_ in each.peers._heard.values()))
                         views = min(backend.account.refreshed_s for each in (a, b) for backend in each.backends)
                         if len(words) > 5:
                             # A refresh may have used the word before the last one.
@@ -211,3 +211,60 @@ def test_others_requests_fill_what_room_there_is() -> None:
     account.refresh_from(load, 2.0)
     # Its own figures hold everybody's requests.
     assert (account.running, account.waiting) == (5, 1)
+
+
+def test_a_router_that_hangs_hides_no_other_one(live: Any) -> None:
+    async def main() -> None:
+        async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await reader.read()
+            finally:
+                writer.close()
+
+        stuck = await asyncio.start_server(hangs, "127.0.0.1", 0)
+        port = stuck.sockets[0].getsockname()[1]
+        gate = asyncio.Event()
+
+        async def held(backend: Any, asked: Any, writer: Any) -> None:
+            await gate.wait()
+            await live.well_behaved(backend, asked, writer)
+
+        async with live.backends(1, held) as [server], live.routing(server, metrics="own") as b:
+            peers = f"http://127.0.0.1:{port},{b.address}"
+            async with live.routing(server, metrics="own", peers=peers, probe_s=2.0, peer_heard_s=0.5) as a:
+                async with aiohttp.ClientSession(b.address) as client:
+                    asking = asyncio.ensure_future(client.post(CHAT, json=live.ask()))
+                    await live.until(lambda: seen(a) == [1])
+                    # For as long as the hanging one is waited for the other's word is never too old.
+                    for _ in range(20):
+                        await asyncio.sleep(0.05)
+                        assert seen(a) == [1]
+                    gate.set()
+                    (await asking).release()
+                    await live.until(lambda: seen(a) == [0])
+        stuck.close()
+
+    live.run(main())
+
+
+def test_a_router_that_is_listed_twice_counts_once_and_its_last_word_counts(live: Any) -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def held(backend: Any, asked: Any, writer: Any) -> None:
+            await gate.wait()
+            await live.well_behaved(backend, asked, writer)
+
+        async with live.backends(1, held) as [server], live.routing(server, metrics="own") as b:
+            peers = f"http://127.0.0.1:{b.port},http://localhost:{b.port}"
+            async with live.routing(server, metrics="own", peers=peers) as a:
+                async with aiohttp.ClientSession(b.address) as client:
+                    asking = asyncio.ensure_future(client.post(CHAT, json=live.ask()))
+                    await live.until(lambda: len(a.peers._heard) == 2 and seen(a) != [0])
+                    await asyncio.sleep(0.1)
+                    assert seen(a) == [1]
+                    gate.set()
+                    (await asking).release()
+                    await live.until(lambda: seen(a) == [0])
+
+    live.run(main())

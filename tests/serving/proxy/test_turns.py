@@ -14,6 +14,7 @@ pytest.importorskip("aiohttp")
 from wavetank.serving.proxy.access import Client, KeySettings
 from wavetank.serving.proxy.dispatcher import PoolFullError, PoolTimeoutError
 from wavetank.serving.proxy.turns import Turns
+from wavetank.serving.proxy.view import LiveRequest
 
 
 def client(name: str, weight: float = 1.0) -> Client:
@@ -140,7 +141,7 @@ def test_a_crowd_leaves_room_for_others_and_a_long_wait_ends() -> None:
         waiting += [asyncio.ensure_future(turns.enter(other)) for _ in range(3)]
         await settle()
         with pytest.raises(PoolFullError):
-            await turns.enter(client("third"))
+            await turns.enter(other)
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(each) for each in found] == [PoolTimeoutError] * 8
         assert turns.waiting == 0
@@ -148,13 +149,79 @@ def test_a_crowd_leaves_room_for_others_and_a_long_wait_ends() -> None:
     asyncio.run(main())
 
 
+def lined(turns: Turns, who: Client) -> LiveRequest:
+    request = LiveRequest(0.0, 1, [])
+    turns.step_in(who, request)
+    return request
+
+
 def test_places_in_a_line_are_by_weight_too() -> None:
-    turns, one, two = Turns(0, 10, 1.0), client("a"), client("b", 2.0)
+    turns, one, two = Turns(0, 100, 1.0), client("a"), client("b", 2.0)
     assert turns.open
-    line = [(turns.place_in_line(who), who.name) for who in (one, one, one, two, two, two, two)]
+    line = [(lined(turns, who).place, who.name) for who in (one, one, one, two, two, two, two)]
     assert "".join(name for _, name in sorted(line)) in ("abbabba", "abbabab", "abbaba")
-    turns.began(7.0)
-    assert turns.place_in_line(client("c")) == 7.0
+    late = lined(turns, one)
+    late.place = 7.0
+    turns.began(one, late)
+    assert lined(turns, client("c")).place == 7.0
+
+
+def test_what_was_never_sent_costs_no_turn() -> None:
+    turns, one, two = Turns(0, 1000, 1.0), client("a"), client("b")
+    first = lined(turns, one)
+    for _ in range(500):
+        turns.step_out(one, lined(turns, one))
+    second = lined(turns, one)
+    assert second.place - first.place == pytest.approx(1.0)
+    # Another key's turn comes between, not five hundred of them.
+    assert sum(lined(turns, two).place < second.place for _ in range(10)) <= 2
+    turns.step_out(one, first)
+    turns.step_out(one, first)
+    assert lined(turns, one).place == pytest.approx(second.place)
+
+
+def test_a_full_line_makes_room_for_a_key_that_has_less_than_its_share() -> None:
+    turns, crowd, other, heavy = Turns(0, 12, 1.0), client("crowd"), client("other"), client("heavy", 4.0)
+    pushed: list[LiveRequest] = []
+    turns.push_out = pushed.append
+    line = [lined(turns, crowd) for _ in range(12)]
+    with pytest.raises(PoolFullError):
+        lined(turns, crowd)
+    own = [lined(turns, other) for _ in range(6)]
+    assert pushed == line[:5:-1]
+    with pytest.raises(PoolFullError):
+        lined(turns, other)
+    more = [lined(turns, heavy) for _ in range(8)]
+    assert len(pushed) == 14
+    with pytest.raises(PoolFullError):
+        lined(turns, heavy)
+    for who, requests in ((crowd, line), (other, own), (heavy, more)):
+        for request in requests:
+            turns.step_out(who, request)
+    assert not turns._lines
+    assert turns._in_line == 0
+
+
+def test_a_full_queue_makes_room_for_a_key_that_has_less_than_its_share() -> None:
+    async def main() -> None:
+        turns, crowd, other = Turns(1, 8, 60.0), client("crowd"), client("other")
+        await turns.enter(crowd)
+        waiting = [asyncio.ensure_future(turns.enter(crowd)) for _ in range(8)]
+        await settle()
+        late = [asyncio.ensure_future(turns.enter(other)) for _ in range(5)]
+        await settle()
+        refused = [task for task in (*waiting, *late) if task.done()]
+        # The newest of the crowd, and what is more than the other's share.
+        assert refused == [*waiting[4:], late[4]]
+        assert all(isinstance(task.exception(), PoolFullError) for task in refused)
+        assert turns.waiting == 8
+        for _ in range(9):
+            turns.leave()
+            await settle()
+        assert all(task.done() for task in (*waiting, *late))
+        assert (turns.waiting, crowd.waiting, other.waiting, turns._inside) == (0, 0, 0, 0)
+
+    asyncio.run(main())
 
 
 def test_at_a_router_the_crowd_of_one_key_does_not_stop_another(live: Any, tmp_path: Any) -> None:
@@ -191,6 +258,48 @@ def test_at_a_router_the_crowd_of_one_key_does_not_stop_another(live: Any, tmp_p
             assert most[0] <= 2
             assert "".join(name[0] for name in done).rindex("o") < 24
             assert router.proxy.in_flight == 0
+
+    live.run(main())
+
+
+def test_before_a_pool_policy_a_crowd_beyond_the_limit_is_refused_and_keeps_nobody_out(
+    live: Any, tmp_path: Any
+) -> None:
+    import aiohttp
+
+    from wavetank.serving.proxy.access import digest_of
+
+    (tmp_path / "k").write_text(
+        "".join(f'[[keys]]\nname = "{name}"\nsha256 = "{digest_of(name)}"\n' for name in ("crowd", "one"))
+    )
+
+    async def main() -> None:
+        settings = {"keys_file": str(tmp_path / "k"), "max_running": 1, "metrics": "own", "pool_limit": 12}
+        async with live.backends(1) as [server], live.routing(server, policy="balance-route", **settings) as router:
+            server.pause_s = 0.002
+            connector = aiohttp.TCPConnector(limit=0)
+            async with aiohttp.ClientSession(router.address, connector=connector) as http:
+
+                async def ask(who: str) -> int:
+                    headers = {"Authorization": f"Bearer {who}"}
+                    async with http.post("/v1/chat/completions", json=live.ask(stream=True), headers=headers) as answer:
+                        await answer.read()
+                        return answer.status
+
+                async def keep_crowding() -> None:
+                    while not done.is_set():
+                        await ask("crowd")
+
+                done = asyncio.Event()
+                crowd = [asyncio.ensure_future(keep_crowding()) for _ in range(40)]
+                await live.until(lambda: router.dispatcher.waiting >= 11)
+                # One after the other, while more of the crowd come than there is room for.
+                found = [await ask("one") for _ in range(6)]
+                done.set()
+                await asyncio.gather(*crowd)
+            assert found.count(200) >= 5
+            assert router.proxy.in_flight == 0
+            assert not router.proxy._turns._lines
 
     live.run(main())
 

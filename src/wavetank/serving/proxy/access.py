@@ -26,7 +26,6 @@ import math
 import re
 import secrets
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -36,11 +35,11 @@ import numpy as np
 
 from wavetank.errors import BadFileError, BadValueError, UnknownNameError, nearest_of
 from wavetank.serving.proxy.client_connection import ClientRequest
+from wavetank.serving.proxy.configuration import read_toml
 from wavetank.serving.proxy.refusals import RequestError
 from wavetank.settings import check_parameters, setting
 
 MOST_KEYS = 10_000
-_MOST_FILE_BYTES = 8_388_608
 _MOST_KEY_BYTES = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -124,17 +123,7 @@ def read_keys(path: Path) -> tuple[KeySettings, ...]:
     WavetankError
         If it cannot be read, a key is given twice, or a field is wrong: with the key's number and name.
     """
-    path = path.expanduser()
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_FILE_BYTES + 1)
-        if len(data) > _MOST_FILE_BYTES:
-            raise BadFileError(f"The keys file is longer than {_MOST_FILE_BYTES} bytes.", where=str(path))
-        found = tomllib.loads(data.decode("utf-8"))
-    except OSError as error:
-        raise BadFileError(f"The keys cannot be read: {error.strerror or error}.", where=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadFileError(f"The keys file is not valid TOML: {error}", where=str(path)) from None
+    found, _ = read_toml(path, "The keys file")
     tables = found.pop("keys", [])
     if found or not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         raise BadFileError("The keys file holds something else than [[keys]].", given=sorted(found), where=str(path))

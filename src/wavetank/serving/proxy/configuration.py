@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wavetank.errors import BadFileError, BadValueError, UnknownNameError, WavetankError, nearest_of, unknown_name
+from wavetank.files import read_bytes
 from wavetank.ledger import catalog
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.settings import check_parameters, check_ranges, setting
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from wavetank.serving.proxy.access import Access
     from wavetank.workloads.generate import Lengths
 
+_MOST_FILE_BYTES, _MOST_KEY_FILE_BYTES = 8_388_608, 65_536
 HELP = "wavetank launch router --help"
 
 
@@ -526,10 +528,7 @@ class RouterConfiguration:
             where = f"environment variable {settings.api_key_env}"
         elif settings.api_key_file:
             where = settings.api_key_file
-            try:
-                key = Path(settings.api_key_file).expanduser().read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise BadFileError(f"The key cannot be read: {error}", where=where) from None
+            key = _file(Path(settings.api_key_file), "The key", _MOST_KEY_FILE_BYTES).decode("utf-8", "replace")
         else:
             return ""
         key = key.strip()
@@ -678,13 +677,39 @@ def _line_of(error: WavetankError, text: str) -> int:
 
 
 def _read(file: Path) -> tuple[dict[str, Any], str]:
+    return read_toml(file, "The configuration")
+
+
+def read_toml(file: Path, what: str) -> tuple[dict[str, Any], str]:
+    """Read a file of TOML; returns its content, and its text.
+
+    Parameters
+    ----------
+    file : Path
+    what : str
+        For the message.
+
+    Raises
+    ------
+    BadFileError
+        If it cannot be read, is larger than 8 MiB, or is no TOML.
+    """
+    data = _file(file, what, _MOST_FILE_BYTES)
     try:
-        text = file.expanduser().read_text(encoding="utf-8")
+        text = data.decode("utf-8")
         return tomllib.loads(text), text
-    except OSError as error:
-        raise BadFileError(f"The configuration cannot be read: {error.strerror or error}.", where=str(file)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadFileError(f"The configuration is not valid TOML: {error}", where=str(file)) from None
+    except RecursionError:
+        raise BadFileError(f"{what} is nested too deeply.", where=str(file)) from None
+    except ValueError as error:
+        raise BadFileError(f"{what} is not valid TOML: {error}", where=str(file)) from None
+
+
+def _file(file: Path, what: str, most_bytes: int) -> bytes:
+    try:
+        return read_bytes(file.expanduser(), largest_bytes=most_bytes)
+    except BadFileError as error:
+        reason = f"{error.problem.rstrip('.').lower()} ({error.given or error.allowed})"
+        raise BadFileError(f"{what} cannot be read: {reason}.", where=str(file)) from None
 
 
 def _checked(kind: type, given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> dict[str, Any]:

@@ -282,6 +282,12 @@ class Dispatcher(Generic[T]):
                 future.result().account.done(request)
             raise
 
+    def push_out(self, request: LiveRequest) -> None:
+        """End the wait of a request in the pool: another one has its place."""
+        future = self._pool.pop(request, None)
+        if future is not None and not future.done():
+            future.set_exception(PoolFullError())
+
     def reassign(self, request: LiveRequest, tried: Sequence[T], spare: Sequence[T] = ()) -> T:
         """Return another backend for a request that failed before its first byte: the one with the fewest requests.
 

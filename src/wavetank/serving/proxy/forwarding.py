@@ -1,10 +1,13 @@
 """Heads that are passed on: which header lines go to a backend, and which of its answer go to the client.
 
-Source: RFC 9110, section 7.6, on what a proxy does not forward.
+Every request says in ``Via`` which routers it has passed, so that one that comes back is known.
+
+Source: RFC 9110, section 7.6, on what a proxy does not forward, and on ``Via``.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import NamedTuple
 
 from multidict import CIMultiDict
@@ -49,7 +52,12 @@ class Forwarded(NamedTuple):
         )  # fmt: skip
 
 
-def forwarded(request: ClientRequest, length: int, *, keyless: bool = True) -> Forwarded:
+def new_name() -> bytes:
+    """Return a name by which a router knows what has passed through it."""
+    return b"wavetank-" + secrets.token_hex(8).encode()
+
+
+def forwarded(request: ClientRequest, length: int, *, name: bytes, keyless: bool = True) -> Forwarded:
     """Return the head of a request as it goes to backends.
 
     Parameters
@@ -57,11 +65,13 @@ def forwarded(request: ClientRequest, length: int, *, keyless: bool = True) -> F
     request : ClientRequest
     length : int
         Of the body.
+    name : bytes
+        By which the router knows what has passed through it.
     keyless : bool
         Whether the router asks for no key of its own, so that a key may be the backend's.
     """
     path = request.raw_path.encode("utf-8", "surrogateescape")
-    lines = [b"Content-Length: %d\r\nX-Request-Id: %b\r\n" % (length, request.request_id)]
+    lines = [b"Content-Length: %d\r\nX-Request-Id: %b\r\nVia: 1.1 %b\r\n" % (length, request.request_id, name)]
     credentials = b""
     dropped: frozenset[bytes] | set[bytes] = _NOT_TO_BACKEND
     if request.trace is not None and (own := request.trace.lines):

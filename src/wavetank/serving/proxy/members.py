@@ -15,16 +15,19 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from wavetank.files import read_bytes
 from wavetank.serving.proxy.backend_connection import ConnectionPool
 from wavetank.serving.proxy.backend_exchange import BackendError
 from wavetank.serving.proxy.backends import Backend, Place, identity_of, split_url
 from wavetank.serving.proxy.configuration import BackendSettings, RouterConfiguration, RouterSettings
-from wavetank.serving.proxy.tls import backend_context
+from wavetank.serving.proxy.tasks import kept_up
+from wavetank.serving.proxy.tls import MOST_PEM_BYTES, backend_context
 from wavetank.serving.proxy.view import PrefixMemory, WorkerAccount
 
 log = logging.getLogger("wavetank.router")
@@ -77,17 +80,22 @@ def wanted(configuration: RouterConfiguration, backends: Sequence[BackendSetting
         If a key or a certificate is missing or wrong.
     """
     found = []
+    # One for all that need the same files: there may be a thousand of them.
+    contexts: dict[tuple[str, str, str], tuple[ssl.SSLContext, bytes]] = {}
     for each in backends:
         place, tls, digest = split_url(each.url), None, b""
         if place.tls:
             files = (each.ca_file or configuration.settings.backend_ca_file, each.cert_file, each.key_file)
-            tls = backend_context(*files)
-            held = hashlib.sha256(repr((files, each.server_name)).encode())
-            for name in filter(None, files):
-                held.update(hashlib.sha256(Path(name).expanduser().read_bytes()).digest())
-            digest = held.digest()
+            if files not in contexts:
+                contexts[files] = backend_context(*files), b"".join(map(_digest_of, files))
+            tls, held = contexts[files]
+            digest = hashlib.sha256(repr((files, each.server_name)).encode() + held).digest()
         found.append(Wanted(each, place, configuration.api_key(each), tls, digest))
     return found
+
+
+def _digest_of(name: str) -> bytes:
+    return hashlib.sha256(read_bytes(Path(name).expanduser(), largest_bytes=MOST_PEM_BYTES)).digest() if name else b""
 
 
 class Members:
@@ -98,6 +106,10 @@ class Members:
     settings : RouterSettings
     changed : callable
         Called when a backend comes, goes, or its models change.
+    left : callable
+        Called when one has gone for good.
+    name : bytes
+        By which the router knows its own probes.
 
     Attributes
     ----------
@@ -106,8 +118,17 @@ class Members:
         Those that finish what they have.
     """
 
-    def __init__(self, settings: RouterSettings, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: RouterSettings,
+        changed: Callable[[], None],
+        *,
+        left: Callable[[Backend], None] = lambda backend: None,
+        name: bytes = b"wavetank",
+    ) -> None:
         self.settings = settings
+        self._left = left
+        self._via = b"Via: 1.1 %b\r\n" % name
         self._changed = changed
         self.backends: tuple[Backend, ...] = ()
         self.leaving: dict[Backend, asyncio.Task[None]] = {}
@@ -152,7 +173,8 @@ class Members:
                 self.leaving[backend] = loop.create_task(self._let_go(backend), name=f"leaving {backend.name}")
         for backend in kept:
             if backend not in self._probes:
-                self._probes[backend] = loop.create_task(self._probe_often(backend), name=f"probe {backend.name}")
+                probe = partial(self._probe_often, backend)
+                self._probes[backend] = loop.create_task(kept_up(f"probe {backend.name}", probe))
         self._changed()
 
     async def stop(self) -> None:
@@ -175,6 +197,7 @@ class Members:
             await asyncio.sleep(_GONE_EVERY_S)
         del self.leaving[backend]
         backend.connections.close()
+        self._left(backend)
         log.info("backend %s has left", backend.name)
 
     def _made(self, given: Wanted, settings: RouterSettings) -> Backend:
@@ -231,7 +254,9 @@ class Members:
                 self._changed()
 
     async def _probe(self, backend: Backend) -> None:
-        found = await self.get(backend, self.settings.health_path, self.settings.probe_s)
+        found = await self.get(backend, self.settings.health_path, self.settings.probe_s, self._via)
+        if found is not None and found[0] == 508:
+            _say_trouble(backend, "it is this router itself")
         was_known = bool(backend.models)
         if backend.probed(found is not None and found[0] < 500):
             log.info("backend %s is %s", backend.name, "up" if backend.up else "down")
@@ -253,10 +278,10 @@ class Members:
         except (msgspec.DecodeError, RecursionError):
             log.info("backend %s lists no models that can be read", backend.name)
 
-    async def get(self, backend: Backend, path: str, limit_s: float) -> tuple[int, bytes] | None:
-        """Return status and body of a page of a backend; None where it gives none in time."""
-        request = b"GET %b%b HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\n%b\r\n" % (
-            backend.prefix, path.encode(), backend.host_header, backend.credentials,
+    async def get(self, backend: Backend, path: str, limit_s: float, more: bytes = b"") -> tuple[int, bytes] | None:
+        """Return status and body of a page of a backend, asked for with more lines; None where it gives none in time."""
+        request = b"GET %b%b HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\n%b%b\r\n" % (
+            backend.prefix, path.encode(), backend.host_header, backend.credentials, more,
         )  # fmt: skip
         pool = backend.connections
         try:
@@ -272,7 +297,8 @@ class Members:
                         pieces = []
                         while piece := await connection.read():
                             pieces.append(piece)
-                        backend.trouble = ""
+                        if status != 508:
+                            backend.trouble = ""
                         return status, b"".join(pieces)
                     except BackendError as error:
                         if connection.exchanges == 1:
@@ -300,6 +326,12 @@ def _pool(given: Wanted, settings: RouterSettings) -> ConnectionPool:
 
 def _note_trouble(backend: Backend, error: BackendError) -> None:
     """Log once why there is no TLS to a backend."""
-    if backend.place.tls and error.reason in ("tls", "connect", "died") and backend.trouble != str(error):
-        backend.trouble = str(error)
-        log.warning("backend %s: %s", backend.name, error)
+    if backend.place.tls and error.reason in ("tls", "connect", "died"):
+        _say_trouble(backend, str(error))
+
+
+def _say_trouble(backend: Backend, trouble: str) -> None:
+    """Log once what is wrong with a backend."""
+    if backend.trouble != trouble:
+        backend.trouble = trouble
+        log.warning("backend %s: %s", backend.name, trouble)

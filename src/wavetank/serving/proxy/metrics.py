@@ -129,6 +129,15 @@ class RouterMetrics:
         self._bytes_in(request_bytes)
         self._bytes_out(answer_bytes)
 
+    def forget(self, backend: str) -> None:
+        """Let go of the figures of a backend that has left for good."""
+        self._observers.pop(backend, None)
+        self._answered = {key: count for key, count in self._answered.items() if key[0] != backend}
+        for counter in (self._requests, self._retries, self._broken):
+            counter.remove_by_labels({"backend": backend})
+        for histogram in (self._first, self._whole):
+            histogram.forget(backend)
+
     def retried(self, backend: str, reason: str) -> None:
         """Count a request that was sent to another backend."""
         self._retries.labels(backend, reason).inc()
@@ -198,6 +207,10 @@ class _Histogram(Collector):
     def labels(self, *values: str) -> _Counts:
         """Return the counts of a label's value."""
         return self._children.setdefault(values, _Counts(self._bounds))
+
+    def forget(self, value: str) -> None:
+        """Let go of the counts of a label's value, of a histogram with one label."""
+        self._children.pop((value,), None)
 
     def collect(self) -> Iterator[Any]:
         family = HistogramMetricFamily(self._name, self._says, labels=self._labels)

@@ -21,6 +21,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from operator import itemgetter
 
 import msgspec
 
@@ -78,7 +79,7 @@ class Peers:
         self._ask_s, self._heard_s = ask_s, heard_s
         self.name = secrets.token_hex(8)
         self.routers = [_peer(each, key, connect_s) for each in listed]
-        self._heard: dict[Backend, tuple[float, dict[str, tuple[int, int]]]] = {}
+        self._heard: dict[Backend, tuple[float, str, dict[str, tuple[int, int]]]] = {}
         self._away: set[Backend] = set()
 
     async def page(self, request: ClientRequest) -> object:
@@ -97,10 +98,10 @@ class Peers:
         if not known:
             raise RequestError(401, "Incorrect key of a router.", code="invalid_api_key")
 
-    async def ask_often(self, every_s: Callable[[], float]) -> None:
-        """Ask all others again and again."""
+    async def ask_often(self, router: Backend, every_s: Callable[[], float]) -> None:
+        """Ask one of the others again and again: none waits for another one that is slow, or hangs."""
         while True:
-            await asyncio.gather(*(self._ask(router) for router in self.routers))
+            await self._ask(router)
             self._add_up(time.monotonic())
             await asyncio.sleep(every_s())
 
@@ -121,14 +122,16 @@ class Peers:
         self._away.discard(router)
         if counts.router != self.name:
             # As old as the question: the answer was made later.
-            self._heard[router] = (asked_s, counts.backends)
+            self._heard[router] = (asked_s, counts.router, counts.backends)
 
     def _add_up(self, now_s: float) -> None:
-        for router, (heard_s, _) in list(self._heard.items()):
+        for router, (heard_s, *_) in list(self._heard.items()):
             if now_s - heard_s > self._heard_s:
                 del self._heard[router]
+        # One that is listed under several names is one: what it said last counts.
+        words = {name: counts for _, name, counts in sorted(self._heard.values(), key=itemgetter(0))}
         for backend in self._backends():
-            said = [counts[backend.name] for _, counts in self._heard.values() if backend.name in counts]
+            said = [counts[backend.name] for counts in words.values() if backend.name in counts]
             backend.account.elsewhere = (sum(each[0] for each in said), sum(each[1] for each in said))
 
     def close(self) -> None:

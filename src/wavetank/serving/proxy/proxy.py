@@ -93,6 +93,8 @@ class Proxy:
         Names under which clients may ask for a model.
     trouble : callable
         Returns why there is no backend, where that is known.
+    name : bytes
+        By which the router knows what has passed through it.
 
     Attributes
     ----------
@@ -112,6 +114,7 @@ class Proxy:
         with_blocks: bool = False,
         aliases: Mapping[str, str] | None = None,
         trouble: Callable[[], str] = str,
+        name: bytes = b"wavetank",
     ) -> None:
         self._dispatcher = dispatcher
         self._metrics = metrics
@@ -121,10 +124,12 @@ class Proxy:
         self._block_key = block_key
         self._more_blocks = with_blocks
         self._trouble = trouble
+        self._name = name.decode("ascii")
         self.tracing: Tracing | None = None
         self._own: dict[str, tuple[str, Callable[[ClientRequest], None], OwnPage]] = {}
         self._turns = Turns(settings.max_in_flight, settings.pool_limit, settings.pool_wait_s)
-        relay.began = self._turns.began
+        self._turns.push_out = dispatcher.push_out
+        relay.began = self._began
         self._models: dict[str, bytes] = {}
         self._models_away: frozenset[str] = frozenset()
         self._parents: dict[str, str] = {}
@@ -258,6 +263,11 @@ class Proxy:
     async def _handle(self, request: ClientRequest) -> web.StreamResponse:
         path = path_of(request.raw_path)
         try:
+            if any(self._name in each for each in request.headers.getall("Via", ())):
+                # Its own probe, or what it sent: whatever name or address led here, this is no backend.
+                raise RequestError(
+                    508, "The router is among its own backends.", kind="server_error", code="loop_detected"
+                )
             endpoint = ENDPOINTS.get(path)
             if endpoint is None:
                 return await self._own_page(request, path)
@@ -382,6 +392,7 @@ class Proxy:
         self.in_flight += 1
         self.idle.clear()
         client: Client | None = None
+        live: LiveRequest | None = None
         try:
             who = self.access.client(request)
             if self.draining:
@@ -395,7 +406,7 @@ class Proxy:
             if client is not None:
                 client.charge(live.prompt_tokens, time.monotonic())
                 if self._dispatcher.in_turns:
-                    live.place = self._turns.place_in_line(client)
+                    self._turns.step_in(client, live)
             async with asyncio.timeout(self._settings.total_s):
                 if self._turns.open:
                     return await self._relay.serve(request, body, prompt, live)
@@ -436,9 +447,16 @@ class Proxy:
         finally:
             if client is not None:
                 client.leave()
+                if live is not None:
+                    self._turns.step_out(client, live)
             self.in_flight -= 1
             if not self.in_flight:
                 self.idle.set()
+
+    def _began(self, request: ClientRequest, live: LiveRequest) -> None:
+        """Take note that a pool policy has placed a request."""
+        if request.client is not None:
+            self._turns.began(request.client, live)
 
     async def _body(self, request: ClientRequest) -> bytes:
         settings = self._settings

@@ -86,11 +86,13 @@ class Relay:
         Says whether one more backend may be ejected for what a request can provoke.
     set_aside : callable
         Returns the backend that gets a request of a model whatever the policy says; None for most requests.
+    name : bytes
+        By which the router knows what has passed through it.
 
     Attributes
     ----------
     began : callable
-        Called with a request's place in line when a pool policy has placed it.
+        Called with a request when a pool policy has placed it.
     lengths : LengthPredictor
         Of answers, from those that have ended.
     """
@@ -107,6 +109,7 @@ class Relay:
         ejected: Callable[[], Sequence[Backend]] = tuple,
         room: Callable[[], bool] = lambda: True,
         set_aside: Callable[[str | None], Backend | None] = lambda model: None,
+        name: bytes = b"wavetank",
     ) -> None:
         self._dispatcher = dispatcher
         self._metrics = metrics
@@ -116,8 +119,9 @@ class Relay:
         self._ejected = ejected
         self._room = room
         self._set_aside = set_aside
+        self._name = name
         self.lengths = LengthPredictor()
-        self.began: Callable[[float], None] = lambda place: None
+        self.began: Callable[[ClientRequest, LiveRequest], None] = lambda request, live: None
         # Connections with an answer under way whose end is the connection's own, or an announced length.
         self._unframed: set[asyncio.Transport | None] = set()
         self.configure(settings)
@@ -151,6 +155,7 @@ class Relay:
         NoBackendError, PoolFullError, PoolTimeoutError
             If the dispatcher names none.
         """
+        head = forwarded(request, len(body), name=self._name, keyless=request.client is None)
         asked_s = time.monotonic()
         backend = self._set_aside(prompt.model)
         if backend is None:
@@ -159,12 +164,11 @@ class Relay:
             backend.account.send(live, asked_s)
         waited_s = 0.0
         if self._dispatcher.pools:
-            self.began(live.place)
+            self.began(request, live)
             waited_s = time.monotonic() - asked_s
             self._metrics.pool_waited(waited_s)
         if not backend.serves(prompt.model):
             backend = self._elsewhere(live, backend, prompt.model)
-        head = forwarded(request, len(body), keyless=request.client is None)
         self._budget.request(time.monotonic())
         if request.trace is not None:
             request.trace.note(model=prompt.model or "", waited_s=waited_s)

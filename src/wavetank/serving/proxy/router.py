@@ -19,7 +19,9 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from wavetank.errors import BadValueError, WavetankError, missing_extra
 from wavetank.serving.proxy.access import Access
@@ -29,6 +31,7 @@ from wavetank.serving.proxy.configuration import RouterConfiguration, check_chan
 from wavetank.serving.proxy.discovery import FIRST_S, Source, places, source_of
 from wavetank.serving.proxy.dispatcher import Dispatcher
 from wavetank.serving.proxy.engine_metrics import read_load
+from wavetank.serving.proxy.forwarding import new_name
 from wavetank.serving.proxy.members import Members, Wanted, wanted
 from wavetank.serving.proxy.metrics import BackendRow, RouterMetrics
 from wavetank.serving.proxy.peers import PATH as PEER_PATH
@@ -39,6 +42,7 @@ from wavetank.serving.proxy.recording import Recording
 from wavetank.serving.proxy.refusals import RequestError
 from wavetank.serving.proxy.relay import Relay
 from wavetank.serving.proxy.shares import Shares
+from wavetank.serving.proxy.tasks import kept_up
 from wavetank.serving.proxy.tls import ServerCertificate
 from wavetank.serving.proxy.tracing import Tracing
 
@@ -92,7 +96,8 @@ class Router:
         if settings.trace_to:
             self.tracing = Tracing(settings.trace_to, settings.trace_share, configuration.policy)
         self._certificate = ServerCertificate(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
-        self.members = Members(settings, self._update)
+        self._name = new_name()
+        self.members = Members(settings, self._update, left=self._gone, name=self._name)
         self.peers = Peers(
             wanted(configuration, configuration.peers()),
             configuration.peer_key(),
@@ -126,8 +131,9 @@ class Router:
         self._servers: list[asyncio.Server] = []
         self._next_update: asyncio.TimerHandle | None = None
         self._looks: dict[Backend, asyncio.Task[None]] = {}
-        self._read_s: dict[Backend, float] = {}
-        self._ask_again_s: dict[Backend, float] = {}
+        # Backends come and go for as long as the router runs.
+        self._read_s: WeakKeyDictionary[Backend, float] = WeakKeyDictionary()
+        self._ask_again_s: WeakKeyDictionary[Backend, float] = WeakKeyDictionary()
 
     @property
     def backends(self) -> tuple[Backend, ...]:
@@ -163,6 +169,7 @@ class Router:
             ejected=self._ejected,
             room=self._room,
             set_aside=self.shares.next,
+            name=self._name,
         )
         self.proxy = Proxy(
             settings,
@@ -175,6 +182,7 @@ class Router:
             with_blocks=self._recording is not None,
             aliases=self._configuration.aliases,
             trouble=self._trouble,
+            name=self._name,
         )
         self.metrics.watch(self._backend_rows, self._router_row)
         loop = asyncio.get_running_loop()
@@ -191,14 +199,15 @@ class Router:
         self._rearrange.clear()
         await self._refresh()
         self._tasks = [
-            loop.create_task(self._refresh_often(), name="refresh"),
-            loop.create_task(self._rearrange_often(), name="rearrange"),
+            loop.create_task(kept_up("refresh", self._refresh_often)),
+            loop.create_task(kept_up("rearrange", self._rearrange_often)),
         ]
-        if self.peers.routers:
-            asking = self.peers.ask_often(lambda: self.settings.refresh_s)
-            self._tasks.append(loop.create_task(asking, name="peers"))
+        every_s = lambda: self.settings.refresh_s  # noqa: E731
+        for peer in self.peers.routers:
+            ask = partial(self.peers.ask_often, peer, every_s)
+            self._tasks.append(loop.create_task(kept_up(f"peer {peer.name}", ask)))
         if self._recording is not None:
-            self._tasks.append(loop.create_task(self._recording.write_every(), name="recording"))
+            self._tasks.append(loop.create_task(kept_up("recording", self._recording.write_every)))
         tls: dict[str, Any] = {}
         if self._certificate is not None:
             self.proxy.speak_tls()
@@ -206,7 +215,7 @@ class Router:
                 "ssl": self._certificate.context, "ssl_handshake_timeout": settings.read_s,
                 "ssl_shutdown_timeout": _SHUTDOWN_S,
             }  # fmt: skip
-            self._tasks.append(loop.create_task(self._look_at_certificate(), name="certificate"))
+            self._tasks.append(loop.create_task(kept_up("certificate", self._look_at_certificate)))
         for each in self._sockets:
             self._servers.append(await loop.create_server(self.proxy.connect, sock=each, backlog=BACKLOG, **tls))
 
@@ -271,9 +280,6 @@ class Router:
             self._sources = sources
             # From here on nothing waits, and nothing fails.
             self._configuration, self.settings = new, new.settings
-            for times in (self._read_s, self._ask_again_s):
-                for gone in times.keys() - set(self.backends):
-                    del times[gone]
             self._wanted = listed
             access(self.access)
             if self._certificate is not None:
@@ -411,6 +417,11 @@ class Router:
         if (targets, workers) != (self.dispatcher.targets, self.dispatcher.workers):
             self.dispatcher.set_targets(targets, workers)
         self.proxy.set_models(self.backends)
+
+    def _gone(self, backend: Backend) -> None:
+        """Let go of the figures of a backend that has left: addresses of pods are many in the long run."""
+        if all(backend.name != each.name for each in (*self.backends, *self.members.leaving)):
+            self.metrics.forget(backend.name)
 
     def _room(self) -> bool:
         """Say whether one more backend may be ejected for what a request can provoke."""

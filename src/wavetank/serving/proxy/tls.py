@@ -14,6 +14,7 @@ from wavetank.errors import BadFileError, missing_extra
 
 log = logging.getLogger("wavetank.router")
 
+MOST_PEM_BYTES = 16_777_216
 # An end that is nearer than this is logged.
 _SOON = datetime.timedelta(days=14)
 
@@ -33,6 +34,8 @@ def backend_context(ca_file: str = "", cert_file: str = "", key_file: str = "") 
     BadFileError
         If a file is missing, no PEM, or the key does not fit.
     """
+    for name in filter(None, (ca_file, cert_file, key_file)):
+        _check_file(Path(name).expanduser())
     try:
         context = ssl.create_default_context(cafile=str(Path(ca_file).expanduser()) if ca_file else None)
     except (OSError, ssl.SSLError) as error:
@@ -42,6 +45,12 @@ def backend_context(ca_file: str = "", cert_file: str = "", key_file: str = "") 
     if cert_file:
         load_chain(context, cert_file, key_file)
     return context
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what the library would wait for, or read without an end."""
+    if path.exists() and not path.is_file():
+        raise BadFileError("This is no file of certificates or keys.", where=str(path))
 
 
 class ServerCertificate:
@@ -100,6 +109,8 @@ class ServerCertificate:
         return tuple(found)
 
     def _load(self) -> ssl.SSLContext:
+        for path in self._files:
+            _check_file(path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -116,10 +127,10 @@ class ServerCertificate:
         where = str(self._files[0])
         try:
             leaf = x509.load_pem_x509_certificates(self._files[0].read_bytes())[0]
+            begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
         except (OSError, ValueError) as error:
             raise BadFileError(f"The certificate cannot be read: {error}", where=where) from None
         now = datetime.datetime.now(datetime.UTC)
-        begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
         if now > end:
             raise BadFileError(
                 "The certificate has expired.", given=f"valid until {end:%Y-%m-%d %H:%M} UTC", where=where

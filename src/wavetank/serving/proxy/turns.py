@@ -4,7 +4,8 @@ Start-time fair queueing: every key has a virtual time to which it was served; t
 next, and one turn moves it on by 1 / weight.  A key that was away does not save turns up: it starts where the last turn
 began.
 
-Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
+Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996; who gives way in a full queue: McKenney,
+"Stochastic Fairness Queueing", INFOCOM 1990.
 
 Differs from the source:
 
@@ -16,9 +17,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Mapping
 
 from wavetank.serving.proxy.access import Client
 from wavetank.serving.proxy.dispatcher import PoolFullError, PoolTimeoutError
+from wavetank.serving.proxy.view import LiveRequest
 
 
 class Turns:
@@ -29,7 +32,8 @@ class Turns:
     most : int
         Requests at the backends; 0: no limit.
     limit : int
-        Most requests that wait.  Where more than half of it is taken, no key may have more of it than its share.
+        Most requests that wait.  Where more than half of it is taken, no key may have more of it than its share; where
+        all of it is, the newest request of the largest crowd for its weight gives way to one of another key.
     wait_s : float
         Longest wait.
     """
@@ -39,6 +43,10 @@ class Turns:
         self._inside = 0
         self._now = 0.0
         self._queues: dict[Client, deque[asyncio.Future[None]]] = {}
+        # Requests that stand in the line of a pool policy, and what ends the wait of one.
+        self._lines: dict[Client, dict[LiveRequest, None]] = {}
+        self._in_line = 0
+        self.push_out: Callable[[LiveRequest], None] = lambda request: None
         self.waiting = 0
 
     def configure(self, most: int, limit: int, wait_s: float) -> None:
@@ -72,8 +80,14 @@ class Turns:
             self._inside += 1
             self._count(client)
             return
-        if self._full_for(client):
-            raise PoolFullError
+        if 2 * self.waiting >= self._limit:
+            victim = self._gives_way(client, {each: each.waiting for each in self._queues})
+            if victim is not None:
+                queue = self._queues[victim]
+                pushed = queue.pop()
+                self._left(victim, queue)
+                if not pushed.done():
+                    pushed.set_exception(PoolFullError())
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(client, deque()).append(turn)
         self.waiting += 1
@@ -82,7 +96,7 @@ class Turns:
             async with asyncio.timeout(self._wait_s):
                 await turn
         except BaseException as error:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 # Its turn had just begun.
                 self.leave()
             else:
@@ -96,26 +110,68 @@ class Turns:
         self._inside -= 1
         self._begin()
 
-    def place_in_line(self, client: Client) -> float:
-        """Return where a request stands among those that wait for a pool policy: the smallest number comes first."""
-        start = self._start(client)
-        client.served_to = start + 1.0 / client.weight
-        return start
+    def step_in(self, client: Client, request: LiveRequest) -> None:
+        """Give a request its place among those that wait for a pool policy: the smallest number comes first.
 
-    def began(self, place: float) -> None:
-        """Take note that a request that stood there was sent."""
-        self._now = max(self._now, place)
+        :meth:`began` or :meth:`step_out` must follow.
+
+        Raises
+        ------
+        PoolFullError
+            If too many of this key wait already.
+        """
+        if 2 * self._in_line >= self._limit:
+            victim = self._gives_way(client, {each: len(requests) for each, requests in self._lines.items()})
+            if victim is not None:
+                pushed = next(reversed(self._lines[victim]))
+                self.step_out(victim, pushed)
+                self.push_out(pushed)
+        request.place = self._start(client)
+        client.served_to = request.place + 1.0 / client.weight
+        self._lines.setdefault(client, {})[request] = None
+        self._in_line += 1
+
+    def began(self, client: Client, request: LiveRequest) -> None:
+        """Take note that a request that stood in line was sent."""
+        if self._out_of_line(client, request):
+            self._now = max(self._now, request.place)
+
+    def step_out(self, client: Client, request: LiveRequest) -> None:
+        """Take note that a request is done; one that was never sent had no turn."""
+        if self._out_of_line(client, request):
+            client.served_to -= 1.0 / client.weight
+
+    def _out_of_line(self, client: Client, request: LiveRequest) -> bool:
+        line = self._lines.get(client)
+        if line is None or request not in line:
+            return False
+        del line[request]
+        self._in_line -= 1
+        if not line:
+            del self._lines[client]
+        return True
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def _full_for(self, client: Client) -> bool:
-        if self.waiting >= self._limit:
-            return True
-        if 2 * self.waiting < self._limit:
-            return False
-        others = sum(each.weight for each in self._queues if each is not client)
-        # A key that waits alone may have all of it.
-        return client.waiting >= self._limit * client.weight / (client.weight + others)
+    def _gives_way(self, client: Client, waiting: Mapping[Client, int]) -> Client | None:
+        """Return whose newest request must make room for one more of a key's; None where there is room.
+
+        Raises
+        ------
+        PoolFullError
+            If the key itself has its share, or more.
+        """
+        own = waiting.get(client, 0)
+        # A key that waits alone may have all of it, until another one comes.
+        others = sum(each.weight for each in waiting if each is not client)
+        if own >= self._limit * client.weight / (client.weight + others):
+            raise PoolFullError
+        if sum(waiting.values()) < self._limit:
+            return None
+        victim = max(waiting, key=lambda each: waiting[each] / each.weight, default=client)
+        if victim is client:
+            raise PoolFullError
+        return victim
 
     def _give_up(self, client: Client, turn: asyncio.Future[None]) -> None:
         queue = self._queues.get(client)

@@ -3,13 +3,14 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from wavetank.errors import BadFileError
-from wavetank.files import read_text, write_atomic
+from wavetank.files import read_bytes, read_text, write_atomic
 
 
 def test_what_no_file_can_take_the_place_of_is_written_to(tmp_path: Path) -> None:
@@ -50,6 +51,38 @@ def test_no_more_of_a_file_is_read_than_is_allowed(tmp_path: Path) -> None:
         file.truncate(2**40)
     with pytest.raises(BadFileError, match="too large"):
         read_text(path, largest_bytes=1000)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000])
+def test_a_small_file_is_read_whole_wherever_its_bytes_come_from(tmp_path: Path, size: int) -> None:
+    path, pipe = tmp_path / "a", tmp_path / "pipe"
+    path.write_bytes(b"x" * size)
+    (tmp_path / "link").symlink_to(path)
+    assert read_bytes(path, largest_bytes=1000) == read_bytes(tmp_path / "link", largest_bytes=1000) == b"x" * size
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"x" * size,))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer.start()
+    writer.join()
+    assert read_bytes(pipe, largest_bytes=1000) == b"x" * size
+    os.close(reader)
+
+
+def test_nothing_holds_the_reading_of_a_small_file_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Without a writer it is empty, as it is to cat when the last one has gone.
+    assert read_bytes(pipe, largest_bytes=10) == b""
+    writer = os.open(pipe, os.O_RDWR)
+    with pytest.raises(BadFileError, match="The key cannot be read") as caught:
+        read_bytes(pipe, largest_bytes=10, what="The key", wait_s=0.01)
+    assert "nothing comes" in str(caught.value)
+    os.close(writer)
+    with pytest.raises(BadFileError, match="too large"):
+        read_bytes(Path("/dev/zero"), largest_bytes=10_000)
+    for path in (tmp_path, tmp_path / "none", Path("a\0b")):
+        with pytest.raises(BadFileError, match="cannot be read"):
+            read_bytes(path, largest_bytes=10)
 
 
 def test_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:

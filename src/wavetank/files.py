@@ -41,7 +41,7 @@ def write_atomic(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read_bytes(path: Path, *, largest_bytes: int, wait_s: float = 5.0) -> bytes:
+def read_bytes(path: Path, *, largest_bytes: int, what: str = "The file", wait_s: float = 5.0) -> bytes:
     """Return what a small file holds; neither a pipe that nobody writes to nor an endless device holds it up.
 
     Parameters
@@ -49,46 +49,52 @@ def read_bytes(path: Path, *, largest_bytes: int, wait_s: float = 5.0) -> bytes:
     path : Path
     largest_bytes : int
         The most that is read.
+    what : str
+        What it is, for the message.
     wait_s : float
         Longest wait for the next bytes of a pipe, in s.
 
     Raises
     ------
     BadFileError
-        If it is missing, cannot be read, is larger than allowed, or a pipe that brings nothing.
+        If it is missing, cannot be read, is larger than allowed, or is a pipe that brings nothing.
     """
-    try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except (OSError, ValueError) as error:
-        raise BadFileError("The file cannot be read.", given=_words(error), where=str(path)) from error
     pieces, left = [], largest_bytes + 1
     try:
-        while left > 0:
-            if not _ready(file, wait_s):
-                raise BadFileError("Nothing comes out of the pipe.", given=f"{wait_s:g} s", where=str(path))
-            piece = os.read(file, min(left, 1 << 20))
-            if not piece:
-                return b"".join(pieces)
-            pieces.append(piece)
-            left -= len(piece)
-    except OSError as error:
-        raise BadFileError("The file cannot be read.", given=_words(error), where=str(path)) from error
-    finally:
-        os.close(file)
-    raise BadFileError("The file is too large.", allowed=f"up to {largest_bytes} bytes", where=str(path))
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            while left > 0:
+                try:
+                    piece = os.read(file, min(left, 1 << 20))
+                except BlockingIOError:
+                    _wait_for(file, wait_s)
+                    continue
+                if not piece:
+                    break
+                pieces.append(piece)
+                left -= len(piece)
+        finally:
+            os.close(file)
+    except (OSError, ValueError) as error:
+        reason = str(getattr(error, "strerror", None) or error)
+        raise BadFileError(f"{what} cannot be read.", given=reason, where=str(path)) from error
+    if left <= 0:
+        raise BadFileError(f"{what} is too large.", allowed=f"up to {largest_bytes} bytes", where=str(path))
+    return b"".join(pieces)
 
 
-def _ready(file: int, wait_s: float) -> bool:
-    """Wait until a file can be read."""
-    if not hasattr(select, "poll"):
-        return True
+def _wait_for(pipe: int, wait_s: float) -> None:
+    """Wait until a pipe that somebody may write to brings something, or its end.
+
+    Raises
+    ------
+    TimeoutError
+        If neither comes.
+    """
     poll = select.poll()
-    poll.register(file, select.POLLIN)
-    return bool(poll.poll(wait_s * 1000.0))
-
-
-def _words(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
+    poll.register(pipe, select.POLLIN)
+    if not poll.poll(wait_s * 1000.0):
+        raise TimeoutError(f"nothing comes out of it for {wait_s:g} s")
 
 
 def read_text(path: Path, *, largest_bytes: int) -> str:

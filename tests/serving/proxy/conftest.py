@@ -21,7 +21,8 @@ pytest.importorskip("aiohttp")
 from wavetank.serving.proxy.configuration import make_configuration
 from wavetank.serving.proxy.router import Router
 
-DEADLINE_S = 30.0
+# Far beyond what any test takes: a policy may have to be compiled first, on a machine that has much else to do.
+DEADLINE_S = 120.0
 
 
 class Asked(NamedTuple):
@@ -316,7 +317,7 @@ async def until(true: Callable[[], Any]) -> None:
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run a test's coroutine, for half a minute at most; tasks it leaves behind are a failure."""
+    """Run a test's coroutine, for two minutes at most; tasks it leaves behind are a failure."""
 
     async def bounded() -> Any:
         async with asyncio.timeout(DEADLINE_S):

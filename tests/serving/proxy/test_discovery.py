@@ -98,7 +98,8 @@ class TestDoubt:
 
     def test_an_address_in_several_spellings_is_one(self) -> None:
         one = source()
-        one.take([A, ("::ffff:10.0.0.1", 8000), ("fd00::1", 1), ("FD00:0:0::1", 1), ("fd00:0::0001", 1)], 0.0, whole=True)
+        mapped, others = ("::ffff:10.0.0.1", 8000), [(each, 1) for each in ("fd00::1", "FD00:0:0::1", "fd00:0::0001")]
+        one.take([A, mapped, *others], 0.0, whole=True)
         assert one.found == (A, ("fd00::1", 1))
 
     def test_a_share_is_split_among_all_that_are_found(self) -> None:

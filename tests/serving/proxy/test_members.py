@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import logging
 import os
 import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import aiohttp
 import pytest
 
 from wavetank.errors import WavetankError
+from wavetank.serving.proxy import tasks
 from wavetank.serving.proxy.access import digest_of
 from wavetank.serving.proxy.configuration import make_configuration
 from wavetank.serving.proxy.router import Router
@@ -131,11 +134,15 @@ def test_one_that_is_named_again_before_it_is_done_is_the_same(live: Any, tmp_pa
         ),
         ('policy = "round-robin"\nport = 0\nbackends = []', "No backend"),
         ('policy = "round-robin"\nport = 0\nbackends = ["http://127.0.0.1:1"]\n[aliases]\na = "b"\nb = "c"', "alias"),
+        ("policy = " + "[" * 20_000, "nested too deeply"),
+        ("port = " + "1" * 5000, "not valid TOML"),
         (None, "No such file"),
+        (Path("/dev/zero"), "too large"),
+        (Path("/"), "Is a directory"),
     ],
 )
 def test_a_broken_file_changes_nothing_and_says_what_is_wrong(
-    live: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: str | None, says: str
+    live: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: str | Path | None, says: str
 ) -> None:
     async def main() -> None:
         file = tmp_path / "r.toml"
@@ -143,9 +150,10 @@ def test_a_broken_file_changes_nothing_and_says_what_is_wrong(
             write(file, [server])
             async with Site(file) as router, aiohttp.ClientSession(router.address) as client:
                 before = (router.backends, router.settings, router.dispatcher.router, router.dispatcher.targets)
-                if broken is None:
-                    file.unlink()
-                else:
+                file.unlink()
+                if isinstance(broken, Path):
+                    file.symlink_to(broken)
+                elif broken is not None:
                     file.write_text(broken)
                 async with client.post("/admin/reload") as answer:
                     found = await answer.json()
@@ -160,6 +168,149 @@ def test_a_broken_file_changes_nothing_and_says_what_is_wrong(
                 assert (await ask(client))[0] == 200
 
     live.run(main())
+
+
+def test_a_pipe_in_place_of_a_file_holds_nothing_up(live: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        file = tmp_path / "r.toml"
+        async with live.backends(1) as [server]:
+            write(file, [server])
+            async with Site(file) as router:
+                file.unlink()
+                os.mkfifo(file)
+                async with asyncio.timeout(10.0):
+                    with pytest.raises(WavetankError):
+                        await router.reload()
+                for name, more in (
+                    ("keys_file", ""),
+                    ("api_key_file", ""),
+                    ("backend_ca_file", '"https://127.0.0.1:1"'),
+                ):
+                    file.unlink(missing_ok=True)
+                    os.mkfifo(tmp_path / name)
+                    write(file, [server, *filter(None, [more])], more=f'{name} = "{tmp_path / name}"')
+                    async with asyncio.timeout(10.0):
+                        if name == "keys_file":
+                            # It holds no key, so nobody may send anything.
+                            await router.reload()
+                            assert router.access.asked
+                        else:
+                            with pytest.raises(WavetankError):
+                                await router.reload()
+
+    live.run(main())
+
+
+def test_what_has_left_leaves_nothing_behind(live: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        file = tmp_path / "r.toml"
+        async with live.backends(2) as servers:
+            for server in servers:
+                server.metrics_page = b"llamacpp:requests_processing 0\nllamacpp:requests_deferred 0\n"
+            write(file, servers)
+            async with Site(file) as router, aiohttp.ClientSession(router.address) as client:
+                gone = router.backends[1]
+                known, name = weakref.ref(gone), gone.name
+                for _ in range(4):
+                    assert (await ask(client))[0] == 200
+                await live.until(lambda: len(router._read_s) == 2)
+                assert name in router.metrics.page().decode()
+                del gone
+                write(file, servers[:1])
+                await router.reload()
+                await live.until(lambda: not router.members.leaving)
+                await live.until(lambda: gc.collect() >= 0 and known() is None)
+                assert name not in router.metrics.page().decode()
+                assert router.backends[0].name in router.metrics.page().decode()
+                write(file, servers)
+                await router.reload()
+                for _ in range(4):
+                    assert (await ask(client))[0] == 200
+                assert f'backend="{name}",policy="round-robin",status="200"}} 2.0' in router.metrics.page().decode()
+
+    live.run(main())
+
+
+def test_a_defect_in_what_runs_beside_the_requests_does_not_end_it(
+    live: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.001)
+
+    async def main() -> None:
+        async with live.backends(1) as [server], live.routing(server, fall=1, rise=1) as router:
+            left = {"refresh": 3, "probe": 3}
+
+            def broken(name: str, call: Any) -> Any:
+                async def step(*given: Any) -> Any:
+                    if left[name]:
+                        left[name] -= 1
+                        raise RuntimeError(name)
+                    return await call(*given)
+
+                return step
+
+            monkeypatch.setattr(router, "_refresh", broken("refresh", router._refresh))
+            monkeypatch.setattr(router.members, "_probe", broken("probe", router.members._probe))
+            await live.until(lambda: not any(left.values()))
+            server.health = 500
+            await live.until(lambda: not router.backends[0].up)
+            server.health = 200
+            await live.until(lambda: router.backends[0].up)
+        assert caplog.text.count("a defect of the router, in refresh") == 3
+
+    live.run(main())
+
+
+class TestLoops:
+    def test_a_router_among_its_own_backends_is_none_whatever_it_is_called(self, live: Any, tmp_path: Path) -> None:
+        async def main() -> None:
+            file = tmp_path / "r.toml"
+            async with live.backends(1) as [server]:
+                write(file, [server])
+                async with Site(file) as router, aiohttp.ClientSession(router.address) as client:
+                    own = [f'"http://localhost:{router.port}"', f'"http://127.0.0.1:{router.port}/models/a"']
+                    write(file, [server, *own])
+                    await router.reload()
+                    assert [backend.up for backend in router.backends] == [True, False, False]
+                    for _ in range(6):
+                        assert (await ask(client))[0] == 200
+                    assert len(server.asked) == 6
+                    assert "this router itself" in router.backends[1].trouble
+                    write(file, own)
+                    await router.reload()
+                    status, body = await ask(client)
+                    assert status == 503
+                    assert b"this router itself" in body
+
+        live.run(main())
+
+    def test_a_circle_of_routers_ends_where_it_began_and_real_backends_answer(self, live: Any, tmp_path: Path) -> None:
+        async def main() -> None:
+            one, two = tmp_path / "1.toml", tmp_path / "2.toml"
+            async with live.backends(1) as [server]:
+                for file in (one, two):
+                    write(file, [server])
+                async with Site(one) as a, Site(two) as b, aiohttp.ClientSession(a.address) as client:
+                    write(one, [server, f'"{b.address}"'])
+                    write(two, [f'"{a.address}"', server])
+                    await a.reload()
+                    await b.reload()
+                    before = len(server.asked)
+                    for _ in range(8):
+                        assert (await ask(client))[0] == 200
+                    assert len(server.asked) == before + 8
+                    # With nobody else there it ends, instead of going round.
+                    write(one, [f'"{b.address}"'])
+                    write(two, [f'"{a.address}"'])
+                    await a.reload()
+                    await b.reload()
+                    status, body = await ask(client)
+                    assert status == 508
+                    assert b"loop_detected" in body
+                    assert [each.proxy.in_flight for each in (a, b)] == [0, 0]
+                    assert [backend.account.in_flight for each in (a, b) for backend in each.backends] == [0, 0]
+
+        live.run(main())
 
 
 def test_keys_limits_aliases_and_the_policy_change_while_it_serves(live: Any, tmp_path: Path) -> None:

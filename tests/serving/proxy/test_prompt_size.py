@@ -119,8 +119,8 @@ class TestUsage:
         assert read_usage(b'{"id":"x","usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}') == (7, 3)
 
     @pytest.mark.parametrize(
-        "reply", [b"", b"{}", b"[]", b'{"usage":null}', b'{"usage":{"prompt_tokens":7}}', b'{"usage":{"input_tokens":7}}',
-                  b'{"usage":{"input_tokens":-1,"output_tokens":1}}', b'{"usage":[]}',
+        "reply", [b"", b"{}", b"[]", b'{"usage":null}', b'{"usage":{"prompt_tokens":7}}',
+                  b'{"usage":{"input_tokens":7}}', b'{"usage":{"input_tokens":-1,"output_tokens":1}}', b'{"usage":[]}',
                   b'{"usage":{"prompt_tokens":0,"completion_tokens":1}}',
                   b'{"usage":{"prompt_tokens":-7,"completion_tokens":1}}',
                   b'{"usage":{"prompt_tokens":7,"completion_tokens":1e99}}', b"[" * 100_000],
@@ -142,7 +142,8 @@ class TestUsage:
 
     @pytest.mark.parametrize(
         ("usage", "found"),
-        [({"input_tokens": 7, "output_tokens": 3}, (7, 3)), ({"prompt_tokens": 7, "total_tokens": 7}, (7, 0)), ({"output_tokens": 3}, (0, 3)),
+        [({"input_tokens": 7, "output_tokens": 3}, (7, 3)), ({"prompt_tokens": 7, "total_tokens": 7}, (7, 0)),
+         ({"output_tokens": 3}, (0, 3)),
          ({"prompt_tokens": 7, "completion_tokens": 3, "output_tokens": 9}, (7, 3)),
          ({"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}, (7, 3))],
     )  # fmt: skip
@@ -150,7 +151,8 @@ class TestUsage:
         body = json.dumps({"content": "x", "usage": usage}).encode()
         assert read_usage(body) == found
         assert read_last_usage(body) == found
-        nested = json.dumps({"type": "response.completed", "response": {"text": "y" * 50_000, "usage": usage, "user": None}})
+        response = {"text": "y" * 50_000, "usage": usage, "user": None}
+        nested = json.dumps({"type": "response.completed", "response": response})
         stream = b"event: response.completed\ndata: " + nested.encode() + b"\n\n"
         assert read_last_usage(stream[-1000:]) == found
 

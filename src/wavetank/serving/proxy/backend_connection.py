@@ -358,7 +358,8 @@ class ConnectionPool:
         except (OSError, UnicodeError) as error:
             if self._tls is not None and isinstance(error, ConnectionAbortedError | ConnectionResetError):
                 raise BackendError("tls", "No TLS: the server ended the handshake.", untouched=True) from None
-            raise BackendError("connect", f"No connection: {getattr(error, 'strerror', None) or error}", untouched=True) from None
+            reason = getattr(error, "strerror", None) or error
+            raise BackendError("connect", f"No connection: {reason}", untouched=True) from None
         self._all.add(connection)
         if self._closed:
             connection.close()

@@ -528,7 +528,8 @@ class RouterConfiguration:
             where = f"environment variable {settings.api_key_env}"
         elif settings.api_key_file:
             where = settings.api_key_file
-            key = _file(Path(settings.api_key_file), "The key", _MOST_KEY_FILE_BYTES).decode("utf-8", "replace")
+            file = Path(settings.api_key_file).expanduser()
+            key = read_bytes(file, largest_bytes=_MOST_KEY_FILE_BYTES, what="The key").decode("utf-8", "replace")
         else:
             return ""
         key = key.strip()
@@ -694,7 +695,7 @@ def read_toml(file: Path, what: str) -> tuple[dict[str, Any], str]:
     BadFileError
         If it cannot be read, is larger than 8 MiB, or is no TOML.
     """
-    data = _file(file, what, _MOST_FILE_BYTES)
+    data = read_bytes(file.expanduser(), largest_bytes=_MOST_FILE_BYTES, what=what)
     try:
         text = data.decode("utf-8")
         return tomllib.loads(text), text
@@ -702,14 +703,6 @@ def read_toml(file: Path, what: str) -> tuple[dict[str, Any], str]:
         raise BadFileError(f"{what} is nested too deeply.", where=str(file)) from None
     except ValueError as error:
         raise BadFileError(f"{what} is not valid TOML: {error}", where=str(file)) from None
-
-
-def _file(file: Path, what: str, most_bytes: int) -> bytes:
-    try:
-        return read_bytes(file.expanduser(), largest_bytes=most_bytes)
-    except BadFileError as error:
-        reason = f"{error.problem.rstrip('.').lower()} ({error.given or error.allowed})"
-        raise BadFileError(f"{what} cannot be read: {reason}.", where=str(file)) from None
 
 
 def _checked(kind: type, given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> dict[str, Any]:

@@ -279,7 +279,7 @@ class Members:
             log.info("backend %s lists no models that can be read", backend.name)
 
     async def get(self, backend: Backend, path: str, limit_s: float, more: bytes = b"") -> tuple[int, bytes] | None:
-        """Return status and body of a page of a backend, asked for with more lines; None where it gives none in time."""
+        """Return status and body of a backend's page, asked for with more lines; None where it gives none in time."""
         request = b"GET %b%b HTTP/1.1\r\nHost: %b\r\nAccept: */*\r\n%b%b\r\n" % (
             backend.prefix, path.encode(), backend.host_header, backend.credentials, more,
         )  # fmt: skip

@@ -608,7 +608,7 @@ class TestStrictness:
                 [asked] = server.asked
                 assert asked.body == body
                 assert {name.lower() for name, _ in asked.headers} == {
-                    "host", "content-length", "x-kept", "x-request-id",
+                    "host", "content-length", "x-kept", "x-request-id", "via",
                 }  # fmt: skip
 
         live.run(main())

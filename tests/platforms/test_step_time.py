@@ -343,26 +343,6 @@ def test_engines_that_share_experts_read_their_part_of_the_weights() -> None:
     assert alone.seconds(tokens, 0) - both.seconds(tokens, 0) == pytest.approx(saved - sent, rel=1e-4)
 
 
-def test_of_a_prompt_that_one_of_the_workers_has_each_computes_its_part() -> None:
-    qwen, g, tokens = model("Qwen3-30B-A3B"), 16, 8192
-    alone = RooflineStepTime(**SHARED, all_reduce_latency_s=0.0)
-    both = RooflineStepTime(**SHARED, all_reduce_latency_s=0.0, expert_parallel=g)
-    # So long a prompt is limited by arithmetic, of which a sixteenth is left, and 15/16 of its activations travel.
-    experts_s = 2 * qwen.expert_parameters * (8 / 128) * tokens / 4.67800535e14
-    sent_s = 2 * 48 * 2 * qwen.hidden * tokens * (g - 1) / g / 6.4e10
-    saved_s = alone.seconds(0, 0, tokens, 0) - both.seconds(0, 0, tokens, 0)
-    assert saved_s == pytest.approx(experts_s * (g - 1) / g - sent_s, rel=1e-4)
-
-
-def test_a_prompt_costs_the_experts_of_a_group_what_decoding_as_many_tokens_in_all_does() -> None:
-    g = 4
-    shared = RooflineStepTime(**SHARED, all_reduce_latency_s=0.0, expert_parallel=g)
-    # The dense part is the same for 40 tokens of either kind; 40 prompt tokens are ten for each worker's experts.
-    prompt, decode = shared.seconds(0, 0, 40, 0), shared.seconds(40, 0)
-    fewer = shared.seconds(10, 0)
-    assert fewer < prompt < decode
-
-
 def test_the_exchange_of_shared_experts_starts_twice_a_layer() -> None:
     slow, fast = (RooflineStepTime(**SHARED, all_reduce_latency_s=s, expert_parallel=4) for s in (1e-3, 0.0))
     assert slow.seconds(1, 0) - fast.seconds(1, 0) == pytest.approx(2 * 48 * 1e-3)

@@ -187,7 +187,7 @@ def test_the_working_folder_is_not_searched_for_modules(mine: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 3
     said = " ".join(done.stderr.split())
-    assert "The module mine could not be run: ModuleNotFoundError: No module named 'mine'" in said
+    assert "The module mine could not be run: No module named 'mine'. where" in said
 
 
 @pytest.mark.parametrize("given", [3, None, object(), print, [1], sys, lambda: 3])

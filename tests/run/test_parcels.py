@@ -125,7 +125,7 @@ def test_a_file_does_not_find_its_neighbours(tmp_path: Path) -> None:
     with pytest.raises(BadFileError) as caught:
         from_file(file, "--policy mine.py:Mine")
     assert str(caught.value) == (
-        "The file mine.py could not be run: ModuleNotFoundError: No module named 'neighbour_of_mine' "
+        "The file mine.py could not be run: No module named 'neighbour_of_mine' "
         f"({file}, line 2).\n  where: --policy mine.py:Mine\n"
         "  next: install what is imported; modules beside a file are found if PYTHONPATH has its folder"
     )

@@ -280,8 +280,6 @@ def check_expert_parallel(model: Model, expert_parallel: int) -> None:
 # Layout of the roofline's table, all in picoseconds but the logarithm and the share that does not overlap.
 FIXED, _DENSE_BYTES, _DENSE_FLOPS, _EXPERT_BYTES, _EXPERT_FLOPS, _LOG_UNTOUCHED = range(6)
 HEAD_BYTES, HEAD_FLOPS, PER_PAIR, PER_TOKEN, SLOPE, PER_ROW, UNOVERLAPPED = range(6, 13)
-# Of workers that share experts: the part of a prompt token that each of them computes, and the exchange per token.
-_PROMPT_SHARE, _PER_EXCHANGED = range(13, 15)
 
 
 @njit(inline="always")
@@ -301,11 +299,8 @@ def roofline_ps(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) 
     ps += longer(table[_DENSE_BYTES], table[_DENSE_FLOPS] * tokens, table[UNOVERLAPPED])
     ps += longer(table[HEAD_BYTES], table[HEAD_FLOPS] * rows, table[UNOVERLAPPED])
     if table[_EXPERT_BYTES] > 0.0:
-        # What the worker has of the tokens of all: as many decode everywhere, and the prompt is its own.
-        routed = R + P * table[_PROMPT_SHARE]
-        touched = -math.expm1(table[_LOG_UNTOUCHED] * routed)
-        ps += longer(table[_EXPERT_BYTES] * touched, table[_EXPERT_FLOPS] * routed, table[UNOVERLAPPED])
-        ps += table[_PER_EXCHANGED] * routed
+        touched = -math.expm1(table[_LOG_UNTOUCHED] * tokens)
+        ps += longer(table[_EXPERT_BYTES] * touched, table[_EXPERT_FLOPS] * tokens, table[UNOVERLAPPED])
     return max(1, int(ps + 0.5)) + int(table[SLOPE]) * C
 
 
@@ -325,17 +320,15 @@ class RooflineStepTime:
     overhead            ``overhead_s``, ``layer_s`` for each layer, and ``sequence_s`` for each row
     linear layers       max(2 N n / (t F), w N / (t B)), N = weights of projections and feed-forward blocks
     routed experts      max(2 N_e k n / (E t F), w N_e (1 - (1 - k/E)^n) / (t B)): k of E experts a token, so that n
-                        tokens touch that share of the expert weights N_e when routing is uniform; for g workers below
+                        tokens touch that share of the expert weights N_e when routing is uniform
     output head         max(2 V H rows / (t F), w V H / (t B)), rows = R, and one more for a step with a prompt chunk
     decode attention    C max(kv bytes / B, flops / F) per context token, on the share of heads that a device keeps
     prompt attention    4 layers heads head_dim S / (t F); with latent attention 2 layers heads (2 head_dim + rope) S
     KV write            kv bytes n / B
     all-reduce          (2 layers + 1) (alpha + 2 (t - 1) / t * 2 H n / link), if t > 1: the embedding is summed too
     logits              alpha + 2 (t - 1) / t * V rows / link, if t > 1: their shards are gathered
-    expert exchange     2 layers with experts (alpha + (g - 1) 2 H m / link), if g > 1 workers share the experts: each
-                        then keeps N_e / g of their weights and meets the tokens of all, taken to be g R + P = g m:
-                        engines pad decode batches to equal sizes, and a prompt is on one worker.  The experts take
-                        max(2 N_e k m / (E t F), w N_e (1 - (1 - k/E)^(g m)) / (g t B)) then
+    expert exchange     2 layers with experts (alpha + (g - 1) 2 H n / link), if g > 1 workers share the experts: each
+                        then keeps N_e / g of their weights and meets the tokens of all, taken to be g n
     ==================  =============================================================================================
 
     T is linear in C, with the slope rounded to a whole picosecond per token.  Where arithmetic and traffic overlap by a
@@ -447,7 +440,7 @@ class RooflineStepTime:
 
     @cached_property
     def table(self) -> npt.NDArray[np.float64]:
-        """Terms of the formula in picoseconds, float64 of shape (15,)."""
+        """Terms of the formula in picoseconds, float64 of shape (13,)."""
         device, model, share = as_device(self.device), as_model(self.model), 1 / self.tensor_parallel
         weight_bytes = weight_bytes_per_parameter(self.precision)
         peak = device.bf16_flops_per_s
@@ -456,7 +449,7 @@ class RooflineStepTime:
         per_flop = PS_PER_S / (peak * self.flops_efficiency)
         per_attention_flop = PS_PER_S / (device.bf16_flops_per_s * self.flops_efficiency)
         per_byte = PS_PER_S / (device.hbm_bytes_per_s * self.bandwidth_efficiency)
-        table = np.zeros(15)
+        table = np.zeros(13)
         table[FIXED] = (self.overhead_s + self.layer_s * model.layers) * PS_PER_S
         table[PER_ROW] = self.sequence_s * PS_PER_S
         table[UNOVERLAPPED] = 1.0 - self.overlap
@@ -467,7 +460,6 @@ class RooflineStepTime:
             table[_EXPERT_BYTES] = model.expert_parameters * share * weight_bytes * per_byte / self.expert_parallel
             table[_EXPERT_FLOPS] = model.expert_parameters * chosen * share * 2 * per_flop / self.expert_efficiency
             table[_LOG_UNTOUCHED] = self.expert_parallel * math.log1p(-chosen)
-            table[_PROMPT_SHARE] = 1 / self.expert_parallel
         table[HEAD_BYTES] = model.head_parameters * share * weight_bytes * per_byte
         table[HEAD_FLOPS] = model.head_parameters * share * 2 * per_flop
         table[PER_PAIR] = model.prefill_flops_per_pair * share * per_attention_flop
@@ -476,7 +468,7 @@ class RooflineStepTime:
         for collectives_s, sharers, each in (
             (all_reduce_s, self.tensor_parallel, PER_TOKEN),
             (gather_logits_s, self.tensor_parallel, PER_ROW),
-            (exchange_experts_s, self.expert_parallel, _PER_EXCHANGED),
+            (exchange_experts_s, self.expert_parallel, PER_TOKEN),
         ):
             if sharers > 1:
                 fixed_s, each_s = collectives_s(link, model, sharers)

@@ -182,8 +182,12 @@ def _said(what: str, where: str) -> Iterator[None]:
         ) from error
     except (Exception, SystemExit) as error:  # what a module does is beyond this one's control
         missing = isinstance(error, ModuleNotFoundError)
+        # What asks for the code is no reason why it fails.
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
         raise BadFileError(
-            f"{what} could not be run: {catalog.said(error)}.", where=where,
+            f"{what} could not be run: {catalog.said(error.with_traceback(frames))}.", where=where,
             hint="install what is imported; modules beside a file are found if PYTHONPATH has its folder"
             if missing else None,
         ) from error  # fmt: skip

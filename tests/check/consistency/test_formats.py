@@ -10,7 +10,7 @@ from wavetank.check.consistency.check import HistoryCheck
 from wavetank.check.consistency.files import read_history, write_history
 from wavetank.check.consistency.recordings import parse_recording
 from wavetank.check.report import Budget
-from wavetank.cli.check import _kind_of
+from wavetank.cli.check import _kind_of, _kinds
 from wavetank.errors import BadFileError
 
 BUDGET = Budget(seconds=120.0)
@@ -128,7 +128,7 @@ def test_history_txt_says_the_same_in_columns(name, tmp_path):
         folder.mkdir()
         lines = [f"{process}\t:{kind}\t:{f}\t{value}" for process, kind, f, value in events]
         (folder / "history.txt").write_text("\n".join([":nemesis\t:info\t:kill\tnil", *lines, ""]))
-        assert _kind_of(folder, "").name == "history"
+        assert _kind_of(folder, "", _kinds()).name == "history"
         (verdict,) = HistoryCheck().check(folder, BUDGET).verdicts
         assert verdict.outcome == ("holds" if good else "violated"), verdict.says
 

@@ -129,7 +129,7 @@ class TestDeployments:
             assert cluster.prefill.step_time.expert_parallel == 1
             assert cluster.prefill.kv_capacity_tokens < decode.kv_capacity_tokens
         # The notes tell an artificial group from one that exists.
-        assert any("decode batches are taken to be equal" in note for note in study.notes()) == (shared > 1)
+        assert any("batches are taken to be equal" in note for note in study.notes()) == (shared > 1)
         full_copies = any("own copy of the weights" in note for note in study.notes()) if shared == 1 else None
         assert full_copies in (None, study.layout != "replicas")
 

@@ -205,8 +205,8 @@ class Watching:
     def __init__(self, slots):
         self.slots, self.steps = slots, 0
 
-    def __call__(self, workers: list[Worker], cluster: Cluster, prefilled_pool: bool) -> int:
-        taken_ps = step_of(workers, cluster, prefilled_pool)
+    def __call__(self, workers: list[Worker], cluster: Cluster) -> int:
+        taken_ps = step_of(workers, cluster)
         for worker in workers:
             self.steps += 1
             assert worker.slots is not None

@@ -191,7 +191,8 @@ def engine_words(cluster: Cluster, number: int, time_scale: float, block_tokens:
             allowed="group_size=1, sync_s=0",
         )
     plain = Cluster(workers=cluster.workers, step_time=cluster.step_time)
-    for name in ("adapters", "scheduler_overhead", "scheduled_ahead", "kinds", "max_waiting", "models", "routers"):
+    unknown = ("adapters", "scheduler_overhead", "scheduled_ahead", "kinds", "max_waiting", "models", "routers")
+    for name in (*unknown, "churn"):
         if getattr(cluster, name) != getattr(plain, name):
             raise BadValueError(
                 "Stand-in engines know nothing of this part of a cluster.",

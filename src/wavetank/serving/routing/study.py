@@ -323,9 +323,9 @@ class LLMRouting(Traffic, Study):
             said.append("The offered load is at or above saturation: latencies grow with the length of the trace.")
         if self.shared() > 1:
             said.append(
-                f"The experts are shared by {self.shared()} workers whose decode batches are taken to be equal. A "
-                "prompt is spread over their experts; where several workers compute prompts in one step, each waits "
-                "for its own part alone, so that such steps come out too short."
+                f"The experts are shared by {self.shared()} workers whose batches are taken to be equal: a prompt on "
+                "one of them costs as much as prompts on all of them at once, so that prompts hold such a group up too "
+                "long."
             )
         if self.layout == "split":
             said.append(

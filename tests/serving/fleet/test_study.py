@@ -4,9 +4,9 @@ import pytest
 from tests.serving.fleet.conftest import template
 
 from wavetank.errors import BadFileError
-from wavetank.serving.fleet.coral import Coral
+from wavetank.serving.fleet.coral import Coral, Unpruned
 from wavetank.serving.fleet.interface import FleetPlan
-from wavetank.serving.fleet.rivals import FractionalBound
+from wavetank.serving.fleet.rivals import DevicesFirst, FractionalBound
 from wavetank.serving.fleet.study import GpuMix, GpuScarcity, templates
 
 DEMAND = "model,requests_per_s,prompt_tokens,output_tokens,slo_ttft_s,slo_tpot_s\nLlama-3.1-8B,{rate},300,20,1,0.05\n"
@@ -92,6 +92,17 @@ def test_plans_count_on_a_share_of_what_a_replica_keeps_up(small):
 
 def test_scarcity_offers_less_and_asks_more():
     assert GpuScarcity().available < GpuMix().available and GpuScarcity().scale > GpuMix().scale
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_planner_has_a_plan_when_almost_nothing_is_to_be_had(seed):
+    """HiGHS ends such programs with a solve error where counts have no bounds."""
+    study = GpuScarcity()
+    for planner in (DevicesFirst(), Coral(), Unpruned()):
+        found = figures(study.measure(planner, seed))
+        assert found["goodput_per_s"] > 0
+        assert found["missed_share"] < 0.01
 
 
 def test_a_file_that_is_not_there_stops_the_study_before_any_trial():

@@ -9,6 +9,7 @@ that two models need, and the kinds of device that each of them uses best.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -113,6 +114,8 @@ class _Rows:
             row[n : n + m] = [each.needs(device, size) for each in self.templates]
             rows.append((row, 0.0))
         for j, each in enumerate(self.templates):
+            # No more than serve everything: what is without bounds the solver fails on now and then.
+            self.upper[n + j] = self.upper[n + m + j] = math.ceil(served[each.service] / each.per_s)
             # Starts are what runs beyond the plan before.
             row = np.zeros(self.size)
             row[n + j], row[n + m + j] = 1.0, -1.0

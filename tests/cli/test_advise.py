@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,9 +40,9 @@ def test_a_problem_in_words_finds_studies_systems_and_commands(call: Call) -> No
         "try wavetank advise mine.csv --gpus 16xH100 --model Llama-3.1-70B wavetank compare llm-routing --set trace=",
     ):
         assert part in text
-    # Whichever system the newest kept run shows to be best is the one to launch.
-    (best,) = re.findall(r"so far (\S+) has ", text)
-    assert f"launch wavetank launch router --policy {best} --backend http" in text
+    # Nobody is shown to beat vLLM's rule in the plain run, so it is the one to launch.
+    assert "so far No system is shown to beat vllm-default on p99 time to first token. Kept run: default." in text
+    assert "launch wavetank launch router --policy vllm-default --backend http" in text
     assert call("advise", "expert imbalance").out == found.out
 
 
@@ -334,3 +335,27 @@ def test_kept_runs_that_cannot_be_read_are_passed_over(monkeypatch: pytest.Monke
     (broken / "run.json").write_bytes(b"\xff{")
     (broken / "study.toml").write_text("not = [toml")
     assert advise.kept_answer("llm-routing") == ("", None)
+
+
+def test_the_kept_run_at_the_usual_settings_comes_before_newer_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A case that was run later says less about the question than the study's plain run."""
+    from wavetank.ledger import claims
+
+    names = ("azure-conv-2023-group", "generated-group")
+    kept = claims.evidence_folder() / "llm-routing"
+    for name in names:
+        shutil.copytree(kept / name, tmp_path / "llm-routing" / name)
+    monkeypatch.setattr(claims, "evidence_folder", lambda: tmp_path)
+    for newer in names:
+        for name in names:
+            file = tmp_path / "llm-routing" / name / "run.json"
+            run = json.loads(file.read_text())
+            run["started"] = "2026-02-02T00:00:00" if name == newer else "2026-01-01T00:00:00"
+            file.write_text(json.dumps(run))
+        label, answer = advise.kept_answer("llm-routing")
+        assert answer is not None
+        assert label.startswith("generated-group --set ")
+        assert " --set layout=group" in label
+        assert "trace" not in label

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shlex
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 OF_TRACES = "llm-routing"
 SEEDS = 6
 _MOST_STUDIES = 5
+# Of a kept run, that are not the defaults.
+_MOST_SETTINGS = 2
 _ENDINGS = (".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parquet")
 # Settings of studies that take a user's own file, in this order.
 _OWN = ("trace", "file")
@@ -180,7 +183,8 @@ def _card(entry: StudyEntry, passage: str) -> _Card:
         versus = [each.versus for each in answer.comparisons if each.versus != answer.baseline]
         rivals = list(dict.fromkeys([*versus, *rivals]))
         systems.sort(key=lambda name: name != answer.best)
-    best = answer.best if answer is not None and answer.best else next(iter(systems), "")
+    # Where nobody is shown to beat the baseline, that is what to launch.
+    best = (answer.best or answer.baseline) if answer is not None else next(iter(systems), "")
     return _Card(
         study=entry.name,
         asks=entry.asks,
@@ -224,9 +228,10 @@ def _commands(entry: StudyEntry) -> list[str]:
 
 
 def kept_answer(study: str) -> tuple[str, Answer | None]:
-    """Return what the newest kept run of a study that decides something says, and that run's label.
+    """Return what the kept run of a study that decides something says, and that run's label and unusual settings.
 
-    Nothing is built or compiled for it.  A run that cannot be read is passed over.
+    Of several it is the one with the fewest settings that are not the defaults, then the newest: the nearest to the
+    study's plain run.  Nothing is built or compiled for it.  A run that cannot be read is passed over.
 
     Parameters
     ----------
@@ -236,26 +241,34 @@ def kept_answer(study: str) -> tuple[str, Answer | None]:
     from wavetank.ledger.claims import evidence_folder
     from wavetank.run import runfolder
     from wavetank.run.comparison import Comparison
+    from wavetank.study.effects import LEAST_FOR_VERDICT
     from wavetank.study.records import read_parquet
     from wavetank.study.study import build_study
 
+    kind = catalog.study(study).load()
+    usual = {field.name: field.default for field in dataclasses.fields(kind)}
     runs = []
     for file in (evidence_folder() / study).glob("*/run.json"):
         started = re.search(r'"started": "([^"]*)"', file.read_text(encoding="utf-8", errors="replace"))
-        runs.append((started[1] if started else "", file.parent))
+        with contextlib.suppress(WavetankError):
+            plan = runfolder.load_plan(file.with_name("study.toml"))
+            built = build_study(kind, plan.settings)
+            unusual = [name for name, default in usual.items() if getattr(built, name) != default]
+            runs.append((-len(unusual), started[1] if started else "", file.parent, plan, built, unusual))
     undecided: tuple[str, Answer | None] = ("", None)
-    for _, folder in sorted(runs, reverse=True):
+    for *_, folder, plan, built, unusual in sorted(runs, key=lambda run: run[:2], reverse=True):
         try:
-            plan = runfolder.load_plan(folder / "study.toml")
-            built = build_study(catalog.study(study).load(), plan.settings)
             records = tuple(read_parquet(folder / "records.parquet"))
             answer = Comparison(built, plan, records, {}, (), folder).answer
         except WavetankError:
             continue
-        if answer is not None and answer.best:
-            return folder.name, answer
+        label = " --set ".join(
+            [folder.name, *(f"{name}={units.typed(getattr(built, name))}" for name in unusual[:_MOST_SETTINGS])]
+        ) + (f" and {len(unusual) - _MOST_SETTINGS} more settings" if len(unusual) > _MOST_SETTINGS else "")
+        if answer is not None and (answer.best or answer.replicates >= LEAST_FOR_VERDICT):
+            return label, answer
         if answer is not None and undecided[1] is None:
-            undecided = folder.name, answer
+            undecided = label, answer
     return undecided
 
 

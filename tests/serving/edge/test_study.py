@@ -1,0 +1,36 @@
+"""The study of deadlines: rates, figures and settings without sense."""
+
+import pytest
+
+from wavetank.errors import BadValueError
+from wavetank.serving.edge.edge_serving import EdgeServing
+from wavetank.serving.edge.rivals import OneQueue
+from wavetank.serving.edge.study import EdgeDeadlines
+
+SMALL = EdgeDeadlines(rates=(40.0, 200.0), seconds=4.0, warm_up=20)
+
+
+def figures(system, seed=0, study=SMALL):
+    return {metric: value for metric, value, at in study.measure(system, seed).rows if not at}
+
+
+def test_whole_models_fail_where_exits_by_deadline_do_not():
+    mine, whole = figures(EdgeServing()), figures(OneQueue())
+    assert mine["violation_ratio"] < 0.05 < 0.3 < whole["violation_ratio"]
+    assert mine["accuracy"] < whole["accuracy"]
+    assert mine["in_time_accuracy"] > whole["in_time_accuracy"]
+
+
+def test_equal_seeds_give_equal_figures_and_rates_have_the_mix():
+    assert figures(EdgeServing(), 1) == figures(EdgeServing(), 1) != figures(EdgeServing(), 2)
+    sizes = [each.size for each in EdgeDeadlines(seconds=200.0).arrivals(50.0, 0)]
+    assert [size / 10_000 for size in sizes] == pytest.approx([3, 2, 1], rel=0.05)
+
+
+def test_a_hopeless_deadline_is_said_and_a_mix_without_requests_is_refused():
+    assert any("every request is late" in note for note in EdgeDeadlines(slo_s=0.0005).notes())
+    hopeless = EdgeDeadlines(slo_s=0.0005, rates=(20.0,), seconds=9.0)
+    assert figures(EdgeServing(), study=hopeless)["violation_ratio"] == 1.0
+    for mix in ((0.0, 0.0, 0.0), (1.0,)):
+        with pytest.raises(BadValueError, match="mix"):
+            EdgeDeadlines(mix=mix).check()

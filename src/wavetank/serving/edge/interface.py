@@ -41,7 +41,7 @@ class ExitProfile:
             or not len(self.models) == len(self.latency_s) == len(self.accuracy)
         ):  # fmt: skip
             raise BadValueError("The profile's tables do not agree.", given=f"{sorted(shapes)}, {sorted(exits)}",
-                                allowed="as many exits for every model, as many batch sizes for every exit")  # fmt: skip
+                                allowed="as many exits for each model, as many batch sizes for each exit")  # fmt: skip
         if not all(0 < value < math.inf for value in flat):
             raise BadValueError("A latency is a positive time.", given=min(flat))
 

@@ -15,7 +15,7 @@ from wavetank.serving.proxy.view import LiveRequest, PrefixMemory, WorkerAccount
 from wavetank.serving.routing.interface import ArrivalRouter, PoolRouter
 from wavetank.sim.rng import stream
 
-LIVE = [entry for entry in catalog.built_in() if entry.shape == "policy" and "live" in entry.runs]
+LIVE = [entry for entry in catalog.built_in() if entry.interface == "router" and "live" in entry.runs]
 WORKERS, REQUESTS = 5, 120
 
 

@@ -17,6 +17,7 @@ from wavetank_toys.systems import Shifted
 
 from wavetank.errors import BadFileError, BadValueError, UnknownNameError
 from wavetank.ledger import catalog
+from wavetank.ledger.search import index
 from wavetank.workloads import datasets
 
 Register = Callable[[str], None]
@@ -47,10 +48,12 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
         (info / "entry_points.txt").write_text(f"[wavetank.systems]\n{package} = {package}\n")
         monkeypatch.syspath_prepend(str(tmp_path))
         catalog.everything.cache_clear()
+        index.cache_clear()
 
     yield install
     monkeypatch.undo()
     catalog.everything.cache_clear()
+    index.cache_clear()
     sys.modules.pop("some_party", None)
 
 

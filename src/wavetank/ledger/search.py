@@ -170,7 +170,8 @@ class Index:
         if stem in self._rarity:
             return (stem,)
         longer = tuple(known for known in self._rarity if len(stem) >= 3 and known.startswith(stem))
-        return longer or tuple(difflib.get_close_matches(stem, self._rarity, n=1, cutoff=0.8))
+        # One letter in three makes another word.
+        return longer or tuple(difflib.get_close_matches(stem, self._rarity, n=1, cutoff=0.8) if len(stem) > 3 else ())
 
     def _weight(self, options: tuple[str, ...]) -> float:
         return max((self._rarity[stem] for stem in options), default=self._unknown)

@@ -230,8 +230,10 @@ def tokens_out(run: ServingRun, until_s: NDArray[np.float64], *, split: bool = F
     -------
     float64, shape (m,)
     """
-    first_s, finish_s, later = run.first_token_s, run.finish_s, run.output_tokens - 1
-    paces_s = run.tpot_s[later >= 8] if split else np.zeros(0)
+    # Of a stream that broke off, or never began, nothing counts.
+    done = ~np.isnan(run.finish_s)
+    first_s, finish_s, later = run.first_token_s[done], run.finish_s[done], run.output_tokens[done] - 1
+    paces_s = run.tpot_s[done][later >= 8] if split else np.zeros(0)
     if paces_s.size:
         first_s = np.maximum(first_s, finish_s - later * float(np.quantile(paces_s, 0.05)))
     lasts_s = np.maximum(finish_s - first_s, 1e-15)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wavetank.errors import BadValueError
+from wavetank.serving.routing.disturbances import Disturbances
 from wavetank.serving.routing.steady import (
     MOST_REQUESTS,
     OVERLOAD,
@@ -46,7 +47,7 @@ BYTES_PER_REQUEST = 600
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLMRouting(Traffic, Study):
+class LLMRouting(Disturbances, Traffic, Study):
     """All routers serve the same requests on the same cluster and see its state through the same, ageing view.  The
     offered load is a share of the saturation rate, which the study finds first by draining a backlog.
     """
@@ -92,6 +93,17 @@ class LLMRouting(Traffic, Study):
             "decision_s", "s", "lower", "measured",
             of="one decision on this machine: 144 workers, 500 waiting for pool routers",
         ),
+        Metric(
+            "unserved_share", "", "lower",
+            of="where workers change: requests that did not end with their last token (streams that broke off, refused "
+            "or without a worker) / requests", words="share of requests lost",
+        ),
+        Metric(
+            "resent_share", "", "lower",
+            of="where workers change: requests sent to more than one worker that took them / requests", table=False,
+        ),
+        Metric("up_share", "", of="where workers change: share of all worker time in which they take requests",
+               table=False),
         Metric("ttft_s", "s", "lower", of="time to first token at a quantile of the requests", table=False),
         Metric("preempted_share", "", "lower", of="requests that lost their KV cache at least once", table=False),
         Metric(
@@ -262,6 +274,14 @@ class LLMRouting(Traffic, Study):
                 where=f"trace {self.trace!r}",
                 hint="--set load=0 serves them all at once, at the trace's own times",
             )
+        if self.churn != "none" and self.layout != "replicas":
+            raise BadValueError(
+                "Workers come and go as replicas; where they wait for each other or hand prompts over, one that is "
+                "gone takes all others with it.",
+                given=f"churn={self.churn}, layout={self.layout}",
+                allowed="layout=replicas",
+                where="churn",
+            )
         self._check_size("")
         for case, cell in self.cells().items():
             cell._check_size(case)
@@ -313,6 +333,7 @@ class LLMRouting(Traffic, Study):
             + ("another generated trace" if self.made else f"the first {self.history:.0%} of the trace")
             + "; the other requests are served, so that predictions are out of sample.",
             *self.notes_on_length(),
+            *self.notes_on_churn(),
         ]
         if not self.prefix_caching and self.split(0)[1].block_ids is not None:
             said.append(
@@ -558,8 +579,10 @@ class LLMRouting(Traffic, Study):
             )
         return found
 
-    def serve(self, system: Any, requests: RequestTrace, refresh_s: float | None = None) -> ServingRun:
-        """Run the requests behind a router."""
+    def serve(
+        self, system: Any, requests: RequestTrace, refresh_s: float | None = None, *, seed: int | None = None
+    ) -> ServingRun:
+        """Run the requests behind a router, on workers that change where a seed of their failures is given."""
         from wavetank.serving.routing.baselines import FewestKVTokens
         from wavetank.serving.routing.interface import ArrivalRouter
         from wavetank.serving.routing.prefill_aware import LeastPrefill
@@ -577,6 +600,9 @@ class LLMRouting(Traffic, Study):
                 requests, cluster, prefill or FewestKVTokens(), decode_router=system, expected_output_tokens=expected,
                 probes=PROBES,
             )  # fmt: skip
+        if seed is not None:
+            changes = self.churn_over(self.workers, requests.span_s, seed)
+            cluster = dataclasses.replace(cluster, churn=changes)
         return simulate(requests, cluster, system, expected_output_tokens=expected, probes=PROBES)
 
     def measure(self, system: Any, seed: int) -> Measurements:
@@ -588,13 +614,17 @@ class LLMRouting(Traffic, Study):
             system = system.fitted_to(past)
         found = Measurements()
         requests = self.served(seed, self.load)
-        run = self.serve(system, requests)
+        run = self.serve(system, requests, seed=seed)
         figures = self.figures(run)
         for metric in self.metrics:
             if metric.name in figures:
                 found.put(metric.name, _per_thousand(run) if metric.name == "prefill_steps" else figures[metric.name])
         if run.held_back_s is not None:
             found.put("held_back_p99_s", float(np.nanquantile(run.held_back_s, 0.99)))
+        if run.outcome.size:
+            found.put("unserved_share", 1.0 - figures["availability"])
+            found.put("resent_share", figures["retried_share"])
+            found.put("up_share", figures["up_share"])
         found.put("busiest_share", float(np.bincount(run.worker[run.worker >= 0]).max()) / run.worker.size)
         full = self.capacity(system, seed)
         overloaded = self.figures(full.run)
@@ -609,19 +639,19 @@ class LLMRouting(Traffic, Study):
         found.put("saturated", float(_backlog_grows(run)))
         found.put("decision_s", decision_s(system, workers=min(144, _most_workers(system))))
         for quantile in QUANTILES:
-            found.put("ttft_s", float(np.quantile(run.ttft_s, quantile)), quantile=quantile)
+            found.put("ttft_s", float(np.nanquantile(run.ttft_s, quantile)), quantile=quantile)
         for time_s, value in zip(run.probe_s, _probed_imbalance(run), strict=True):
             found.put("imbalance_tokens", value, time_s=round(float(time_s), 3))
         for load in self.loads:
-            swept = self.figures(self.serve(system, self.served(seed, load)))
+            swept = self.figures(self.serve(system, self.served(seed, load), seed=seed))
             for name in ("ttft_p99_s", "throughput_tokens_per_s", "goodput_per_s", "imbalance_tokens"):
                 found.put(name, swept[name], load=load)
         for refresh_s in self.refreshes_s:
-            swept = self.figures(self.serve(system, requests, refresh_s))
+            swept = self.figures(self.serve(system, requests, refresh_s, seed=seed))
             for name in ("ttft_p99_s", "imbalance_tokens"):
                 found.put(name, swept[name], refresh_s=refresh_s)
         for case, other in self.cells().items():
-            run = other.serve(system, other.served(seed, self.load))
+            run = other.serve(system, other.served(seed, self.load), seed=seed)
             there = other.figures(run)
             full = other.capacity(system, seed)
             found.put("capacity_tokens_per_s", full.tokens_per_s, case=case)
@@ -688,7 +718,7 @@ def _backlog_grows(run: ServingRun) -> bool:
     fifth = max(run.ttft_s.size // 5, 1)
     late, middle = run.ttft_s[-fifth:], run.ttft_s[2 * fifth : 3 * fifth]
     # A backlog that grows evenly from the first request on makes the ratio 1.8, one that begins later a larger one.
-    return bool(np.median(late) > 1.5 * np.median(middle) and np.median(late) > 1.0)
+    return bool(np.nanmedian(late) > 1.5 * np.nanmedian(middle) and np.nanmedian(late) > 1.0)
 
 
 def _most_workers(system: Any) -> int:
@@ -722,6 +752,7 @@ def saturation(study: LLMRouting, seed: int = 0) -> SteadyRate:
         requests=requests,
         decide_by="capacity_tokens_per_s",
         routers=1,
+        churn="none",
     )
     return _saturation(alike, seed, study.version())
 

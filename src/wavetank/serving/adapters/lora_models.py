@@ -156,6 +156,7 @@ def lora_model(name: str, prompt_mean_tokens: float, output_mean_tokens: float) 
         load_s_per_rank=loading["load_s_per_rank"],
         costs=_fitted(table["costs"]) if "costs" in table else None,
         published=_published(table["published"]) if "published" in table else None,
+        memory=tuple(table["memory"]) if "memory" in table else None,
     )
 
 

@@ -59,7 +59,7 @@ class Packing:
     )
     verify: bool = setting(
         False,
-        says="Whether every GPU is tried with the twin, and all are packed again with less headroom where one starves",
+        says="Whether plans are tried with the twin, loads evened out, and headroom lowered where a GPU starves",
     )
 
     @property
@@ -80,7 +80,21 @@ class Packing:
         problem : PlacementProblem
         """
         plan = self.pack(problem)
-        for _ in range(_ROUNDS if self.verify else 0):
+        if not self.verify or plan.unplaced or not plan.gpus:
+            return self._tightened(problem, plan) if self.verify else plan
+        # As many GPUs, or fewer, with even loads, while the twin keeps up: what is packed tightly has no reserve.
+        adapters = sorted(problem.adapters, key=lambda each: (-each.rate_per_s, -each.rank))
+        best = None if starving(problem, plan, _VERIFY_SEED) else plan
+        for count in range(len(plan.gpus), 0, -1):
+            even = fed_and_even(problem, adapters, count)
+            if even is None:
+                break
+            best = even
+        return best or self._tightened(problem, plan)
+
+    def _tightened(self, problem: PlacementProblem, plan: Placement) -> Placement:
+        """Return a plan with less and less headroom until the twin keeps up with every GPU."""
+        for _ in range(_ROUNDS):
             if not starving(problem, plan, _VERIFY_SEED):
                 break
             problem = replace(problem, headroom=problem.headroom * _TIGHTER)
@@ -198,7 +212,7 @@ class Fewest:
         most = min(problem.gpus or len(adapters), len(adapters))
         first = min(max(math.ceil(sum(each.rate_per_s for each in adapters) / plain_per_s), 1), most)
         for count in range(first, most + 1):
-            found = self._fed(tried, adapters, count)
+            found = fed_and_even(tried, adapters, count)
             if found is not None:
                 return replace(found, unplaced=unplaced)
         # Too few GPUs: as many of the lightest adapters as they keep up with.
@@ -206,7 +220,7 @@ class Fewest:
         best = Placement(gpus=())
         while high - low > 1:
             middle = (low + high) // 2
-            found = self._fed(tried, adapters[-middle:], min(most, middle))
+            found = fed_and_even(tried, adapters[-middle:], min(most, middle))
             if found is None:
                 high = middle
             else:
@@ -214,10 +228,21 @@ class Fewest:
         left = {each.name: NO_GPU for each in adapters[: len(adapters) - low]}
         return replace(best, unplaced=unplaced | left)
 
-    @staticmethod
-    def _fed(problem: PlacementProblem, adapters: list[Adapter], count: int) -> Placement | None:
-        plans = _dealt_by_load(problem, adapters, count)
-        return next((plan for plan in plans if not starving(problem, plan, _VERIFY_SEED)), None)
+
+def fed_and_even(problem: PlacementProblem, adapters: list[Adapter], count: int) -> Placement | None:
+    """Return adapters dealt by load over some GPUs, if the twin keeps up with all of them.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        Whose adapters these are, or more.
+    adapters : list of Adapter
+        By falling load.
+    count : int
+        GPUs.
+    """
+    plans = _dealt_by_load(problem, adapters, count)
+    return next((plan for plan in plans if not starving(problem, plan, _VERIFY_SEED)), None)
 
 
 def _dealt_by_load(problem: PlacementProblem, adapters: list[Adapter], count: int) -> Iterator[Placement]:

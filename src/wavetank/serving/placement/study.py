@@ -18,10 +18,10 @@ from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.units import show
 
 # Shares of what a planner believes that are tried, from the boldest on.
-_HEADROOMS = tuple(round(1.4 * 0.95**step, 4) for step in range(64))
+_HEADROOMS = tuple(round(1.4 * 0.93**step, 4) for step in range(48))
 # Hours that a plan must get through, of seeds that no planner saw.
 _HOURS = 2
-_JUDGED_SETS = 12
+_JUDGED_SETS = 8
 RANKS = (8, 16, 32)
 
 
@@ -36,7 +36,7 @@ class AdapterPlacement(Study):
     baseline: ClassVar[str] = "dealt-in-turns"
     primary: ClassVar[str] = "gpus"
     secondary: ClassVar[tuple[str, ...]] = ("starved_share", "planning_s")
-    default_seeds = 5
+    default_seeds = 4
     metrics = (
         Metric("gpus", "GPUs", "lower", "simulated",
                "fewest GPUs of the planner's plans, over shares of headroom, of which none starves in the twin's hours",

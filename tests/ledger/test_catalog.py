@@ -182,8 +182,8 @@ def test_a_wrong_parameter_comes_with_the_nearest() -> None:
         (GOOD + GOOD, "The name 'other' is registered twice; the second entry is left out.\n  where: ", 2),
         (GOOD + "[check.more]\nobject = 'x\n", "The catalog is not valid TOML: ", 9),
         (GOOD[1:] + "does = 'Twice.'\n", "The catalog is not valid TOML: Cannot overwrite a value (at line 8, ", 1),
-        (GOOD + "launch = 'wavetank launch ruter'\n", "There is no launch named 'ruter'.\n  allowed: cluster, ", 2),
-        (GOOD + "launch = 'wavetank launch'\n", "There is no launch named ''.\n  allowed: cluster, engine, ", 2),
+        (GOOD + "launch = 'wavetank launch ruter'\n", "There is no launch named 'ruter'.\n  allowed: adapters, ", 2),
+        (GOOD + "launch = 'wavetank launch'\n", "There is no launch named ''.\n  allowed: adapters, cluster, ", 2),
         (
             GOOD + "[[other.claims]]\nsays = 'x'\nstudy = 'toy-nosie'\nmetric = 'm'\nat_least = 1\n",
             "There is no study named 'toy-nosie'.",

@@ -26,12 +26,15 @@ class EdgeRun:
         NaN where it was dropped.
     exit : int64 array (requests,)
         -1 where it was dropped.
+    right : float64 array (requests,) or None
+        Share of the answer that was right, where networks really ran.
     """
 
     model: Ints
     arrival_s: Floats
     finish_s: Floats
     exit: Ints
+    right: Floats | None = None
 
     def figures(self, profile: ExitProfile, slo_s: float, warm_up: int) -> dict[str, float]:
         """Return what studies compare, without the first requests of each model.
@@ -58,7 +61,8 @@ class EdgeRun:
         served = counted & (self.exit >= 0)
         took_s = self.finish_s - self.arrival_s
         late = ~(took_s <= slo_s + 1e-12)
-        right = np.where(self.exit >= 0, np.array(profile.accuracy)[self.model, np.maximum(self.exit, 0)], 0.0)
+        by_exit = np.array(profile.accuracy)[self.model, np.maximum(self.exit, 0)]
+        right = np.where(self.exit >= 0, by_exit if self.right is None else self.right, 0.0)
         return {
             "violation_ratio": float(late[counted].mean()),
             "p95_s": float(np.percentile(took_s[served], 95)) if served.any() else float("nan"),
@@ -76,6 +80,7 @@ def simulate_edge(
     slo_s: float,
     actual: ExitProfile | None = None,
     noise: Floats | None = None,
+    decision_s: float = 0.0,
 ) -> EdgeRun:
     """Serve the requests of several models on one device.
 
@@ -92,6 +97,8 @@ def simulate_edge(
         How long batches really take; the profile by default.
     noise : float64 array, optional
         Factors on that, in turn.
+    decision_s : float
+        Time of a decision, in which the device waits.
 
     Raises
     ------
@@ -137,7 +144,7 @@ def simulate_edge(
         took_s = real.seconds(chosen.model, chosen.exit, chosen.batch)
         if noise is not None:
             took_s *= float(noise[turn % noise.size])
-        now_s += took_s
+        now_s += took_s + decision_s
         for i in queues[chosen.model][: chosen.batch]:
             finish_s[i], exits[i] = now_s, chosen.exit
         del queues[chosen.model][: chosen.batch]

@@ -1,0 +1,96 @@
+"""Networks that are really served."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from wavetank.errors import BadValueError, WavetankError
+from wavetank.serving.edge.edge_serving import EdgeServing
+from wavetank.serving.edge.interface import Decision
+from wavetank.serving.edge.live import PAGE, profile_networks, serve_edge
+from wavetank.serving.edge.networks import EXITS, ExitNetwork
+from wavetank.serving.edge.rivals import Deferred, OneQueue
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.uniform(0, 1, (50, 64)).astype(np.float32)
+
+
+def made(blocks, width=64):
+    """Return a network that was never trained: for times, and for answers that can be computed again."""
+
+    def layer(rows, columns):
+        return RNG.normal(0, 0.1, (rows + 1, columns)).astype(np.float32)
+
+    return ExitNetwork(
+        stem=layer(64, width), stages=tuple(tuple(layer(width, width) for _ in range(blocks)) for _ in range(EXITS)),
+        heads=tuple(layer(width, 10) for _ in range(EXITS)),
+    )  # fmt: skip
+
+
+NETWORKS = (made(1), made(2))
+LABELS = NETWORKS[0].labels(IMAGES, EXITS - 1)
+MEAN, HIGH = profile_networks(NETWORKS, IMAGES, LABELS, max_batch=4, rounds=20)
+
+
+def arrivals(count=60, span_s=0.3):
+    return [np.sort(RNG.uniform(0, span_s, count)) for _ in NETWORKS]
+
+
+def test_the_profile_has_every_batch_and_deeper_is_longer():
+    assert MEAN.exits == EXITS and MEAN.max_batch == 4
+    assert MEAN.seconds(1, 3, 1) > MEAN.seconds(1, 0, 1)
+    assert MEAN.accuracy[0][3] == 1.0 > MEAN.accuracy[1][3]
+
+
+@pytest.mark.parametrize("scheduler", [EdgeServing(), OneQueue(), OneQueue(order="turns", exit="first"),
+                                       OneQueue(order="oldest", exit="deepest"), Deferred()])  # fmt: skip
+def test_every_request_ends_once_and_gets_its_own_answer(scheduler):
+    run = serve_edge(NETWORKS, IMAGES, LABELS, arrivals(), HIGH, scheduler, 10.0)
+    assert run.model.size == 120 and not np.isnan(run.arrival_s).any()
+    assert (run.exit >= 0).all() and (run.finish_s > run.arrival_s).all()
+    for i in range(run.model.size):
+        shown = (i * PAGE + np.arange(PAGE)) % len(IMAGES)
+        said = NETWORKS[run.model[i]].labels(IMAGES[shown], int(run.exit[i]))
+        assert run.right[i] == pytest.approx((said == LABELS[shown]).mean())
+
+
+def test_requests_of_a_model_are_served_in_their_order():
+    run = serve_edge(NETWORKS, IMAGES, LABELS, arrivals(), HIGH, EdgeServing(), 10.0)
+    for model in (0, 1):
+        assert (np.diff(run.finish_s[run.model == model]) >= 0).all()
+
+
+def test_requests_come_when_they_are_due():
+    due = arrivals(40, 0.4)
+    run = serve_edge(NETWORKS, IMAGES, LABELS, due, HIGH, EdgeServing(), 10.0)
+    late_s = np.sort(run.arrival_s) - np.sort(np.concatenate(due))
+    assert late_s.min() > -1e-3 and np.median(late_s) < 0.05
+
+
+def test_what_is_late_is_dropped_by_who_drops():
+    run = serve_edge(NETWORKS, IMAGES, LABELS, arrivals(), HIGH, Deferred(), 1e-9)
+    assert (run.exit == -1).all() and np.isnan(run.finish_s).all()
+    assert run.figures(MEAN, 1e-9, 0)["violation_ratio"] == 1.0
+
+
+def test_a_batch_that_does_not_exist_ends_the_run_and_the_client():
+    class Wrong:
+        drops_late = False
+
+        def choose(self, queues, profile, turn):
+            return Decision(0, 99, 0)
+
+    before = threading.active_count()
+    with pytest.raises(WavetankError, match="does not exist"):
+        serve_edge(NETWORKS, IMAGES, LABELS, arrivals(span_s=30.0), HIGH, Wrong(), 1.0)
+    until = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_arrivals_for_other_networks_are_refused():
+    with pytest.raises(BadValueError):
+        serve_edge(NETWORKS, IMAGES, LABELS, arrivals()[:1], HIGH, EdgeServing(), 1.0)

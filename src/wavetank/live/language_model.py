@@ -1,6 +1,6 @@
 """A port to language models: an endpoint that speaks OpenAI's chat completions, recorded answers, or a function.
 
-Whoever asks gets text that is not trusted, or :class:`NoAnswerError` in the time that was given.
+A caller gets text that is not trusted, or :class:`NoAnswerError` in the time that was given.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Endpoint:
         try:
             with opener.open(request, timeout=self.timeout_s) as answer:
                 raw = b""
-                # Piece by piece, so that a server that drips cannot hold whoever asks for ever.
+                # Piece by piece, so that a server that drips cannot hold the caller for ever.
                 while len(raw) <= _LARGEST_BYTES and (piece := answer.read1(65_536)):
                     raw += piece
                     if time.monotonic() > until_s:

@@ -111,9 +111,10 @@ def serve_edge(
     times = np.concatenate(arrival_s)
     order = np.argsort(times, kind="stable")
     model, times = model[order], times[order]
+    right = np.zeros(times.size)
     run = EdgeRun(
         model=model, arrival_s=np.full(times.size, np.nan), finish_s=np.full(times.size, np.nan),
-        exit=np.full(times.size, -1, np.int64), right=np.zeros(times.size),
+        exit=np.full(times.size, -1, np.int64), right=right,
     )  # fmt: skip
     sent: deque[int] = deque()
     came, stop = threading.Event(), threading.Event()
@@ -131,17 +132,16 @@ def serve_edge(
     with libraries_limited(1):
         sender.start()
         try:
-            _serve(run, served, images, labels, profile, scheduler, slo_s, sent, came, start_s)
+            _serve(run, right, served, images, labels, profile, scheduler, slo_s, sent, came, start_s)
         finally:
             stop.set()
             sender.join(timeout=10.0)
     return run
 
 
-def _serve(run: EdgeRun, served: Sequence[ExitNetwork], images: Floats, labels: NDArray[np.int64],
-           profile: ExitProfile, scheduler: EdgeScheduler, slo_s: float, sent: deque[int], came: threading.Event,
+def _serve(run: EdgeRun, right: NDArray[np.float64], served: Sequence[ExitNetwork], images: Floats,
+           labels: NDArray[np.int64], profile: ExitProfile, scheduler: EdgeScheduler, slo_s: float, sent: deque[int], came: threading.Event,
            start_s: float) -> None:  # fmt: skip
-    assert run.right is not None
     queues: list[list[int]] = [[] for _ in served]
     left, turn, moved_s = run.model.size, 0, time.perf_counter()
     while left:
@@ -171,11 +171,11 @@ def _serve(run: EdgeRun, served: Sequence[ExitNetwork], images: Floats, labels: 
         if not possible or not 0 < chosen.batch <= min(len(queues[chosen.model]), profile.max_batch):
             raise WavetankError(f"{type(scheduler).__name__} chose a batch that does not exist.", given=chosen)
         batch = queues[chosen.model][: chosen.batch]
-        right = _answered(served[chosen.model], images, labels, batch, chosen.exit)
+        found = _answered(served[chosen.model], images, labels, batch, chosen.exit)
         moved_s = time.perf_counter()
         run.finish_s[batch] = moved_s - start_s
         run.exit[batch] = chosen.exit
-        run.right[batch] = right
+        right[batch] = found
         del queues[chosen.model][: chosen.batch]
         left -= chosen.batch
         turn += 1

@@ -28,7 +28,7 @@ RANKS = (8, 16, 32)
 @dataclass(frozen=True, kw_only=True)
 class AdapterPlacement(Study):
     """Planners spread the same adapters over GPUs.  The twin, a simulated engine, serves hours of requests on every GPU
-    of a plan.  Whoever believes too much is given less headroom, and whoever believes too little more, until no GPU
+    of a plan.  A planner that believes too much is given less headroom, one that believes too little more, until no GPU
     starves: each planner is counted at its best headroom.
     """
 

@@ -101,10 +101,10 @@ def serve(model: str, adapters: tuple[Adapter, ...], slots: int, seed: int) -> T
 
 def _worst_share(requests: RequestTrace, run: ServingRun, from_s: float, to_s: float) -> float:
     """Return the least share of one adapter's requests that were finished, of those that came early enough."""
+    owner = np.zeros(run.arrival_s.size, np.int64) if requests.adapter is None else requests.adapter
     early = (run.arrival_s >= from_s) & (run.arrival_s <= from_s + 0.9 * (to_s - from_s))
-    assert requests.adapter is not None
-    came = np.bincount(requests.adapter[early])
-    finished = np.bincount(requests.adapter[early & (run.finish_s <= to_s)], minlength=came.size)
+    came = np.bincount(owner[early])
+    finished = np.bincount(owner[early & (run.finish_s <= to_s)], minlength=came.size)
     enough = came >= FEWEST
     return float((finished[enough] / came[enough]).min()) if enough.any() else 1.0
 

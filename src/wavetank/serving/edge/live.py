@@ -140,8 +140,8 @@ def serve_edge(
 
 
 def _serve(run: EdgeRun, right: NDArray[np.float64], served: Sequence[ExitNetwork], images: Floats,
-           labels: NDArray[np.int64], profile: ExitProfile, scheduler: EdgeScheduler, slo_s: float, sent: deque[int], came: threading.Event,
-           start_s: float) -> None:  # fmt: skip
+           labels: NDArray[np.int64], profile: ExitProfile, scheduler: EdgeScheduler, slo_s: float,
+           sent: deque[int], came: threading.Event, start_s: float) -> None:  # fmt: skip
     queues: list[list[int]] = [[] for _ in served]
     left, turn, moved_s = run.model.size, 0, time.perf_counter()
     while left:

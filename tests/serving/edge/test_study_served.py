@@ -43,6 +43,16 @@ def test_arrivals_have_the_mix_and_the_load():
     assert work_s / 50.0 == pytest.approx(1.3, rel=0.1)
 
 
+def test_networks_that_nobody_asks_for_get_nothing_and_a_single_request_is_enough():
+    one = EdgeServed(seconds=0.5, load=0.01, mix=(0.0, 1.0, 0.0))
+    from wavetank.serving.edge.study_served import _profiles
+
+    mean, _ = _profiles(8)
+    sizes = [each.size for each in one.arrivals(mean, 0)]
+    assert sizes[0] == sizes[2] == 0 and sizes[1] >= 1
+    assert figures(EdgeServing(), study=one)["violation_ratio"] <= 1
+
+
 def test_every_scheduler_runs_before_the_next_seed():
     trials = SMALL.trials(("a", "b", "c"), (0, 1))
     assert [(each.systems[0], each.seed) for each in trials] == [

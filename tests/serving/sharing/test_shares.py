@@ -31,6 +31,13 @@ def test_known_shares_with_none_two_and_all_at_their_floors(whole, expected, lea
     assert cost((4, 1, 1), (10, 10, 2), ONES, found) == pytest.approx(least, abs=1e-4)
 
 
+def test_floors_that_are_all_there_is_leave_nobody_out_however_they_are_added_up():
+    work, time_s = np.array([1, 1, 1, 2, 2, 2, 1, 4.0]), np.array([1, 1, 1, 3, 6, 1.5, 1, 0.125])
+    floors = work / time_s
+    found = shares(work, time_s, np.ones(8), float(floors.sum()))
+    assert found == pytest.approx(floors, rel=1e-9)
+
+
 def test_four_times_the_work_gets_twice_the_share():
     assert shares((4, 1), (10, 10), (1, 1), 3.0) == pytest.approx([2, 1])
 

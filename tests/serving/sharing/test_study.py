@@ -1,5 +1,8 @@
 """Study ``ai-ran``."""
 
+import pytest
+
+from wavetank.errors import BadValueError
 from wavetank.serving.sharing.controllers import AgentAndCritic, Still
 from wavetank.serving.sharing.study import AIRAN
 
@@ -29,6 +32,12 @@ def test_equal_seeds_are_equal():
         for name in measured:
             each.pop(name, None)
     assert a == b != c
+
+
+def test_services_beyond_the_memory_are_refused():
+    with pytest.raises(BadValueError, match="no memory"):
+        AIRAN(nodes=2, ai_services=60, seconds=120.0).check()
+    SMALL.check()
 
 
 def test_the_notes_say_that_no_language_model_was_asked():

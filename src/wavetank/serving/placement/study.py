@@ -11,7 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.serving.placement.interface import Adapter, Gpu, Placement, PlacementProblem, outcasts, read_adapters
+from wavetank.serving.placement.interface import (
+    Adapter,
+    Gpu,
+    Placement,
+    PlacementProblem,
+    outcasts,
+    read_adapters,
+    width_of,
+)
 from wavetank.settings import setting
 from wavetank.sim.rng import stream
 from wavetank.study.study import Chart, Measurements, Metric, Study
@@ -68,7 +76,7 @@ class AdapterPlacement(Study):
     )  # fmt: skip
 
     file: str = setting("", says="CSV file of your adapters with columns adapter, rank, rate_per_s; empty: drawn ones")
-    adapters: int = setting(256, unit="adapters", says="Adapters that are drawn", low=1, high=20_000)
+    adapters: int = setting(256, unit="adapters", says="Adapters that are drawn", low=1, high=2_000)
     rate_per_s: float = setting(
         0.8, unit="requests/s", says="Mean rate of an adapter that is drawn", low=1e-4, high=100.0
     )
@@ -89,11 +97,13 @@ class AdapterPlacement(Study):
                 f"cache beside one slot of {self.model}", where="rank",
             )  # fmt: skip
         for each in problem.adapters:
-            if each.rate_per_s > _alone_per_s(self.model, each.rank):
+            # Ranks in slots of the same width are alike.
+            alone_per_s = _alone_per_s(self.model, width_of(each.rank) or each.rank)
+            if each.rate_per_s > alone_per_s:
                 raise BadValueError(
                     "One adapter alone is more than a GPU keeps up; give it as several of a part of its rate.",
                     given=f"{each.name}: {show(each.rate_per_s)} requests/s",
-                    allowed=f"at most {show(_alone_per_s(self.model, each.rank))}", where="rate_per_s",
+                    allowed=f"at most {show(alone_per_s)}", where="rate_per_s",
                 )  # fmt: skip
 
     def problem(self, seed: int) -> PlacementProblem:

@@ -44,7 +44,8 @@ def divide(work: NDArray[np.float64], time_s: NDArray[np.float64], weight: NDArr
     taken = np.ones(count, np.bool_)
     for i in range(count):
         taken[i] = work[i] > 0.0
-    if floors > whole:
+    # Sums of the same floors in another order differ in their last digits: that must leave nobody out.
+    if floors > whole * (1 + 1e-12):
         taken[:] = False
         cost = np.empty(count)
         for i in range(count):
@@ -52,7 +53,7 @@ def divide(work: NDArray[np.float64], time_s: NDArray[np.float64], weight: NDArr
         left = whole
         for i in np.argsort(cost):
             floor = work[i] / time_s[i]
-            if work[i] > 0.0 and floor <= left:
+            if work[i] > 0.0 and floor <= left + 1e-12 * whole:
                 taken[i] = True
                 left -= floor
     rest = whole

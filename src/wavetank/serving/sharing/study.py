@@ -72,6 +72,10 @@ class AIRAN(Study):
     seconds: float = setting(600.0, unit="s", says="Length of a run", low=120.0, high=1e5)
     epoch_s: float = setting(20.0, unit="s", says="Time between slow decisions", low=1.0, high=1e4)
 
+    def check(self) -> None:
+        """Refuse services that the nodes' memory does not hold."""
+        self.scene(0, self.load)
+
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
         scene = self.scene(0, self.load)

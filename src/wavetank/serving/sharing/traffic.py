@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wavetank.errors import BadValueError
 from wavetank.serving.sharing.interface import Node, Service
 from wavetank.sim.rng import stream
 
@@ -100,6 +101,11 @@ def make_scene(
         Multiple of the time that a move takes: the model over the link, and a restart.
     spread : float
         Standard deviation of the logarithm of the work.
+
+    Raises
+    ------
+    BadValueError
+        If the nodes have no memory for all services.
     """
     draws = stream(seed, "ai-ran")
     machines = tuple(
@@ -171,6 +177,12 @@ def _first_fit(machines: tuple[Node, ...], services: list[Service], placed: list
     for service in services[len(placed) :]:
         at = int(np.argmax(free))
         free[at] -= service.memory_gb
+        if free[at] < 0:
+            raise BadValueError(
+                "The nodes have no memory for all services.", given=f"{len(services)} services",
+                allowed=f"services of {sum(machine.memory_gb for machine in machines):g} GB together",
+                hint="take more nodes, or fewer AI services",
+            )  # fmt: skip
         found.append(at)
     return found
 

@@ -6,8 +6,10 @@ import sys
 import types
 import warnings
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
+import joblib
 import pytest
 from wavetank_toys.studies import ToyNoise, ToyTiming
 
@@ -48,6 +50,14 @@ def test_every_place_gives_the_records_of_this_process(place: str) -> None:
     before = limits()
     assert records(run(place)) == records(run("here"))
     assert limits() == before
+
+
+def test_workers_that_were_there_before_follow_to_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) -> None:
+    run("local:2")
+    monkeypatch.chdir(tmp_path)
+    assert len(run("local:2", seeds=8)) == 16
+    folders = joblib.Parallel(n_jobs=2, batch_size=1)(joblib.delayed(os.getcwd)() for _ in range(16))
+    assert set(folders) == {str(tmp_path)}
 
 
 def test_no_trial_needs_no_place() -> None:

@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from wavetank.errors import BadValueError, WavetankError, missing_extra, nearest_of
@@ -57,9 +58,13 @@ def run_trial(
 
 
 def _run_trial_elsewhere(
-    study: Study, trial: Trial, parameters: Mapping[str, Mapping[str, Any]], own: Parcels
+    study: Study, trial: Trial, parameters: Mapping[str, Mapping[str, Any]], own: Parcels, folder: str = ""
 ) -> FinishedTrial | FailedTrial:
     """Run a trial in a process of its own: the process that asks has named what is left out of the catalog."""
+    if folder:
+        # Worker processes outlive a run, and names of files are those of the folder that the run was asked from.
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
     with warnings.catch_warnings(action="ignore", category=catalog.CatalogWarning):
         return run_trial(study, trial, parameters, own)
 
@@ -149,7 +154,11 @@ def _parallel(
     import joblib
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    calls = (joblib.delayed(_run_trial_elsewhere)(study, trial, parameters, own) for trial in trials)
+    # Processes of a cluster may be on other machines.
+    folder = ""
+    with contextlib.suppress(OSError):
+        folder = str(Path.cwd()) if n_jobs > 0 else ""
+    calls = (joblib.delayed(_run_trial_elsewhere)(study, trial, parameters, own, folder) for trial in trials)
     with _deaf_children():
         results = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")(calls)
     try:

@@ -8,7 +8,7 @@ from wavetank_toys.studies import ToyNoise
 from wavetank_toys.systems import Plain, Shifted
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.study.study import Measurements, Metric, Study, Trial, build_study, settings_of
+from wavetank.study.study import Measurements, Metric, Study, Trial, build_study, settings_of, turned
 
 
 @pytest.mark.parametrize(("kind", "better"), [("guessed", "lower"), ("simulated", "smaller")])
@@ -46,6 +46,18 @@ def test_a_figure_that_is_no_metric_is_refused() -> None:
 def test_every_system_runs_once_before_the_next_seed() -> None:
     keys = [trial.key for trial in ToyNoise().trials(("a", "b"), (0, 7))]
     assert keys == ["a#0", "b#0", "a#7", "b#7"]
+
+
+def test_where_systems_take_turns_another_one_comes_first_under_each_seed() -> None:
+    class Turning(ToyNoise):
+        takes_turns = True
+
+    keys = [trial.key for trial in Turning().trials(("a", "b", "c"), (0, 7, 8, 9))]
+    firsts = [keys[place] for place in range(0, 12, 3)]
+    assert firsts == ["a#0", "b#7", "c#8", "a#9"]
+    assert sorted(keys) == sorted(f"{system}#{seed}" for system in "abc" for seed in (0, 7, 8, 9))
+    assert Turning().trials((), (0, 1)) == []
+    assert turned(("a", "b", "c"), 2) == ("c", "a", "b")
 
 
 def test_settings_are_the_fields_and_build_back() -> None:

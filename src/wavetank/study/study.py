@@ -138,6 +138,8 @@ class Study:
     exact: ClassVar[bool] = False
     # Whether trials must not share the machine: they run one after the other, in this process.
     in_process: ClassVar[bool] = False
+    # Whether another system comes first under each seed: the machine may be another one after some minutes of load.
+    takes_turns: ClassVar[bool] = False
     # Whether each of several seeds has a process of its own: what a process happens to get is no property of a system.
     process_per_seed: ClassVar[bool] = False
     # Whether it starts its systems by their names, so that only those of the catalog can take part.
@@ -185,7 +187,11 @@ class Study:
 
     def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
         """Return the trials in the order in which they are worth running: every system once before the next seed."""
-        return [Trial(systems=(system,), seed=seed) for seed in seeds for system in systems]
+        return [
+            Trial(systems=(system,), seed=seed)
+            for turn, seed in enumerate(seeds)
+            for system in turned(systems, turn if self.takes_turns else 0)
+        ]
 
     def run(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         """Run one trial.
@@ -214,6 +220,19 @@ class Study:
                 raise WavetankError(f"The study {self.name!r} measured {name!r}, which is not among its metrics.")
             records.append(Record(self.name, system, seed, name, value, metric.unit, metric.kind, at))
         return records
+
+
+def turned(systems: Sequence[str], turn: int) -> tuple[str, ...]:
+    """Return the systems in their order, beginning with another one each turn.
+
+    Parameters
+    ----------
+    systems : sequence of str
+    turn : int
+        0 begins with the first.
+    """
+    first = turn % max(len(systems), 1)
+    return (*systems[first:], *systems[:first])
 
 
 def settings_of(study: Study) -> dict[str, Any]:

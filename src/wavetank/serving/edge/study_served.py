@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from wavetank.serving.edge.simulation import simulate_edge
 from wavetank.settings import setting
 from wavetank.sim.rng import stream
-from wavetank.study.study import Chart, Measurements, Metric, Study, Trial
+from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.units import show
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ class EdgeServed(Study):
     primary: ClassVar[str] = "in_time_accuracy"
     secondary: ClassVar[tuple[str, ...]] = ("violation_ratio", "p95_s", "p95_error")
     in_process = True
+    takes_turns = True
     default_seeds = 3
     metrics = (
         Metric("violation_ratio", "", "lower", "measured", "share of requests that were late or dropped",
@@ -88,14 +88,6 @@ class EdgeServed(Study):
             "One thread decides and computes, another sends; figures belong to this machine. The simulation knows mean "
             "latencies and the time of a decision, and no interruptions.",
         )
-
-    def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
-        """Return the trials: every scheduler once before the next seed, another one first each time."""
-        return [
-            Trial(systems=(systems[(turn + number) % len(systems)],), seed=seed)
-            for turn, seed in enumerate(seeds)
-            for number in range(len(systems))
-        ]
 
     def measure(self, system: Any, seed: int) -> Measurements:
         """Serve, and simulate the same arrivals."""

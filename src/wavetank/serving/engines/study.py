@@ -26,7 +26,7 @@ import numpy as np
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.settings import setting
 from wavetank.study.records import Record
-from wavetank.study.study import Chart, Measurements, Metric, Study, Trial
+from wavetank.study.study import Chart, Measurements, Metric, Study, Trial, turned
 from wavetank.units import show
 
 if TYPE_CHECKING:
@@ -273,11 +273,7 @@ class RealEngines(Study):
 
     def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
         """Return one trial per seed: its policies run on the same processes, another one first each time."""
-        turns = [number % len(systems) for number in range(len(seeds))]
-        return [
-            Trial(systems=(*systems[turn:], *systems[:turn]), seed=seed)
-            for turn, seed in zip(turns, seeds, strict=True)
-        ]
+        return [Trial(systems=turned(systems, turn), seed=seed) for turn, seed in enumerate(seeds)]
 
     def run(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         """Run the policies of a trial one after the other, and compare their orders."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wavetank.settings import setting
-from wavetank.study.study import Chart, Measurements, Metric, Study, Trial
+from wavetank.study.study import Chart, Measurements, Metric, Study
 
 if TYPE_CHECKING:
     from wavetank.serving.engines.profile import Probes
@@ -31,6 +30,7 @@ class EngineBatching(Study):
     secondary = ("one_tokens_per_s", "gain")
     default_seeds = 3
     in_process = True
+    takes_turns = True
     metrics = (
         Metric("many_tokens_per_s", "tokens/s", "higher", "measured", "output tokens per second, all streams together",
                words="throughput of many streams"),
@@ -55,14 +55,6 @@ class EngineBatching(Study):
             "Figures of time belong to this machine and moment. The engine has one core; the client has the others, "
             "where there are any.",
         )
-
-    def trials(self, systems: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
-        """Return the trials: every engine once before the next seed, another one first each time."""
-        return [
-            Trial(systems=(systems[(turn + number) % len(systems)],), seed=seed)
-            for turn, seed in enumerate(seeds)
-            for number in range(len(systems))
-        ]
 
     def measure(self, system: Any, seed: int) -> Measurements:
         """Start an engine and let streams ask it."""

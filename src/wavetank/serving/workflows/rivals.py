@@ -7,6 +7,7 @@ until a device is idle.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from wavetank.serving.workflows.watch import Watch
 from wavetank.settings import setting
 
 
-class Pushing:
+class Pushing(ABC):
     """A session that puts every stage into the queue of a device when it becomes ready.
 
     Parameters
@@ -51,9 +52,9 @@ class Pushing:
             if queue and view.devices[device].idle
         ]
 
+    @abstractmethod
     def pick(self, view: View, key: StageKey, may: Sequence[int], caches: Sequence[Caches]) -> int:
         """Return the device for a stage."""
-        raise NotImplementedError
 
     def queued_s(self, view: View, device: int) -> float:
         """Return when a device should have done all that it was given."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 Outcome = Literal["holds", "violated", "undecided"]
 
@@ -85,16 +84,3 @@ class CheckReport:
     facts: Sequence[tuple[str, str]] = ()
     verdicts: Sequence[Verdict] = ()
     page: str = ""
-
-
-class Checker(Protocol):
-    """A frozen dataclass whose fields are its settings (``wavetank check FILE --set NAME=VALUE``)."""
-
-    def check(self, path: Path, budget: Budget) -> CheckReport:
-        """Read a file and answer.
-
-        Raises
-        ------
-        BadFileError
-            With line and column, for a file that cannot be read.
-        """

@@ -114,12 +114,7 @@ class Signatures:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A certificate with its key and the authority that both ends trust, all in PEM.
-
-    Parameters
-    ----------
-    certificate, key, authority : str
-    """
+    """A certificate with its key and the authority that both ends trust, all in PEM."""
 
     certificate: str
     key: str

@@ -33,10 +33,6 @@ class LanguageModel(Protocol):
     def ask(self, question: str) -> str:
         """Return the answer.
 
-        Parameters
-        ----------
-        question : str
-
         Raises
         ------
         NoAnswerError
@@ -71,12 +67,7 @@ class Endpoint:
         self.timeout_s, self.most_tokens = timeout_s, most_tokens
 
     def ask(self, question: str) -> str:
-        """See :class:`LanguageModel`.
-
-        Parameters
-        ----------
-        question : str
-        """
+        """See :class:`LanguageModel`."""
         body = {
             "model": self.model, "messages": [{"role": "user", "content": question}], "temperature": 0,
             "max_tokens": self.most_tokens,
@@ -119,12 +110,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Recorded:
-    """Answers of a file, one JSON string per line, in their order; then none.
-
-    Parameters
-    ----------
-    path : str
-    """
+    """Answers of a file, one JSON string per line, in their order; then none."""
 
     def __init__(self, path: str) -> None:
         lines = read_text(Path(path).expanduser(), largest_bytes=_LARGEST_BYTES).splitlines()
@@ -167,12 +153,7 @@ class Function:
         self._answer = answer
 
     def ask(self, question: str) -> str:
-        """See :class:`LanguageModel`.
-
-        Parameters
-        ----------
-        question : str
-        """
+        """See :class:`LanguageModel`."""
         return self._answer(question)
 
 

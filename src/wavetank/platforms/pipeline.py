@@ -200,12 +200,7 @@ class PipelinedStepTime:
         within("overhead_s", self.overhead_s, 0.0, 1e6)
 
     def with_overheads(self, overheads: EngineOverheads) -> PipelinedStepTime:
-        """Return the same pipeline of profiles with what an engine adds to each micro-batch, on every stage.
-
-        Parameters
-        ----------
-        overheads : EngineOverheads
-        """
+        """Return the same pipeline of profiles with what an engine adds to each micro-batch, on every stage."""
         return replace(
             self,
             whole=_with_overheads(self.whole, overheads),

@@ -209,10 +209,6 @@ def power_tables() -> tuple[str, ...]:
 def power_table(name: str) -> PowerTable:
     """Return the power table of a device.
 
-    Parameters
-    ----------
-    name : str
-
     Raises
     ------
     UnknownNameError

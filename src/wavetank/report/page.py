@@ -51,12 +51,7 @@ _KINDS = {
 
 
 def render(comparison: Comparison) -> str:
-    """Return the report of a run as one HTML page.
-
-    Parameters
-    ----------
-    comparison : Comparison
-    """
+    """Return the report of a run as one HTML page."""
     from wavetank.report.charts import draw, draw_forest
 
     study = comparison.study

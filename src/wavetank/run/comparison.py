@@ -421,10 +421,6 @@ def compare(
         The study's settings.  ``trace`` may also be a DataFrame, an Arrow table, a list of dicts or a RequestTrace; it
         is written to ``OUT/traces``, and the run's ``study.toml`` names that file.
 
-    Returns
-    -------
-    Comparison
-
     Raises
     ------
     WavetankError

@@ -159,12 +159,7 @@ def _settings(before: Comparison, after: Comparison) -> list[tuple[str, str, str
 
 
 def in_words(found: Changed) -> str:
-    """Return a change as a sentence would say it, such as ``1.2 s to 0.9 s (x0.75, better)``.
-
-    Parameters
-    ----------
-    found : Changed
-    """
+    """Return a change as a sentence would say it, such as ``1.2 s to 0.9 s (x0.75, better)``."""
     unit = f" {found.unit}" if found.unit else ""
     text = f"{units.show(found.before)}{unit} to {units.show(found.after)}{unit}"
     known = f"x{units.show(found.found.centre)}" if found.found.count else ""

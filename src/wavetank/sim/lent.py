@@ -39,12 +39,7 @@ class Lent(types.Type):
         super().__init__(name=f"Lent({of})")
 
     def place(self, field: str) -> tuple[Any, int]:
-        """Return the type of a field and the number of its first word.
-
-        Parameters
-        ----------
-        field : str
-        """
+        """Return the type of a field and the number of its first word."""
         at = 0
         for name, kind in zip(self.of.fields, self.of.types, strict=True):
             if name == field:

@@ -118,10 +118,6 @@ class Network:
     def save(self, path: Path) -> None:
         """Write the layers as an ``.npz`` file of single-precision arrays; a reader sees the old file or the new one.
 
-        Parameters
-        ----------
-        path : Path
-
         Raises
         ------
         OSError
@@ -245,11 +241,6 @@ def train(
 
 def as_gymnasium(environment: Environment, seed: int) -> Any:
     """Return an environment in the form of gymnasium; its n-th episode has the seed ``seed + n``.
-
-    Parameters
-    ----------
-    environment : Environment
-    seed : int
 
     Raises
     ------

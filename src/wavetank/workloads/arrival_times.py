@@ -88,10 +88,6 @@ _KIND_WORDS = {
 def name_without_unit(column: str) -> tuple[str, str]:
     """Split a unit of time off the end of a column's name; the unit is empty where the name says none.
 
-    Parameters
-    ----------
-    column : str
-
     Examples
     --------
     >>> name_without_unit("arrival_ms"), name_without_unit("timestampNs"), name_without_unit("ts")

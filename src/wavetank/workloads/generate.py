@@ -362,10 +362,6 @@ def fit_lengths(trace: RequestTrace, *, steps: int = 1000) -> QuantileLengths:
         The trace to imitate.
     steps : int
         Number of quantile steps, >= 1: 1000 resolves a tenth of a percent.
-
-    Returns
-    -------
-    QuantileLengths
     """
     _check(steps >= 1 and steps == int(steps), "steps", steps, "a whole number of at least 1")
     levels = np.linspace(0.0, 1.0, int(steps) + 1)

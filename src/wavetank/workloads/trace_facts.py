@@ -95,10 +95,6 @@ def rows_in_words(counts: Mapping[str, int]) -> str:
 def span_in_words(seconds: float) -> str:
     """Return a span of time in the unit that people would use.
 
-    Parameters
-    ----------
-    seconds : float
-
     Examples
     --------
     >>> span_in_words(0.25), span_in_words(2400.0), span_in_words(86_400.0), span_in_words(1e6)
@@ -237,10 +233,6 @@ def doubts(
 
 def check_asked_in(asked_in: str) -> None:
     """Refuse a place that has no syntax.
-
-    Parameters
-    ----------
-    asked_in : str
 
     Raises
     ------

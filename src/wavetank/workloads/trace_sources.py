@@ -170,22 +170,12 @@ def is_kind(path: Path, endings: tuple[str, ...]) -> bool:
 
 
 def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    """Open a file for reading, unpacked where its name or its first bytes say gzip.
-
-    Parameters
-    ----------
-    path : Path
-    """
+    """Open a file for reading, unpacked where its name or its first bytes say gzip."""
     return gzip.open(path) if is_packed(path) else path.open("rb")
 
 
 def is_packed(path: Path) -> bool:
-    """Return whether a file is gzipped, by its name or its first bytes.
-
-    Parameters
-    ----------
-    path : Path
-    """
+    """Return whether a file is gzipped, by its name or its first bytes."""
     if path.name.lower().endswith(".gz"):
         return True
     with path.open("rb") as stream:
@@ -194,10 +184,6 @@ def is_packed(path: Path) -> bool:
 
 def recording_head(path: Path) -> dict[str, Any] | None:
     """Return the first line of a recording; None for any other file.
-
-    Parameters
-    ----------
-    path : Path
 
     Raises
     ------
@@ -224,12 +210,7 @@ def recording_head(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def whole_lines(path: Path) -> Iterator[Path]:
-    """Give a recording's file, or a copy without the last line where a crash left that torn.
-
-    Parameters
-    ----------
-    path : Path
-    """
+    """Give a recording's file, or a copy without the last line where a crash left that torn."""
     if is_packed(path):
         yield path
         return

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.serving.simulator.split_reference import simulate_split_slowly
 from tests.serving.simulator.test_reference import (
     PS,
     Recorder,
@@ -25,7 +26,6 @@ from wavetank.serving.routing.balance_route import BalanceRoute
 from wavetank.serving.routing.baselines import FewestKVTokens, RoundRobin
 from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
 from wavetank.serving.simulator.simulate import simulate
-from wavetank.serving.simulator.split_reference import simulate_split_slowly
 from wavetank.workloads import RequestTrace
 
 # Without models: two pools drawn apart may have no model in common.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tests.serving.simulator.split_reference import simulate_split_slowly
 from tests.serving.simulator.test_split_core import Watch, pool, split, trace
 
 from wavetank.serving.routing.baselines import RoundRobin
-from wavetank.serving.simulator.split_reference import simulate_split_slowly
 
 
 def found(rows, cluster):

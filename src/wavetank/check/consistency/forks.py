@@ -51,10 +51,6 @@ def fits_a_tree(
         Whether the order on a path respects real time, or only sessions.
     in_budget : callable
         False ends the search undecided.
-
-    Returns
-    -------
-    outcome, tree
     """
     sessions: dict[str, list[int]] = {}
     for at, operation in enumerate(operations):

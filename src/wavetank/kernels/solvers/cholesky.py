@@ -335,16 +335,6 @@ def _cross(pair: Pair, target: Any, source: Any, solver: Any) -> None:
         pair.link.copy(target, source, "vectors")
 
 
-def column_bytes(blocks: int, block: int, border: int, k: int) -> int:
-    """Return the bytes that cross the link for column k: the host's blocks of it and its diagonal block.
-
-    Zero where a device works alone or the border has been passed.
-    """
-    if not 0 < border < blocks or k >= border:
-        return 0
-    return (border - k) * block * block * 8
-
-
 def flops(size: int) -> float:
     """Return the operations of a factorisation, N^3 / 3, and of one solution with it, 2 N^2."""
     return math.pow(size, 3) / 3 + 2.0 * size * size

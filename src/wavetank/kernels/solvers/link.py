@@ -22,13 +22,7 @@ from wavetank.errors import BadValueError
 
 @dataclass(frozen=True, kw_only=True)
 class LinkModel:
-    """A link slower than this machine's memory: every copy takes at least ``latency_s + bytes / bytes_per_s``.
-
-    Parameters
-    ----------
-    bytes_per_s : float
-    latency_s : float
-    """
+    """A link slower than this machine's memory: every copy takes at least ``latency_s + bytes / bytes_per_s``."""
 
     bytes_per_s: float = 16e9
     latency_s: float = 10e-6

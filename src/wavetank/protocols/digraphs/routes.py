@@ -133,12 +133,7 @@ def check_size(size: int, faults: int) -> None:
 
 
 class Reaches:
-    """Shortest paths to a node around a set of nodes, each computed once.
-
-    Parameters
-    ----------
-    graph : Topology
-    """
+    """Shortest paths to a node around a set of nodes, each computed once."""
 
     def __init__(self, graph: Topology) -> None:
         self.size = graph.size

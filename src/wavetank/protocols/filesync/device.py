@@ -72,14 +72,7 @@ class FileOperation(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A notice from the engine to its user.
-
-    Parameters
-    ----------
-    at : float
-    path : str
-    says : str
-    """
+    """A notice from the engine to its user."""
 
     at: float
     path: str
@@ -93,10 +86,6 @@ def digest_of(content: bytes) -> bytes:
 
 class Wire(Node, ABC):
     """A node that sends long messages in parts and counts what it sends.
-
-    Parameters
-    ----------
-    engine : FileSyncSettings
 
     Attributes
     ----------
@@ -164,10 +153,6 @@ class Wire(Node, ABC):
 
 class Device(Wire, ABC):
     """A device: programs that change its files, and an engine that notices.
-
-    Parameters
-    ----------
-    engine : FileSyncSettings
 
     Attributes
     ----------

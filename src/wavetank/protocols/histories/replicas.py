@@ -202,14 +202,7 @@ class Recorded:
 
 
 def record(store: Algorithm, world: World, seed: int) -> Recorded:
-    """Run a store and return its history.
-
-    Parameters
-    ----------
-    store : Algorithm
-    world : World
-    seed : int
-    """
+    """Run a store and return its history."""
     clients = _Clients(world, seed)
     run = simulate(
         store, life="events", until=math.inf, seed=seed, clients=clients, scheduler=_Delays(world, seed),

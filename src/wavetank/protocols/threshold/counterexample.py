@@ -50,13 +50,7 @@ class AbstractRun:
 
 @dataclass(frozen=True)
 class Step:
-    """A rule that fires several times in a row.
-
-    Parameters
-    ----------
-    rule : Rule
-    times : int
-    """
+    """A rule that fires several times in a row."""
 
     rule: Rule
     times: int

@@ -111,11 +111,6 @@ class IntervalAbstraction:
 
     A context is an integer whose bit ``i`` says whether threshold ``i`` is reached.
 
-    Parameters
-    ----------
-    system : CounterSystem
-    deadline : Deadline
-
     Raises
     ------
     OutOfTimeError

@@ -20,14 +20,7 @@ _LABEL_PX, _COLUMN_PX, _ROW_PX, _HEAD_PX = 150, 62, 24, 116
 
 @dataclass(frozen=True)
 class Violation:
-    """What a page shows of a violated property.
-
-    Parameters
-    ----------
-    name : str
-    query : Query
-    run : Counterexample
-    """
+    """What a page shows of a violated property."""
 
     name: str
     query: Query

@@ -108,12 +108,7 @@ def number(value: int) -> str:
 
 
 class Question:
-    """A solver that is given text, asked under a deadline, and leaves Ctrl-C alone.
-
-    Parameters
-    ----------
-    deadline : Deadline
-    """
+    """A solver that is given text, asked under a deadline, and leaves Ctrl-C alone."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._z3 = load_z3()

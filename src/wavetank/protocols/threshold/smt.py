@@ -185,12 +185,7 @@ def segments_needed(system: CounterSystem) -> int | None:
 
 
 class SegmentEncoding:
-    """A run as text for the solver, one segment after the other.
-
-    Parameters
-    ----------
-    system : CounterSystem
-    """
+    """A run as text for the solver, one segment after the other."""
 
     def __init__(self, system: CounterSystem) -> None:
         self.system = system

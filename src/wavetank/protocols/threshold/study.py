@@ -53,14 +53,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Model:
-    """One file, or one drawn automaton.
-
-    Parameters
-    ----------
-    name : str
-    automaton : ThresholdAutomaton
-    published : Published or None
-    """
+    """One file, or one drawn automaton."""
 
     name: str
     automaton: ThresholdAutomaton

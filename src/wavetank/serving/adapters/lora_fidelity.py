@@ -358,10 +358,6 @@ def feasible(configuration: Configuration) -> bool | None:
     The KV cache is taken to shrink by ``a + b rank`` tokens a slot, fitted to the capacities of configurations that
     started; those that did not are not looked at.
 
-    Parameters
-    ----------
-    configuration : Configuration
-
     Returns
     -------
     bool or None
@@ -547,10 +543,6 @@ def fit(known: Sequence[Configuration], seed: int = 0, *, start: Costs | None = 
 
 def costs_of(configuration: Configuration) -> Costs:
     """Return the costs of a step for a configuration's model: those that ship, else fitted to its runs of the fit set.
-
-    Parameters
-    ----------
-    configuration : Configuration
 
     Raises
     ------

@@ -197,12 +197,7 @@ class Coral:
     seconds: float = setting(60.0, unit="s", says="Limit of the solver", low=0.1, high=1e5)
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the plan of least cost, or the one that serves most where not all can be.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the plan of least cost, or the one that serves most where not all can be."""
         program = Program(
             offers=problem.offers, templates=pruned(problem.templates), gap=self.gap, seconds=self.seconds
         )
@@ -217,12 +212,7 @@ class Unpruned:
     seconds: float = setting(60.0, unit="s", says="Limit of the solver", low=0.1, high=1e5)
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the plan of least cost, or the one that serves most where not all can be.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the plan of least cost, or the one that serves most where not all can be."""
         return Program(offers=problem.offers, templates=problem.templates, gap=self.gap, seconds=self.seconds).solve(
             problem
         )[0]

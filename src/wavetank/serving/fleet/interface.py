@@ -59,13 +59,7 @@ class Template:
     per_s: float
 
     def needs(self, device: str, size: int) -> int:
-        """Return how many devices it takes in nodes that must have ``size`` of them or more.
-
-        Parameters
-        ----------
-        device : str
-        size : int
-        """
+        """Return how many devices it takes in nodes that must have ``size`` of them or more."""
         return sum(group for kind, group in self.nodes if kind == device and group >= size)
 
     @property
@@ -134,12 +128,7 @@ class FleetPlan:
     replicas: Mapping[Template, int]
 
     def usd_per_hour(self, offers: tuple[Offer, ...]) -> float:
-        """Return the price of the instances.
-
-        Parameters
-        ----------
-        offers : tuple of Offer
-        """
+        """Return the price of the instances."""
         price = {offer.name: offer.usd_per_hour for offer in offers}
         return sum(price[name] * count for name, count in self.instances.items())
 
@@ -184,24 +173,12 @@ class FleetPlanner(Protocol):
     """Chooses instances and replicas."""
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return a plan that can be had (:meth:`FleetPlan.check`); it may serve less than the demand.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return a plan that can be had (:meth:`FleetPlan.check`); it may serve less than the demand."""
         ...
 
 
 def room(offer: Offer, device: str, size: int) -> int:
-    """Return how many devices an instance has for groups of ``size``.
-
-    Parameters
-    ----------
-    offer : Offer
-    device : str
-    size : int
-    """
+    """Return how many devices an instance has for groups of ``size``."""
     return offer.gpus // size * size if offer.device == device else 0
 
 

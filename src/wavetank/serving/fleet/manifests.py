@@ -13,13 +13,7 @@ VERSION = 1
 
 
 def as_table(plan: FleetPlan, problem: FleetProblem) -> dict[str, Any]:
-    """Return a plan as plain values: instances, replicas, and what of the demand they serve.
-
-    Parameters
-    ----------
-    plan : FleetPlan
-    problem : FleetProblem
-    """
+    """Return a plan as plain values: instances, replicas, and what of the demand they serve."""
     price = {offer.name: offer.usd_per_hour for offer in problem.offers}
     served = plan.served_per_s(problem)
     return {
@@ -54,22 +48,12 @@ def as_table(plan: FleetPlan, problem: FleetProblem) -> dict[str, Any]:
 
 
 def to_json(table: dict[str, Any]) -> str:
-    """Return a plan's table as JSON.
-
-    Parameters
-    ----------
-    table : dict
-    """
+    """Return a plan's table as JSON."""
     return json.dumps(table, indent=2) + "\n"
 
 
 def to_toml(table: dict[str, Any]) -> str:
-    """Return a plan's table as TOML.
-
-    Parameters
-    ----------
-    table : dict
-    """
+    """Return a plan's table as TOML."""
     lines = [f"{key} = {json.dumps(table[key])}" for key in ("version", "usd_per_hour")]
     for key in ("instances", "replicas", "demand"):
         for row in table[key]:
@@ -92,10 +76,6 @@ def to_kubernetes(table: dict[str, Any]) -> str:
     A pod takes the GPUs of one group, on nodes with the label ``wavetank/device``.  The cluster's administrator sets
     that label, says where the weights come from (``--model``) and, where prompts and answers have pools of their own,
     how the engines hand over the KV cache.
-
-    Parameters
-    ----------
-    table : dict
     """
     documents = []
     for row in table["replicas"]:

@@ -53,12 +53,7 @@ class OneKind:
     gap: float = setting(0.005, says="Relative gap to the bound at which the solver stops", low=0.0, high=1.0)
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the best plan of a single kind of device.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the best plan of a single kind of device."""
         plans = []
         for device in sorted({offer.device for offer in problem.offers}):
             program = Program(
@@ -75,12 +70,7 @@ class ModelByModel:
     """Each model by itself, in order of its demand: always the instance that serves it for the least money."""
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the plan that this greedy rule ends with.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the plan that this greedy rule ends with."""
         left = {offer.name: math.inf if offer.available is None else offer.available for offer in problem.offers}
         instances: Counter[str] = Counter()
         replicas: Counter[Template] = Counter()
@@ -129,12 +119,7 @@ class DevicesFirst:
     gap: float = setting(0.005, says="Relative gap to the bound at which the solver stops", low=0.0, high=1.0)
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the first plan that serves everything, or the best of those tried.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the first plan that serves everything, or the best of those tried."""
         wanted = {
             service: 2.0
             * as_model(service.model).active_parameters
@@ -189,12 +174,7 @@ class OneModelPerInstance:
     gap: float = setting(0.005, says="Relative gap to the bound at which the solver stops", low=0.0, high=1.0)
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the plan of least cost under these rules.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the plan of least cost under these rules."""
         smallest: dict[tuple[Service, str], Template] = {}
         for each in sorted(whole(problem.templates), key=lambda each: each.gpus):
             smallest.setdefault((each.service, each.nodes[0][0]), each)
@@ -236,12 +216,7 @@ class QueueingFormula:
     spread: float = setting(1.3, says="Coefficient of variation of the service times", low=0.0, high=100.0)
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the cheapest plan that the formula finds good enough; availability is respected.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the cheapest plan that the formula finds good enough; availability is respected."""
         left = {offer.name: math.inf if offer.available is None else offer.available for offer in problem.offers}
         instances: Counter[str] = Counter()
         replicas: Counter[Template] = Counter()
@@ -268,15 +243,7 @@ class QueueingFormula:
         return FleetPlan(instances=dict(instances), replicas=dict(replicas))
 
     def replicas_needed(self, service: Service, device: str, tensor_parallel: int, rate_per_s: float) -> int | None:
-        """Return how many replicas the formula asks for; None where it finds that no number is enough.
-
-        Parameters
-        ----------
-        service : Service
-        device : str
-        tensor_parallel : int
-        rate_per_s : float
-        """
+        """Return how many replicas the formula asks for; None where it finds that no number is enough."""
         step = calibrated_roofline(device, service.model, tensor_parallel=tensor_parallel)
         context = service.prompt_tokens + service.output_tokens / 2
         held = int(kv_capacity_tokens(device, service.model, tensor_parallel) / context)
@@ -327,19 +294,9 @@ class FractionalBound:
     """What no plan can cost less than: the program with parts of instances and of replicas."""
 
     def least_usd_per_hour(self, problem: FleetProblem) -> float:
-        """Return the bound, of instances and starts.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the bound, of instances and starts."""
         return Program(offers=problem.offers, templates=problem.templates).solve(problem, relaxed=True)[1]
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the bound's plan, rounded down.
-
-        Parameters
-        ----------
-        problem : FleetProblem
-        """
+        """Return the bound's plan, rounded down."""
         return Program(offers=problem.offers, templates=problem.templates).solve(problem, relaxed=True)[0]

@@ -208,12 +208,7 @@ class GpuMix(Study):
         )
 
     def templates(self, services: tuple[Service, ...]) -> tuple[Template, ...]:
-        """Return the ways to serve, with what plans count on.
-
-        Parameters
-        ----------
-        services : tuple of Service
-        """
+        """Return the ways to serve, with what plans count on."""
         return templates(
             services, tuple(replace(offer, available=None) for offer in self._offers()), self.split, self.headroom
         )

@@ -57,13 +57,7 @@ class Engine:
     budget_tokens: int
 
     def cluster(self, service: Service, workers: int = 1) -> Cluster:
-        """Return a number of them; raises a BadValueError where the model does not fit.
-
-        Parameters
-        ----------
-        service : Service
-        workers : int
-        """
+        """Return a number of them; raises a BadValueError where the model does not fit."""
         step_time = calibrated_roofline(self.device, service.model, tensor_parallel=self.tensor_parallel)
         return Cluster(
             workers=workers,
@@ -107,13 +101,7 @@ class Strategy:
         )
 
     def cluster(self, service: Service, replicas: int = 1) -> Cluster | DisaggregatedCluster:
-        """Return the cluster of a number of replicas.
-
-        Parameters
-        ----------
-        service : Service
-        replicas : int
-        """
+        """Return the cluster of a number of replicas."""
         first = self.engine.cluster(service, self.pools[0] * replicas)
         if self.decode is None:
             return first
@@ -127,14 +115,7 @@ class Strategy:
 
 
 def requests_of(service: Service, n: int, seed: int, rate_per_s: float = 1.0) -> RequestTrace:
-    """Return requests of a service at Poisson times, with the skewed lengths of chats.
-
-    Parameters
-    ----------
-    service : Service
-    n, seed : int
-    rate_per_s : float
-    """
+    """Return requests of a service at Poisson times, with the skewed lengths of chats."""
     lengths = LogNormalLengths(
         prompt_mean=service.prompt_tokens,
         prompt_median=max(service.prompt_tokens / _SKEW[0], 1.0),
@@ -151,34 +132,17 @@ def _longest(mean_tokens: float) -> int:
 
 
 def longest_s(service: Service) -> float:
-    """Return how long a request of mean length may take within the objectives, in s.
-
-    Parameters
-    ----------
-    service : Service
-    """
+    """Return how long a request of mean length may take within the objectives, in s."""
     return service.slo_ttft_s + service.output_tokens * service.slo_tpot_s
 
 
 def needed_requests(service: Service, rate_per_s: float) -> int:
-    """Return how many requests at a rate last long enough for the share within the objectives to be steady.
-
-    Parameters
-    ----------
-    service : Service
-    rate_per_s : float
-    """
+    """Return how many requests at a rate last long enough for the share within the objectives to be steady."""
     return int(np.clip(math.ceil(rate_per_s * SPANS * longest_s(service)), LEAST_REQUESTS, MOST_REQUESTS))
 
 
 def share_within(run: ServingRun, service: Service) -> float:
-    """Return the share of requests within both objectives, without those that came while the replicas filled.
-
-    Parameters
-    ----------
-    run : ServingRun
-    service : Service
-    """
+    """Return the share of requests within both objectives, without those that came while the replicas filled."""
     good = (run.ttft_s <= service.slo_ttft_s) & ~(run.tpot_s > service.slo_tpot_s)
     span_s = float(run.arrival_s[-1] - run.arrival_s[0])
     warm_s = min(longest_s(service), 0.2 * span_s)
@@ -186,15 +150,7 @@ def share_within(run: ServingRun, service: Service) -> float:
 
 
 def serve(strategy: Strategy, service: Service, requests: RequestTrace, replicas: int = 1) -> ServingRun:
-    """Serve requests with replicas of one strategy, each sent to the replica with the fewest KV tokens.
-
-    Parameters
-    ----------
-    strategy : Strategy
-    service : Service
-    requests : RequestTrace
-    replicas : int
-    """
+    """Serve requests with replicas of one strategy, each sent to the replica with the fewest KV tokens."""
     return simulate(requests, strategy.cluster(service, replicas), FewestKVTokens())
 
 
@@ -369,13 +325,7 @@ def _copies(small: Template, large: Template) -> int:
 
 @lru_cache(maxsize=4096)
 def template_of(service: Service, strategy: Strategy) -> Template | None:
-    """Return the template of a strategy; None where it cannot serve at all.
-
-    Parameters
-    ----------
-    service : Service
-    strategy : Strategy
-    """
+    """Return the template of a strategy; None where it cannot serve at all."""
     per_s = sustained_per_s(strategy, service)
     if per_s <= 0:
         return None

@@ -84,15 +84,7 @@ def _cost(operation: Operation, grid: Grid, device: Device) -> tuple[int, float]
 
 
 def call_seconds(operation: Operation, grid: Grid, point: Point, device: Device) -> float:
-    """Return the roofline of one call on a device: a launch, its traffic or its arithmetic, whichever is longest.
-
-    Parameters
-    ----------
-    operation : Operation
-    grid : Grid
-    point : Point
-    device : Device
-    """
+    """Return the roofline of one call on a device: a launch, its traffic or its arithmetic, whichever is longest."""
     if operation.kind == "once":
         return _LAUNCH_S
     arguments = evaluated(operation.arguments, grid.quantities(point))["a"]
@@ -114,11 +106,5 @@ def call_seconds(operation: Operation, grid: Grid, point: Point, device: Device)
 
 @lru_cache(maxsize=256)
 def distinct(config: DecoderConfig, variant: Variant) -> tuple[Operation, ...]:
-    """Return the distinct operations of a model.
-
-    Parameters
-    ----------
-    config : DecoderConfig
-    variant : Variant
-    """
+    """Return the distinct operations of a model."""
     return tuple(traced(config, variant).counts)

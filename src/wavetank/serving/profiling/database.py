@@ -275,10 +275,6 @@ class OperationDatabase:
     def model(self, name: str, conditions: str, variant: str) -> ProfiledModel:
         """Return a model that was profiled.
 
-        Parameters
-        ----------
-        name, conditions, variant : str
-
         Raises
         ------
         UnknownNameError

@@ -40,13 +40,7 @@ _ATTENTION = "attention"
 
 
 def layer_operations(model: Model, tensor_parallel: int = 1) -> dict[str, Operation]:
-    """Return the operations of vLLM's layers of a dense model, by the profile's names.
-
-    Parameters
-    ----------
-    model : Model
-    tensor_parallel : int
-    """
+    """Return the operations of vLLM's layers of a dense model, by the profile's names."""
     m, k = model, tensor_parallel
     q, kv, ffn = m.heads * m.head_dim // k, m.kv_heads * m.head_dim // k, m.ffn // k
 
@@ -166,13 +160,7 @@ def _seconds(text: str, home: Path) -> float:
 
 
 def layer_step_time(hardware: str, model: str, *, folder: str | Path | None = None) -> TableStepTime:
-    """Return the step time of a dense model on one device, by way of a database.
-
-    Parameters
-    ----------
-    hardware, model : str
-    folder : str or Path, optional
-    """
+    """Return the step time of a dense model on one device, by way of a database."""
     with OperationDatabase(":memory:") as database:
         linked, conditions = read_layer_profiles(database, hardware, model, folder=folder)
         fits, measured = latencies(database, linked, conditions)

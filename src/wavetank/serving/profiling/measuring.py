@@ -174,14 +174,7 @@ class Call(NamedTuple):
 
 
 class Replay:
-    """An operation that can be called again and again: its weights are made once, the rest for each point.
-
-    Parameters
-    ----------
-    operation : Operation
-    grid : Grid
-    device : str
-    """
+    """An operation that can be called again and again: its weights are made once, the rest for each point."""
 
     def __init__(self, operation: Operation, grid: Grid, device: str) -> None:
         self.torch = require_torch("Measuring an operation")

@@ -120,10 +120,6 @@ def _zoo() -> dict[str, DecoderConfig]:
 def read_model(given: str) -> DecoderConfig:
     """Return a model of the zoo by its name, or one from a ``config.json`` or the folder that holds it.
 
-    Parameters
-    ----------
-    given : str
-
     Raises
     ------
     BadFileError

@@ -86,11 +86,6 @@ class Variant:
 def traced(config: DecoderConfig, variant: Variant = Variant()) -> Trace:
     """Return the operations of a decoder without computing any.
 
-    Parameters
-    ----------
-    config : DecoderConfig
-    variant : Variant
-
     Notes
     -----
     One layer and two are traced; a model of more has the same operations more often.
@@ -213,14 +208,6 @@ def kept_step_time(
     link: Link | None = None,
 ) -> TableStepTime:
     """Return the step time of a model that was profiled on this machine before; nothing is measured.
-
-    Parameters
-    ----------
-    database : OperationDatabase
-    name : str
-    variant : Variant
-    clock : str
-    link : Link, optional
 
     Raises
     ------

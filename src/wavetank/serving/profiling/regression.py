@@ -141,34 +141,12 @@ def batch_point(operation: Operation, point: Point) -> Point:
 def latencies(
     database: OperationDatabase, model: ProfiledModel, conditions: str
 ) -> tuple[dict[Operation, Latency], dict[Operation, dict[Point, float]]]:
-    """Return the fitted times of a model's operations, and what they were fitted to.
-
-    Parameters
-    ----------
-    database : OperationDatabase
-    model : ProfiledModel
-    conditions : str
-    """
+    """Return the fitted times of a model's operations, and what they were fitted to."""
     measured = {
         operation: {point: result.median_s for point, result in database.results(operation, conditions).items()}
         for operation in model.counts
     }
     return {operation: fitted(operation, points) for operation, points in measured.items()}, measured
-
-
-def step_seconds(model: ProfiledModel, fits: Mapping[Operation, Latency], point: Point) -> float:
-    """Return the time of a batch: the sum of count times latency over its operations, and the overhead.
-
-    Parameters
-    ----------
-    model : ProfiledModel
-    fits : mapping of Operation to Latency
-    point : Point
-        Of attention.
-    """
-    total = sum(count * fits[each](batch_point(each, point)) for each, count in model.counts.items())
-    sequences = point.decodes + (point.chunk > 0)
-    return max(total + model.step_s + sequences * model.sequence_s, _LEAST_S)
 
 
 def compiled_step_time(

@@ -46,14 +46,7 @@ _LOAD = 0.6
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """A run of the engine that no profile has seen.
-
-    Attributes
-    ----------
-    name : str
-    requests : RequestTrace
-    measured : MeasuredRun
-    """
+    """A run of the engine that no profile has seen."""
 
     name: str
     requests: RequestTrace

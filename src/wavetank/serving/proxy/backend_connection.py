@@ -309,13 +309,7 @@ class ConnectionPool:
         self._closed = self._retired = False
 
     def configure(self, connect_s: float, keep_alive_s: float) -> None:
-        """Set the times; parameters as of the constructor.
-
-        Parameters
-        ----------
-        connect_s : float
-        keep_alive_s : float
-        """
+        """Set the times; parameters as of the constructor."""
         self._connect_s, self._keep_alive_s = connect_s, keep_alive_s
 
     @property

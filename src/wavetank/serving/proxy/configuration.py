@@ -553,10 +553,6 @@ FIXED = (
 def check_change(old: RouterConfiguration, new: RouterConfiguration) -> None:
     """Refuse a configuration that a running router cannot take over.
 
-    Parameters
-    ----------
-    old, new : RouterConfiguration
-
     Raises
     ------
     BadValueError

@@ -510,11 +510,6 @@ def _api(settings: DiscoverySettings) -> _Api:
 def source_of(settings: DiscoverySettings, every_s: float, hold_s: float) -> Source:
     """Return what asks as the settings say.
 
-    Parameters
-    ----------
-    settings : DiscoverySettings
-    every_s, hold_s : float
-
     Raises
     ------
     BadFileError

@@ -152,12 +152,6 @@ _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 def read_request(endpoint: Endpoint, body: bytes, content_type: str) -> Prompt:
     """Read what a router needs to know of a request's body.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-    body : bytes
-    content_type : str
-
     Raises
     ------
     BodyError

@@ -141,13 +141,6 @@ class Relay:
     async def serve(self, request: ClientRequest, body: bytes, prompt: Prompt, live: LiveRequest) -> web.StreamResponse:
         """Answer a request.
 
-        Parameters
-        ----------
-        request : ClientRequest
-        body : bytes
-        prompt : Prompt
-        live : LiveRequest
-
         Raises
         ------
         RequestError

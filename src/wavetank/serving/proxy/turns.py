@@ -50,14 +50,7 @@ class Turns:
         self.waiting = 0
 
     def configure(self, most: int, limit: int, wait_s: float) -> None:
-        """Set other limits; more turns begin at once.
-
-        Parameters
-        ----------
-        most : int
-        limit : int
-        wait_s : float
-        """
+        """Set other limits; more turns begin at once."""
         self._most, self._limit, self._wait_s = most, limit, wait_s
         self._begin()
 

@@ -64,11 +64,6 @@ def models_of(requests: RequestTrace) -> NDArray[np.int64] | None:
 def serving_of(requests: RequestTrace, cluster: Cluster) -> NDArray[np.int8] | None:
     """Return which worker has which of the trace's models; None where all have all.
 
-    Parameters
-    ----------
-    requests : RequestTrace
-    cluster : Cluster
-
     Returns
     -------
     int8 array (workers, models) or None

@@ -28,13 +28,7 @@ _HOST = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A record, who publishes it and who asks for it.
-
-    Parameters
-    ----------
-    publisher, asker : int
-    key, endpoint : str
-    """
+    """A record, who publishes it and who asks for it."""
 
     publisher: int
     asker: int

@@ -10,6 +10,9 @@ PEERS  ?= .venv-peers
 WORKERS ?= auto
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
+# Bytecode is kept even where the environment forbids it: hundreds of processes that tests start import these sources.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: compare test test-all lint docs budgets mutants peers clean
 
 $(VENV)/core.stamp: pyproject.toml constraints.txt

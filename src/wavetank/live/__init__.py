@@ -13,5 +13,12 @@ the cluster.  The cluster adds:
 * ``durable``: what a node saves, in a file that survives kill -9;
 * ``values``: plain values as bytes and back, types included.
 
+Beside nodes there are ranks, processes that work together through ``torch.distributed``:
+
+* ``ranks``: starts a function in a few processes and kills, stops, slows down or throttles them;
+* ``rank_process``: what the function is given, and what its process runs;
+* ``membership``: which ranks are still there, and whether what they did together counts;
+* ``rank_link``: frames between a launcher and its ranks.
+
 Only modules of this package read clocks and open sockets.  Signatures and TLS need the extra ``protocols``.
 """

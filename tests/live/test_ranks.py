@@ -151,8 +151,8 @@ def test_a_throttled_rank_sends_no_faster_than_it_may() -> None:
     ("arguments", "problem"),
     [
         ({"work": lambda rank: None}, "function of a module"),
-        ({"size": 0}, "So many ranks"),
-        ({"size": 17}, "So many ranks"),
+        ({"size": 0}, "out of range"),
+        ({"size": 17}, "out of range"),
         ({"timeout_s": 0.0}, "limit of time"),
         ({"faults": [Fault(rank=2, point="x")]}, "names no rank"),
     ],

@@ -2,7 +2,7 @@
 
 Ranks that worked together vote whether all went well.  When every living member has voted, they get one decision: the
 work counts (*commit*), or it does not, and the living members go on in the next *epoch*.  A rank that has not voted for
-too long is overdue: whoever launched it ends it, so that nobody waits for it and it cannot come back with an old state.
+too long is overdue: the launcher ends it, so that nobody waits for it and it cannot come back with an old state.
 This takes the place of the agreement of fault-tolerant MPI (ULFM), with the launcher as the one that cannot fail.
 """
 
@@ -15,7 +15,7 @@ from wavetank.errors import BadValueError
 
 @dataclass(frozen=True)
 class Decision:
-    """What the members of an epoch were told.
+    """The answer that all living members of an epoch get.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Membership:
         alive = self.alive
         if not alive or any(rank not in self._votes for rank in alive):
             return None
-        # Whoever is gone had given its part to all who are alive, or one of them would not have said well.
+        # A member that is gone had given its part to all who are alive, or one of them would not have said well.
         commit = all(self._votes.values())
         lost = tuple(rank for rank in self.members if rank in self._gone)
         if lost or not commit:

@@ -97,7 +97,7 @@ class Rank:
                     os.kill(os.getpid(), number)
 
     def agree(self, well: bool) -> Decision:
-        """Vote whether the common work went well, and return what all living members were told.
+        """Vote whether the common work went well, and return the answer that all living members get.
 
         The group of an epoch that is over is left; :meth:`join` makes the next one.
         """
@@ -256,13 +256,14 @@ def function_named(module: str, file: str, name: str) -> Callable[..., Any]:
     function = getattr(found, name, None)
     if not callable(function):
         raise BadValueError("There is no such function for ranks.", given=name, where=file or module)
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def main(descriptor: int) -> None:
     """Serve one rank: read the assignment, run the function, say how it ended."""
     link = socket.socket(fileno=descriptor)
-    reader, frames = FrameReader(), []
+    reader = FrameReader()
+    frames: list[Any] = []
     while not frames:
         data = link.recv(1 << 16)
         if not data:

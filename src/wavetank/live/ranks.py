@@ -152,7 +152,7 @@ class Ranks:
         cores: Sequence[frozenset[int]] = (),
     ) -> None:
         if not 1 <= size <= MOST_RANKS:
-            raise BadValueError("So many ranks are not started.", given=size, allowed=f"1 to {MOST_RANKS}")
+            raise BadValueError("The number of ranks is out of range.", given=size, allowed=f"1 to {MOST_RANKS}")
         for limit in (timeout_s, start_timeout_s):
             if not 0 < limit < float("inf"):
                 raise BadValueError("Ranks need a limit of time.", given=limit, allowed="more than 0 s")

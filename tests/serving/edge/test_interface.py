@@ -19,6 +19,8 @@ def test_the_deepest_exit_within_the_deadline_is_taken_and_else_the_shallowest()
         ((((1.0,),),), ((0.5, 0.6),)),
         ((((0.0,),),), ((0.5,),)),
         ((((1.0,),), ((1.0, 2.0),)), ((0.5,), (0.5,))),
+        ((((1.0,),),), ((1.5,),)),
+        ((((1.0,),),), ((float("nan"),),)),
     ],
 )
 def test_tables_that_do_not_agree_and_times_that_are_none_are_refused(latency_s, accuracy):

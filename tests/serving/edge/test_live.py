@@ -1,12 +1,15 @@
 """Networks that are really served."""
 
+import itertools
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.serving.edge import live
 from wavetank.serving.edge.edge_serving import EdgeServing
 from wavetank.serving.edge.interface import Decision
 from wavetank.serving.edge.live import PAGE, profile_networks, serve_edge
@@ -38,10 +41,24 @@ def arrivals(count=60, span_s=0.3):
     return [np.sort(RNG.uniform(0, span_s, count)) for _ in NETWORKS]
 
 
-def test_the_profile_has_every_batch_and_deeper_is_longer():
-    assert MEAN.exits == EXITS and MEAN.max_batch == 4
-    assert MEAN.seconds(1, 3, 1) > MEAN.seconds(1, 0, 1)
-    assert MEAN.accuracy[0][3] == 1.0 > MEAN.accuracy[1][3]
+def test_the_profile_has_the_time_of_every_model_exit_and_batch(monkeypatch):
+    """A clock that batches advance: by a planted time, and by twice as much in one call of four."""
+    now, calls = [0.0], [0]
+
+    def answered(network, images, labels, requests, exit_):
+        calls[0] += 1
+        planted = (network is NETWORKS[1]) + 0.1 * (exit_ + 1) + 0.01 * len(requests)
+        now[0] += planted * (2 if calls[0] % 4 == 0 else 1)
+
+    monkeypatch.setattr(live, "_answered", answered)
+    monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    mean, high = profile_networks(NETWORKS, IMAGES, LABELS, max_batch=4, rounds=400)
+    assert (len(mean.models), mean.exits, mean.max_batch) == (2, EXITS, 4)
+    for model, exit_, batch in itertools.product(range(2), range(EXITS), range(1, 5)):
+        planted = model + 0.1 * (exit_ + 1) + 0.01 * batch
+        assert mean.seconds(model, exit_, batch) == pytest.approx(1.25 * planted, rel=0.08)
+        assert high.seconds(model, exit_, batch) == pytest.approx(2 * planted)
+    assert mean.accuracy[0][3] == 1.0 > mean.accuracy[1][3]
 
 
 @pytest.mark.parametrize("scheduler", [EdgeServing(), OneQueue(), OneQueue(order="turns", exit="first"),
@@ -94,3 +111,7 @@ def test_a_batch_that_does_not_exist_ends_the_run_and_the_client():
 def test_arrivals_for_other_networks_are_refused():
     with pytest.raises(BadValueError):
         serve_edge(NETWORKS, IMAGES, LABELS, arrivals()[:1], HIGH, EdgeServing(), 1.0)
+    never = [np.array([float("nan")]), np.array([])]
+    for times, slo_s in ((never, 1.0), (arrivals(), float("nan"))):
+        with pytest.raises(BadValueError):
+            serve_edge(NETWORKS, IMAGES, LABELS, times, HIGH, EdgeServing(), slo_s)

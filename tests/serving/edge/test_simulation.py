@@ -82,3 +82,31 @@ def test_no_arrivals_of_a_model_and_a_warm_up_of_everything_are_refused():
         simulate_edge([], ONE, OneQueue(), 0.05)
     with pytest.raises(BadValueError, match="warm-up"):
         simulate_edge([np.array([0.0])], ONE, OneQueue(), 0.05).figures(ONE, 0.05, 5)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("times", [[0.0, NAN], [0.0, float("inf")], [-1.0], [1.0, 0.5]], ids=str)
+def test_arrivals_that_are_no_times_in_order_are_refused_instead_of_waited_for(times):
+    with pytest.raises(BadValueError, match="Arrivals are times"):
+        simulate_edge([np.array(times)], ONE, OneQueue(), 0.05)
+
+
+@pytest.mark.parametrize("slo_s", [0.0, -1.0, NAN, float("inf")])
+def test_deadlines_that_are_no_times_are_refused(slo_s):
+    with pytest.raises(BadValueError, match="deadline"):
+        simulate_edge([np.array([0.0])], ONE, EdgeServing(), slo_s)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"noise": np.array([])}, {"noise": np.array([1.0, -1.0])}, {"noise": np.array([NAN])}, {"decision_s": -1.0},
+        {"decision_s": NAN}, {"actual": profile_of((0.01, 0.02), batch=2)}, {"actual": profile_of((0.01,))},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)  # fmt: skip
+def test_noise_decisions_and_devices_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(BadValueError):
+        simulate_edge([np.array([0.0])], ONE, OneQueue(), 0.05, **wrong)

@@ -1,5 +1,7 @@
 """The study of deadlines: rates, figures and settings without sense."""
 
+import math
+
 import pytest
 
 from wavetank.errors import BadValueError
@@ -34,3 +36,18 @@ def test_a_hopeless_deadline_is_said_and_a_mix_without_requests_is_refused():
     for mix in ((0.0, 0.0, 0.0), (1.0,)):
         with pytest.raises(BadValueError, match="mix"):
             EdgeDeadlines(mix=mix).check()
+
+
+@pytest.mark.parametrize("rates", [(), (40.0, 60.0, 40.0)])
+def test_a_sweep_without_rates_or_with_one_twice_is_refused(rates):
+    with pytest.raises(BadValueError, match="rate"):
+        EdgeDeadlines(rates=rates).check()
+
+
+def test_where_everything_is_dropped_there_is_no_percentile_instead_of_one_that_is_no_number():
+    from wavetank.serving.edge.rivals import Deferred
+
+    rows = EdgeDeadlines(slo_s=0.0005, rates=(20.0,), seconds=9.0).measure(Deferred(), 0).rows
+    assert all(math.isfinite(value) for _, value, _ in rows)
+    assert dict(row[:2] for row in rows)["dropped_share"] == 1.0
+    assert not {"p95_s", "p95_at_s"} & {row[0] for row in rows}

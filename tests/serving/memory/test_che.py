@@ -1,5 +1,7 @@
 """Che's approximation against known hit ratios and known best boundaries."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,58 @@ def test_known_best_boundaries_and_what_the_reference_loses(rows, users, history
     assert mean_service_s(Node(), 0.62, rows, users, history) / least - 1 == pytest.approx(lost, abs=0.006)
 
 
+@pytest.mark.parametrize(
+    ("rows", "history", "share", "least", "most"),
+    [(0.9, 8192, 0.68, 0.54, 0.82), (0.9, 15_000, 0.56, 0.44, 0.74), (1.2, 8192, 0.10, 0.06, 0.20)],
+)
+def test_optima_are_flat_over_the_known_bands(rows, history, share, least, most):
+    """Within 2 % of the least time; a distance to the best share says little."""
+    shares = np.round(np.arange(0.02, 0.99, 0.02), 2)
+    lost = np.array([mean_service_s(Node(), float(each), rows, 0.9, history) for each in shares])
+    lost = lost / lost.min() - 1
+    assert shares[lost <= 0.02][[0, -1]] == pytest.approx([least, most], abs=0.0201)
+    assert lost[shares == share] < 0.001
+
+
 def test_groups_hold_the_popularity_of_their_members():
     assert zipf(1000, 0.9, 7) == pytest.approx(np.add.reduceat(zipf(1000, 0.9), np.arange(0, 1000, 7)), rel=2e-4)
     with pytest.raises(BadValueError):
         zipf(10, -1.0)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hit_ratio(np.zeros(4), 2), lambda: hit_ratio(np.array([-1.0, 2.0]), 1),
+        lambda: hit_ratio(np.array([NAN, 1.0]), 1), lambda: hit_ratio(zipf(10, 1.0), NAN),
+        lambda: hit_ratio(np.full(4, 0.5), 2), lambda: zipf_hit_ratio(0, 1.0, 3), lambda: zipf_hit_ratio(100, -1.0, 3),
+        lambda: zipf_hit_ratio(100, 1.0, NAN), lambda: mean_service_s(Node(), 2.0, 0.9, 0.9, 8192.0),
+        lambda: mean_service_s(Node(), NAN, 0.9, 0.9, 8192.0), lambda: mean_service_s(Node(), 0.5, 0.9, 0.9, 0.0),
+        lambda: mean_service_s(Node(), 0.5, 0.9, 0.9, -5.0), lambda: best_share(Node(), 0.9, 0.9, 8192.0, 0.0),
+        lambda: best_share(Node(), 0.9, 0.9, 8192.0, 1.0), lambda: best_share(Node(), 0.9, 0.9, 8192.0, NAN),
+    ],
+)  # fmt: skip
+def test_what_is_no_popularity_share_or_history_is_refused(call):
+    with pytest.raises(BadValueError):
+        call()
+
+
+@pytest.mark.parametrize(("capacity", "known"), [(100, 0.392), (400, 0.633), (1000, 0.831)])
+def test_a_plain_cache_hits_as_often_as_the_approximation_says(capacity, known):
+    """An ordered dictionary over 400,000 drawn requests, the first 100,000 of which warm it up."""
+    drawn = np.random.default_rng(capacity).choice(2000, 400_000, p=zipf(2000, 0.9)).tolist()
+    cache, hits = OrderedDict(), 0
+    for number, item in enumerate(drawn):
+        if item in cache:
+            cache.move_to_end(item)
+            hits += number >= 100_000
+            continue
+        cache[item] = None
+        if len(cache) > capacity:
+            cache.popitem(last=False)
+    # A standard deviation of three hundred thousand draws is below a thousandth.
+    assert hits / 300_000 == pytest.approx(known, abs=0.004)
+    assert hits / 300_000 == pytest.approx(hit_ratio(zipf(2000, 0.9), capacity), abs=0.004)

@@ -48,5 +48,8 @@ def test_what_is_no_stream_is_refused_and_nothing_is_nothing():
         stack_distances(np.array([[1, 2]]))
     with pytest.raises(BadValueError):
         stack_distances(np.array([1.5]))
+    for sizes in ([-1, 2], [1.5], [float("nan")]):
+        with pytest.raises(BadValueError, match="whole numbers of items"):
+            miss_ratio_curve(np.array([1, 2, 1]), sizes)
     assert len(stack_distances(np.array([], dtype=int))) == 0
     assert np.isnan(miss_ratio_curve(np.array([], dtype=int), [1, 2])).all()

@@ -48,6 +48,9 @@ def test_bad_shares_and_traces_are_refused():
         run_policy(trace(requests=63), FixedSplit())
     with pytest.raises(BadValueError):
         NodeReplay(trace(requests=64), 1.5)
+    for wrong in ({"window": 0}, {"window": -1}, {"slo_s": 0.0}, {"slo_s": float("nan")}):
+        with pytest.raises(BadValueError):
+            run_policy(trace(requests=640), FixedSplit(), **wrong)
 
 
 def test_equal_traces_give_equal_latencies():

@@ -3,6 +3,7 @@
 import pytest
 
 from wavetank.errors import BadValueError
+from wavetank.machine import limits
 from wavetank.serving.memory.helm import Helm
 from wavetank.serving.memory.rivals import FixedSplit
 from wavetank.serving.memory.study import SCENARIOS, MemorySplitStudy
@@ -24,6 +25,13 @@ def test_figures_are_there_for_every_scenario_and_equal_seeds_give_equal_figures
 def test_a_memory_without_room_for_one_history_is_refused():
     with pytest.raises(BadValueError):
         MemorySplitStudy(memory_bytes=1e8).check()
+    MemorySplitStudy().check()
+
+
+def test_a_trace_longer_than_this_machines_memory_is_refused_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(limits, "available_bytes", lambda: 10**9)
+    with pytest.raises(BadValueError, match="needs more memory"):
+        MemorySplitStudy(requests=10**8).check()
     MemorySplitStudy().check()
 
 

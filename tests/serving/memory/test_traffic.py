@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.serving.memory.conftest import trace
 
-from wavetank.errors import BadValueError
+from wavetank.errors import BadValueError, UnknownNameError
 from wavetank.serving.memory.che import mean_service_s, zipf
 from wavetank.serving.memory.costs import Node
 from wavetank.serving.memory.traffic import KNOWN, UNSEEN, make_traffic, scenario, switching
@@ -37,6 +37,12 @@ def test_scenarios_have_their_lengths_and_regimes_turn_into_each_other():
 def test_bad_traffic_is_refused():
     with pytest.raises(BadValueError):
         make_traffic((), Node(), 0)
+    for wrong in ({"transition": 1.5}, {"transition": float("nan")}, {"segments": 0}):
+        with pytest.raises(BadValueError):
+            switching(0, 1000, **{"segments": 2, "unseen": True, **wrong})
+    for ask in (lambda: scenario("stedy", 0, 1000), lambda: trace("stedy")):
+        with pytest.raises(UnknownNameError, match="steady"):
+            ask()
     with pytest.raises(BadValueError):
         trace(load=0.0)
     with pytest.raises(BadValueError):

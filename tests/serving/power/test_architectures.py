@@ -60,6 +60,15 @@ def test_what_a_batch_holds_is_weights_and_what_each_sequence_keeps():
     assert MAMBA.held_bytes(3, 10) == 2 * 7_504_924_672 + 3 * 32 * 4_194_304
 
 
+@pytest.mark.parametrize(("batch", "context"), [(0, 10), (-1, 10), (1, -1), (1, float("nan")), (1, float("inf"))])
+def test_batches_without_sequences_and_contexts_that_are_none_are_refused(batch, context):
+    for work in (GQA.decode, MAMBA.prefill):
+        with pytest.raises(BadValueError):
+            work(batch, context)
+    with pytest.raises(BadValueError):
+        GQA.prefill(1, 0)
+
+
 def test_bad_shapes_and_names_are_refused():
     with pytest.raises(BadValueError, match="more layers"):
         dataclasses.replace(GQA, cache_layers=33)

@@ -158,4 +158,17 @@ def test_bad_settings_and_what_does_not_fit_are_refused():
     with pytest.raises(BadValueError, match="does not fit"):
         check_fits(1.6e11, TABLE, "A batch")
     check_fits(1.5e11, TABLE, "A batch")
+    for cap in (-5.0, 100.0, 701.0, math.nan):
+        with pytest.raises(BadValueError):
+            GPU.limit_is_inert(MEMORY, cap)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"bytes": 0.0, "kernels": 0}, {"bytes": math.nan}, {"bytes": -1.0}, {"tokens": 0.0}, {"flops": math.inf}],
+    ids=str,
+)
+def test_work_that_is_none_has_no_operation(changes):
+    with pytest.raises(BadValueError):
+        GPU.run(MEMORY._replace(**changes))
     assert PowerSetting() == UNLIMITED

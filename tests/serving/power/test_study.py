@@ -1,5 +1,6 @@
 """The study of decode energy: what its figures are, against the model asked directly."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -84,6 +85,15 @@ def test_limits_are_counted_cell_by_cell():
     assert all(math.isnan(each) for each in limits(gpu, cells, (700.0,)))
 
 
+@pytest.mark.parametrize("changes", [{"caps": (700.0,)}, {"caps": ()}, {"other_limits": (0.05, 0.2, 0.2)}], ids=str)
+def test_figures_are_numbers_and_each_stands_once_whatever_limits_are_tried(changes):
+    rows = dataclasses.replace(SMALL, **changes).measure(NoPowerLimit(), 0).rows
+    assert all(math.isfinite(value) for _, value, _ in rows)
+    keys = [(metric, tuple(at.items())) for metric, _, at in rows]
+    assert len(keys) == len(set(keys))
+    assert ("caps_inert_share" in {row[0] for row in rows}) == ("caps" not in changes)
+
+
 def test_the_error_of_the_model_is_said_beside_its_figures():
     errors = model_errors("H200-SXM")
     assert len(errors) >= 10 and np.abs(errors).max() < 0.1
@@ -99,6 +109,9 @@ def test_the_error_of_the_model_is_said_beside_its_figures():
         ({"architectures": ()}, BadValueError),
         ({"batches": ()}, BadValueError),
         ({"caps": (150.0,)}, BadValueError),
+        ({"batches": (1, 8, 1)}, BadValueError),
+        ({"engines": ("captured", "captured")}, BadValueError),
+        ({"architectures": ("gqa", "mla", "gqa")}, BadValueError),
         ({"batches": (4096,)}, BadValueError),
     ],
 )

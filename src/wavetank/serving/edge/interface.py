@@ -25,7 +25,7 @@ class ExitProfile:
     Raises
     ------
     BadValueError
-        If shapes do not agree, or a latency is not a positive number.
+        If shapes do not agree, a latency is not a positive number, or an accuracy is no share.
     """
 
     models: tuple[str, ...]
@@ -44,6 +44,9 @@ class ExitProfile:
                                 allowed="as many exits for each model, as many batch sizes for each exit")  # fmt: skip
         if not all(0 < value < math.inf for value in flat):
             raise BadValueError("A latency is a positive time.", given=min(flat))
+        shares = [value for each in self.accuracy for value in each]
+        if not all(0 <= value <= 1 for value in shares):
+            raise BadValueError("An accuracy is a share.", given=shares, allowed="0 to 1")
 
     @property
     def exits(self) -> int:

@@ -19,7 +19,7 @@ from wavetank.errors import BadValueError, WavetankError
 from wavetank.machine.threads import libraries_limited
 from wavetank.serving.edge.interface import EdgeScheduler, ExitProfile, Queues
 from wavetank.serving.edge.networks import EXITS, NAMES, ExitNetwork, Floats
-from wavetank.serving.edge.simulation import EdgeRun
+from wavetank.serving.edge.simulation import EdgeRun, check_served
 from wavetank.sim.rng import stream
 
 PAGE = 48
@@ -105,8 +105,9 @@ def serve_edge(
     WavetankError
         If the scheduler names a batch that does not exist, or the machine does not get on for a minute.
     """
-    if len(arrival_s) != len(served) or len(profile.models) != len(served):
-        raise BadValueError("Every network has arrivals.", given=len(arrival_s), allowed=str(len(served)))
+    check_served(arrival_s, profile, slo_s)
+    if len(profile.models) != len(served):
+        raise BadValueError("Every network has a profile.", given=len(profile.models), allowed=str(len(served)))
     model = np.concatenate([np.full(each.size, m) for m, each in enumerate(arrival_s)]).astype(np.int64)
     times = np.concatenate(arrival_s)
     order = np.argsort(times, kind="stable")

@@ -6,6 +6,7 @@ batches do not fill a device; ``fixed`` is an assumption.
 
 from __future__ import annotations
 
+from wavetank.errors import BadValueError
 from wavetank.serving.edge.interface import ExitProfile
 
 MODELS = ("ResNet50", "ResNet101", "ResNet152")
@@ -23,7 +24,15 @@ def published_profile(fixed: float = 0.6, max_batch: int = 10) -> ExitProfile:
     fixed : float
         Share of the latency of a batch of five that does not depend on the batch.
     max_batch : int
+
+    Raises
+    ------
+    BadValueError
+        If the share is none, or the largest batch has no request.
     """
+    if not 0 <= fixed <= 1 or max_batch < 1:
+        raise BadValueError("This profile is ill defined.", given=f"a share of {fixed}, batches up to {max_batch}",
+                            allowed="a share from 0 to 1, batches of 1 or more")  # fmt: skip
     return ExitProfile(
         models=MODELS,
         latency_s=tuple(

@@ -73,6 +73,28 @@ class EdgeRun:
         }
 
 
+def check_served(arrival_s: Sequence[Floats], profile: ExitProfile, slo_s: float) -> None:
+    """Refuse arrivals and deadlines that no device can serve by.
+
+    Parameters
+    ----------
+    arrival_s : sequence of float64 array
+    profile : ExitProfile
+    slo_s : float
+
+    Raises
+    ------
+    BadValueError
+    """
+    if len(arrival_s) != len(profile.models):
+        raise BadValueError("Every model has arrivals.", given=len(arrival_s), allowed=str(len(profile.models)))
+    for name, each in zip(profile.models, arrival_s, strict=True):
+        if not (np.isfinite(each).all() and (each >= 0).all() and (np.diff(each) >= 0).all()):
+            raise BadValueError("Arrivals are times from 0 on, in order.", where=name)
+    if not 0 < slo_s < np.inf:
+        raise BadValueError("A deadline is a time above 0.", given=slo_s)
+
+
 def simulate_edge(
     arrival_s: Sequence[Floats],
     profile: ExitProfile,
@@ -102,12 +124,21 @@ def simulate_edge(
 
     Raises
     ------
+    BadValueError
+        If arrivals, the deadline, the noise or the time of a decision are no times, or the profiles differ in shape.
     WavetankError
         If the scheduler names a batch that does not exist.
     """
     real = actual or profile
-    if len(arrival_s) != len(profile.models):
-        raise BadValueError("Every model has arrivals.", given=len(arrival_s), allowed=str(len(profile.models)))
+    check_served(arrival_s, profile, slo_s)
+    if (len(real.models), real.exits, real.max_batch) != (len(profile.models), profile.exits, profile.max_batch):
+        raise BadValueError("The profile that schedulers see is not of the device's shape.",
+                            given=f"{len(real.models)} models, {real.exits} exits, batches up to {real.max_batch}",
+                            allowed=f"{len(profile.models)}, {profile.exits}, {profile.max_batch}")  # fmt: skip
+    if noise is not None and not (noise.size and np.isfinite(noise).all() and (noise > 0).all()):
+        raise BadValueError("Factors on latencies are positive numbers.", given=noise[:8].tolist())
+    if not 0 <= decision_s < np.inf:
+        raise BadValueError("A decision takes a time of 0 or more.", given=decision_s)
     model = np.concatenate([np.full(each.size, m) for m, each in enumerate(arrival_s)]).astype(np.int64)
     times = np.concatenate(arrival_s)
     order = np.argsort(times, kind="stable")

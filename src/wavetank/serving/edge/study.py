@@ -73,6 +73,9 @@ class EdgeDeadlines(Study):
         if len(self.mix) != 3 or not any(self.mix):
             raise BadValueError("The mix names three networks.", given=self.mix, allowed="three numbers, one above 0",
                                 where="mix")  # fmt: skip
+        if not self.rates or len(set(self.rates)) < len(self.rates):
+            raise BadValueError("The sweep has no rate, or one of them twice.", given=self.rates,
+                                allowed="one rate or more, each once", where="rates")  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
@@ -98,11 +101,14 @@ class EdgeDeadlines(Study):
             run = simulate_edge(self.arrivals(rate, seed), seen, system, self.slo_s, actual, noise)
             figures = run.figures(seen, self.slo_s, self.warm_up)
             found.put("violation_ratio_at", figures["violation_ratio"], rate_per_s=rate)
-            found.put("p95_at_s", figures["p95_s"], rate_per_s=rate)
+            if np.isfinite(figures["p95_s"]):
+                found.put("p95_at_s", figures["p95_s"], rate_per_s=rate)
             for name, value in figures.items():
                 all_of.setdefault(name, []).append(value)
         for name, values in all_of.items():
-            found.put(name, float(np.mean(values)))
+            # Where all requests of a rate were dropped there is no percentile, and no mean over the rates.
+            if np.isfinite(values).all():
+                found.put(name, float(np.mean(values)))
         return found
 
     def arrivals(self, rate_per_s: float, seed: int) -> list[NDArray[np.float64]]:

@@ -7,6 +7,7 @@ such that the expected number of items present is the size of the cache.
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -70,8 +71,17 @@ def hit_ratio(popularity: Floats, capacity: float, counts: Floats | None = None)
         Items that fit.
     counts : ndarray of float64, shape (kinds,), optional
         Items of each kind; one by default.  The popularities times these sum to 1.
+
+    Raises
+    ------
+    BadValueError
+        If the popularities are none, or the capacity is no number.
     """
     each = np.ones(len(popularity)) if counts is None else counts
+    if not (np.all(popularity >= 0) and abs(float(np.sum(each * popularity)) - 1) < 1e-6) or math.isnan(capacity):
+        raise BadValueError("These popularities or this capacity are ill defined.",
+                            given=f"a sum of {float(np.sum(each * popularity)):g}, room for {capacity} items",
+                            allowed="popularities of 0 or more that sum to 1, a number of items")  # fmt: skip
     if capacity <= 0:
         return 0.0
     if capacity >= np.sum(each[popularity > 0]):
@@ -113,7 +123,15 @@ def zipf_hit_ratio(items: int, exponent: float, capacity: float) -> float:
     exponent : float
     capacity : float
         Items that fit.
+
+    Raises
+    ------
+    BadValueError
+        If there are no items, the exponent is negative or not finite, or the capacity is no number.
     """
+    if items < 1 or not 0 <= exponent < 100:
+        raise BadValueError("These popularities are ill defined.", given=f"{items} items, exponent {exponent}",
+                            allowed="one item or more, an exponent from 0 to 100")  # fmt: skip
     popularity, counts = _kinds(items, float(exponent))
     return hit_ratio(popularity, capacity, counts)
 
@@ -130,7 +148,16 @@ def mean_service_s(node: Node, share: float, row_exponent: float, user_exponent:
         Zipf exponents of look-ups and of users.
     history : float
         Tokens of a user's history.
+
+    Raises
+    ------
+    BadValueError
+        If the share is none, a history has no tokens, or an exponent is negative or not finite.
     """
+    if not (0 <= share <= 1 and 0 < history < math.inf):
+        raise BadValueError("A share of the memory or a history is out of range.",
+                            given=f"share {share}, history of {history} tokens",
+                            allowed="a share from 0 to 1, a history above 0")  # fmt: skip
     rows = share * node.memory_bytes / node.row_bytes
     users = (1 - share) * node.memory_bytes / (history * node.kv_bytes_per_token)
     hit_rows = zipf_hit_ratio(node.rows, row_exponent, rows)
@@ -161,7 +188,14 @@ def best_share(
     -------
     (float, float)
         Share, and s.
+
+    Raises
+    ------
+    BadValueError
+        If the distance leaves no share to try, or as for :func:`mean_service_s`.
     """
+    if not 1e-6 <= step <= 0.5:
+        raise BadValueError("This distance of shares leaves none to try.", given=step, allowed="up to 0.5")
     shares = np.arange(step, 1 - step / 2, step)
     times = [mean_service_s(node, float(share), row_exponent, user_exponent, history) for share in shares]
     best = int(np.argmin(times))

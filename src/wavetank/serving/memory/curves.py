@@ -99,9 +99,12 @@ def miss_ratio_curve(items: npt.ArrayLike, sizes: npt.ArrayLike) -> npt.NDArray[
     Raises
     ------
     BadValueError
-        If the stream is no row of whole numbers.
+        If the stream is no row of whole numbers, or the sizes are not whole numbers.
     """
+    held = np.asarray(sizes)
+    if held.size and (held.dtype.kind not in "iu" or held.min() < 0):
+        raise BadValueError("Caches hold whole numbers of items.", given=held.tolist(), allowed="0, 1, 2 and so on")
     distances = np.sort(stack_distances(items))
     if not len(distances):
-        return np.full(np.shape(sizes), np.nan)
-    return np.asarray(1.0 - np.searchsorted(distances, np.asarray(sizes), side="right") / len(distances))
+        return np.full(held.shape, np.nan)
+    return np.asarray(1.0 - np.searchsorted(distances, held, side="right") / len(distances))

@@ -64,12 +64,12 @@ class HelmState:
         Moving average of observations.
     weights, inverse : ndarray of float64, shapes (20,) and (20, 20)
         Of the recursive least squares.
-    target : float
-        Share that was asked for without the probe.
     probe : float
         Sign of the probe of the window that has just ended.
     before : tuple or None
         Time of a request and features, of the window before.
+    frozen : bool
+        Whether a burst is not over.
     calm, ramp : int
         Windows since the last burst, while it is not over; windows of the ramp that are left.
     """

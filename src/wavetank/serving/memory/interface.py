@@ -141,12 +141,15 @@ class NodeReplay:
     Raises
     ------
     BadValueError
-        If the share is none.
+        If the share is none, a window has no requests, or the objective is no time.
     """
 
     def __init__(self, traffic: Traffic, share: float, *, window: int = WINDOW, slo_s: float = SLO_S) -> None:
         if not 0 <= share <= 1:
             raise BadValueError("A share of the memory is out of range.", given=share, allowed="0 to 1")
+        if window < 1 or not 0 < slo_s < np.inf:
+            raise BadValueError("A window or an objective is out of range.", given=f"{window} requests, {slo_s} s",
+                                allowed="1 request or more, a time above 0")  # fmt: skip
         self.traffic, self.share, self.window, self.slo_s = traffic, share, window, slo_s
         self.caches = replay.filled(traffic, share)
         self.latency_s = np.zeros(len(traffic))

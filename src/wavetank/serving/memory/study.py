@@ -9,16 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wavetank.errors import BadValueError
+from wavetank.machine.limits import require_memory
 from wavetank.serving.memory.che import mean_service_s
 from wavetank.serving.memory.costs import Node
 from wavetank.serving.memory.interface import WINDOW, Replay, run_policy
-from wavetank.serving.memory.traffic import Traffic, make_traffic, scenario
+from wavetank.serving.memory.traffic import SCENARIOS, Traffic, make_traffic, scenario
 from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric, Study
 
-SCENARIOS = ("mix", "steady", "trend", "burst")
 # Windows at the beginning that are not counted.
 _WARM_UP = 80
+# Five columns of eight bytes, and as much again while they are made.
+_REQUEST_BYTES = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,11 @@ class MemorySplitStudy(Study):
     slo_s: float = setting(0.1, unit="s", says="Objective for a request's latency", low=1e-4, high=1e4)
 
     def check(self) -> None:
-        """Refuse a memory in which not one history fits beside the least share of rows."""
+        """Refuse a memory in which not one history fits beside the least share of rows, and traces too long for this
+        machine's.
+        """
+        need = _REQUEST_BYTES * self.requests * len(SCENARIOS)
+        require_memory(need, f"Replaying {self.requests:,} requests", hint="take fewer requests")
         longest = 15_000 * 1.2 * self.node().kv_bytes_per_token
         if longest > 0.98 * self.memory_bytes:
             raise BadValueError(

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from wavetank.errors import BadValueError
+from wavetank.errors import BadValueError, unknown_name
 from wavetank.serving.memory.che import Floats, mean_service_s, zipf
 from wavetank.serving.memory.costs import Node
 from wavetank.settings import check_ranges, setting
@@ -211,6 +211,10 @@ UNSEEN = {
 """Regimes that policies are scored on and were never trained on."""
 
 
+SCENARIOS = ("mix", "steady", "trend", "burst")
+"""What policies are compared on."""
+
+
 def regime(name: str, requests: int) -> Segment:
     """Return a segment of a known or unseen regime.
 
@@ -218,8 +222,16 @@ def regime(name: str, requests: int) -> Segment:
     ----------
     name : str
     requests : int
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such regime.
     """
-    rows, users, history = {**KNOWN, **UNSEEN}[name]
+    known = {**KNOWN, **UNSEEN}
+    if name not in known:
+        raise unknown_name("traffic regime", name, known)
+    rows, users, history = known[name]
     return Segment(requests=requests, row_exponent=rows, user_exponent=users, history=history)
 
 
@@ -239,7 +251,15 @@ def switching(
         Whether regimes are those that policies are scored on.
     transition : float, default 0.5
         Share of a regime's requests over which exponents and histories go from its own to the next one's; 0 for a jump.
+
+    Raises
+    ------
+    BadValueError
+        If there is no regime, or more than a regime's requests are to turn into the next.
     """
+    if segments < 1 or not 0 <= transition <= 1:
+        raise BadValueError("These regimes are ill defined.", given=f"{segments} regimes, transition {transition}",
+                            allowed="one regime or more, a transition from 0 to 1")  # fmt: skip
     draws = stream(seed, "regimes")
     names = list(UNSEEN if unseen else KNOWN)
     chosen: list[str] = []
@@ -283,7 +303,14 @@ def scenario(
         In all, roughly.
     transition : float, default 0.5
         Of ``mix`` and ``training``: see :func:`switching`.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such scenario.
     """
+    if name not in (*SCENARIOS, "training"):
+        raise unknown_name("traffic scenario", name, (*SCENARIOS, "training"))
     if name == "steady":
         return (Segment(requests=requests, row_exponent=0.8, user_exponent=1.0, history=6000.0),), 0.0
     if name == "trend":

@@ -8,6 +8,7 @@ backbone of Llama-3.1-8B, so that they differ by their attention alone.
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -141,7 +142,13 @@ class Architecture:
             Sequences, one token each.
         context : float
             Tokens so far of each.
+
+        Raises
+        ------
+        BadValueError
+            If there is no sequence, or the context is negative or no number.
         """
+        _check_batch(batch, context)
         attention = self.cache_layers * self.cached_flops * context
         return Work(
             bytes=_BF16 * self.parameters + batch * self.context_bytes(context),
@@ -160,7 +167,13 @@ class Architecture:
             Sequences.
         prompt : int
             Tokens of each.
+
+        Raises
+        ------
+        BadValueError
+            If there is no sequence or no token.
         """
+        _check_batch(batch, prompt, least=1)
         tokens = batch * prompt
         pairs = batch * prompt * (prompt + 1) / 2
         # Activations of a layer pass through the memory a few times, around attention and feed-forward.
@@ -172,6 +185,13 @@ class Architecture:
             kernels=self.layers * self.prefill_kernels,
             tokens=float(tokens),
         )
+
+
+def _check_batch(batch: int, context: float, least: int = 0) -> None:
+    if not (1 <= batch < math.inf and least <= context < math.inf):
+        raise BadValueError("A batch has sequences, and each of them a context.",
+                            given=f"{batch} sequences of {context} tokens",
+                            allowed=f"1 sequence or more, {least} tokens or more")  # fmt: skip
 
 
 def crossover_context(growing: Architecture, fixed: Architecture) -> float | None:

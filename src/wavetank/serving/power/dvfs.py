@@ -128,6 +128,11 @@ class GpuModel:
         work : Work
         clock_hz : float
             Hz; any above zero, whether it can be locked or not.
+
+        Raises
+        ------
+        BadValueError
+            If the work is none: it takes no time, yields no tokens, or is not made of numbers.
         """
         table, sheet = self.table, self.table.device
         share = clock_hz / table.clock_max_hz
@@ -138,6 +143,8 @@ class GpuModel:
         on_device_s = max(memory_s, arithmetic_s) + work.kernels * self.kernel_cycles / clock_hz
         # A host that starts kernels one by one works ahead of the device, or the device waits for it.
         time_s = max(on_device_s, work.kernels * self.host_s_per_kernel)
+        if not (0 < time_s < math.inf and 0 < work.tokens < math.inf and work.bytes >= 0):
+            raise BadValueError("This work takes no time, yields no tokens, or is not made of numbers.", given=work)
         power_w = table.power_w(
             clock_hz, bytes_per_s=work.bytes / time_s, flops_per_s=(work.flops + work.scan_flops) / time_s
         )
@@ -175,7 +182,13 @@ class GpuModel:
         ----------
         work : Work
         cap_w : float
+
+        Raises
+        ------
+        BadValueError
+            If the device cannot be given this limit.
         """
+        self.table.check_cap(cap_w)
         return self.run(work).power_w <= cap_w
 
     def clock_slope(self, work: Work) -> float:

@@ -123,8 +123,12 @@ class Harness:
         times = trace.time_s
         if not len(times):
             return "no sample was taken"
-        if not (np.all(np.isfinite(trace.power_w)) and np.all(np.isfinite(trace.clock_hz))):
-            return "a sample is no number"
+        columns = (times, trace.power_w, trace.clock_hz, trace.reasons)
+        if len({len(column) for column in columns}) > 1:
+            return "samples are missing: not every sample has a power, a clock and reasons"
+        ends = (trace.began_s, trace.ended_s, trace.began_j, trace.ended_j, trace.tokens, trace.clock_set_hz or 0.0)
+        if not all(np.all(np.isfinite(column)) for column in (*columns, ends)):
+            return "a sample, a time or a counter is no number"
         if trace.tokens <= 0 or trace.ended_s <= trace.began_s or trace.energy_j <= 0:
             return "the energy counter or the clock went back, or nothing was done"
         gaps = np.diff(np.concatenate(([trace.began_s], times, [trace.ended_s])))

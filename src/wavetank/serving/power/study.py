@@ -117,6 +117,10 @@ class DecodeEnergy(Study):
                             ("contexts", self.contexts), ("engines", self.engines)):  # fmt: skip
             if not given:
                 raise BadValueError("At least one value is needed.", given="none", where=f"study {self.name}, {name}")
+            if len(set(given)) < len(given):
+                # A cell that stands twice would count twice in every mean.
+                raise BadValueError("A value stands twice.", given=given, allowed="each value once",
+                                    where=f"study {self.name}, {name}")  # fmt: skip
         for cap in self.caps:
             table.check_cap(cap, where=f"study {self.name}, caps")
         for cell in self.cells():
@@ -169,7 +173,7 @@ class DecodeEnergy(Study):
         found.put("runs", runs)
         if runs:
             found.put("rejected_share", rejected / runs)
-        for limit in self.other_limits:
+        for limit in sorted({*self.other_limits} - {self.loss_limit}):
             energies = []
             for engine in self.engines:
                 bench = replace(benches[engine], loss_limit=limit)
@@ -227,8 +231,10 @@ class DecodeEnergy(Study):
                   engine=engine)  # fmt: skip
         gpu = rows[0][2]
         inert, dominated = limits(gpu, self.cells(), self.caps)
-        found.put("caps_inert_share", inert, engine=engine)
-        found.put("caps_dominated_share", dominated, engine=engine)
+        if not np.isnan(inert):
+            # Without a limit below the board's there is nothing to count.
+            found.put("caps_inert_share", inert, engine=engine)
+            found.put("caps_dominated_share", dominated, engine=engine)
         largest = (max(self.batches), max(self.contexts))
         request = {
             cell.architecture: self._request(cell, given, gpu)[0]

@@ -87,51 +87,26 @@ def _round(
     return max(1, int(max(way, work, micro * sent) + 0.5))
 
 
-@compiled(STEP_SIGNATURE)
-def _fitted_round(R: int, C: int, P: int, S: int, table: _Array) -> int:
-    micro, prompts = _micro_batches(R, P, table)
-    whole, shallow = table[_HEAD : int(table[_SECOND])], table[int(table[_SECOND]) :]
-    r = -(-R // micro)
-    c, p, s = (C * r // R if R > 0 else 0), 0, 0
-    light = _stage(fitted_ps(r, c, 0, 0, whole), fitted_ps(r, c, 0, 0, shallow), table)
-    heavy = light
-    if prompts > 0:
-        p, s = -(-P // prompts), -(-S // prompts)
-        heavy = _stage(fitted_ps(r, c, p, s, whole), fitted_ps(r, c, p, s, shallow), table)
-    return _round(micro, prompts, r + p, light, heavy, table)
+def _round_of(time_ps: StepFunction) -> StepFunction:
+    """Return the compiled time of a round whose whole and shallow models take ``time_ps``."""
+
+    @compiled(STEP_SIGNATURE)
+    def one_round(R: int, C: int, P: int, S: int, table: _Array) -> int:
+        micro, prompts = _micro_batches(R, P, table)
+        whole, shallow = table[_HEAD : int(table[_SECOND])], table[int(table[_SECOND]) :]
+        r = -(-R // micro)
+        c, p, s = (C * r // R if R > 0 else 0), 0, 0
+        light = _stage(time_ps(r, c, 0, 0, whole), time_ps(r, c, 0, 0, shallow), table)
+        heavy = light
+        if prompts > 0:
+            p, s = -(-P // prompts), -(-S // prompts)
+            heavy = _stage(time_ps(r, c, p, s, whole), time_ps(r, c, p, s, shallow), table)
+        return _round(micro, prompts, r + p, light, heavy, table)
+
+    return one_round
 
 
-@compiled(STEP_SIGNATURE)
-def _roofline_round(R: int, C: int, P: int, S: int, table: _Array) -> int:
-    micro, prompts = _micro_batches(R, P, table)
-    whole, shallow = table[_HEAD : int(table[_SECOND])], table[int(table[_SECOND]) :]
-    r = -(-R // micro)
-    c, p, s = (C * r // R if R > 0 else 0), 0, 0
-    light = _stage(roofline_ps(r, c, 0, 0, whole), roofline_ps(r, c, 0, 0, shallow), table)
-    heavy = light
-    if prompts > 0:
-        p, s = -(-P // prompts), -(-S // prompts)
-        heavy = _stage(roofline_ps(r, c, p, s, whole), roofline_ps(r, c, p, s, shallow), table)
-    return _round(micro, prompts, r + p, light, heavy, table)
-
-
-@compiled(STEP_SIGNATURE)
-def _profiled_round(R: int, C: int, P: int, S: int, table: _Array) -> int:
-    micro, prompts = _micro_batches(R, P, table)
-    whole, shallow = table[_HEAD : int(table[_SECOND])], table[int(table[_SECOND]) :]
-    r = -(-R // micro)
-    c, p, s = (C * r // R if R > 0 else 0), 0, 0
-    light = _stage(all_layers_ps(r, c, 0, 0, whole), all_layers_ps(r, c, 0, 0, shallow), table)
-    heavy = light
-    if prompts > 0:
-        p, s = -(-P // prompts), -(-S // prompts)
-        heavy = _stage(all_layers_ps(r, c, p, s, whole), all_layers_ps(r, c, p, s, shallow), table)
-    return _round(micro, prompts, r + p, light, heavy, table)
-
-
-_ROUNDS: dict[StepFunction, StepFunction] = {
-    fitted_ps: _fitted_round, roofline_ps: _roofline_round, all_layers_ps: _profiled_round,
-}  # fmt: skip
+_ROUNDS = {time_ps: _round_of(time_ps) for time_ps in (fitted_ps, roofline_ps, all_layers_ps)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,19 +59,7 @@ def draw(
     BadValueError
         For more than two output dimensions or more than 4096 elements.
     """
-    names = list(layout.out_sizes)
-    sizes = list(layout.out_sizes.values())
-    if not 1 <= len(names) <= 2:
-        raise BadValueError(
-            "A picture has one or two dimensions.", given=len(names), allowed="1 or 2", hint="reshape or slice first"
-        )
-    if 1 << layout.out_bits > _MOST_CELLS:
-        raise BadValueError(
-            "The tensor is too large for a picture.",
-            given=" x ".join(map(str, sizes)),
-            allowed=f"{_MOST_CELLS} elements",
-            hint="draw the layout of a smaller tensor: larger ones repeat it",
-        )
+    names, sizes = _checked(layout)
     flat = len(names) == 1
     columns = min(sizes[0], _FOLD) if flat else sizes[1]
     rows = sizes[0] // columns if flat else sizes[0]
@@ -138,6 +126,23 @@ def draw(
         *_texts(notes, foot, _LINE),
     ]
     return svg.drawing(width, height, body, title=what, says=" ".join(legend))
+
+
+def _checked(layout: Layout) -> tuple[list[str], list[int]]:
+    """Return names and sizes of the output dimensions."""
+    names, sizes = list(layout.out_sizes), list(layout.out_sizes.values())
+    if not 1 <= len(names) <= 2:
+        raise BadValueError(
+            "A picture has one or two dimensions.", given=len(names), allowed="1 or 2", hint="reshape or slice first"
+        )
+    if 1 << layout.out_bits > _MOST_CELLS:
+        raise BadValueError(
+            "The tensor is too large for a picture.",
+            given=" x ".join(map(str, sizes)),
+            allowed=f"{_MOST_CELLS} elements",
+            hint="draw the layout of a smaller tensor: larger ones repeat it",
+        )
+    return names, sizes
 
 
 def _texts(lines: Sequence[str], top: int, step: int, tone: str = "ink", looks: str = "") -> list[str]:

@@ -7,9 +7,6 @@ spreads them to the result; or our own kernel multiplies and adds each product t
 A GPU multiplies so fast that the passes decide: the profile that ``wavetank profile`` has measured says from which size
 on a scheme pays.  A product never measures; without a profile it is torch's.
 
-Source: H. Zhu et al., "FalconGEMM: Surpassing Hardware Peaks with Lower-Complexity Matrix Multiplication", arXiv
-2605.06057, 2026.
-
 Differs from the source:
 1. Products without the fused kernel go through torch's batched product; the profile decides which.
 2. Schemes are for those who ask for the accuracy "normwise".

@@ -1,7 +1,5 @@
 """The kernels of :mod:`.gpu_kernels` with tensors for arguments: how each is cut, compiled and launched.
 
-Source: H. Zhu et al., "FalconGEMM", arXiv 2605.06057, 2026.
-
 Differs from the source:
 1. Tiles are fixed by type and shared memory instead of searched for; the profile decides whether they are used.
 """

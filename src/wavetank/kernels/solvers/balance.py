@@ -4,9 +4,6 @@ The first device, the host, owns the block rows above the border, the second, th
 sees what both did since it was asked last, and answers with a new border.  It decides nothing but that number, so the
 same law serves a real run and a simulated one.
 
-Source: T. Thuering, A. Strack, D. Pflueger, "Comparing the Performance of Heterogeneous Conjugate Gradient and
-Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
-
 Differs from the source:
 
 1. The laws are asked after the first and second step, too, so that a wrong start costs little.

@@ -5,9 +5,6 @@ everything to the right.  The host owns the upper block rows, the accelerator th
 update their own rows at the same time.  The accelerator needs the host's part of the column for its updates, never the
 other way round.  As the matrix left shrinks, the border between them moves.
 
-Source: T. Thuering, A. Strack, D. Pflueger, "Comparing the Performance of Heterogeneous Conjugate Gradient and
-Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
-
 Differs from the source:
 
 1. What the accelerator is sent of a column it keeps, so it ends with the whole factor and solves alone: no result is

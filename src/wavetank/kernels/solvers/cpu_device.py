@@ -3,9 +3,6 @@
 A CPU worker computes with scipy's BLAS and compiled loops on one thread or several; it can be slowed by doing every
 block several times, so that two workers of one machine stand for a fast and a slow device.
 
-Source: T. Thuering, A. Strack, D. Pflueger, "Comparing the Performance of Heterogeneous Conjugate Gradient and
-Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
-
 Differs from the source:
 
 1. BLAS, and a register tile where vectors are wide, instead of SYCL kernels.

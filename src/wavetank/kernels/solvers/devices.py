@@ -3,9 +3,6 @@
 A device stores blocks of the triangle and does on them what a solver asks: factor, solve, update, multiply.  There are
 those of :mod:`~wavetank.kernels.solvers.cpu_device` and of :mod:`~wavetank.kernels.solvers.torch_device`; two of them
 at work on one matrix are a :class:`~wavetank.kernels.solvers.pair.Pair`.
-
-Source: T. Thuering, A. Strack, D. Pflueger, "Comparing the Performance of Heterogeneous Conjugate Gradient and
-Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The link between two devices' memories, which counts every byte and can take the time of a slower one.
 
-Source: T. Thuering, A. Strack, D. Pflueger, "Comparing the Performance of Heterogeneous Conjugate Gradient and
-Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
-
 Differs from the source:
 
 1. Modelled links are ours.

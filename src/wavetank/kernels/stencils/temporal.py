@@ -7,12 +7,7 @@ Strips and bands of rows overlap by ``depth * radius`` cells which are computed 
 another, and no cell's value depends on where strips and bands are cut.
 
 Source: A. Nguyen et al., "3.5-D Blocking Optimization for Stencil Computations on Modern CPUs and GPUs", SC 2010.
-
-Differs from the source:
-1. Two dimensions: one is cut into strips, the other is streamed.
-2. Threads take whole strips or bands instead of sharing one and meeting at barriers.
-3. Finished rows leave the cache by streaming stores.
-4. Periodic and reflecting edges are computed in the same pass.
+Periodic and reflecting edges, which it leaves out, are computed in the same pass.
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ stores it there, ``lookup`` asks its way towards them until one has it.  The ask
 one question after the other, waits, and goes around nodes that stay silent.  An overlay only says which nodes closer to
 a key it knows, and how it keeps that knowledge fresh; timeouts, limits, workload and accounting are the same for all.
 
-Source: P. Dazzi, E. Carlini, M. Mordacchini, S. Urso, "Trade-offs in Decentralized Agentic AI Discovery Across the
-Compute Continuum", arXiv 2605.11839, 2026.
-
 Differs from the source:
 1. The source names neither constants nor simulator; periods, timeouts and redundancy are parameters here, equal for all
    overlays unless somebody sets them otherwise.

@@ -198,21 +198,18 @@ class Coral:
 
     def plan(self, problem: FleetProblem) -> FleetPlan:
         """Return the plan of least cost, or the one that serves most where not all can be."""
-        program = Program(
-            offers=problem.offers, templates=pruned(problem.templates), gap=self.gap, seconds=self.seconds
-        )
-        return program.solve(problem)[0]
+        templates = self.kept(problem.templates)
+        return Program(offers=problem.offers, templates=templates, gap=self.gap, seconds=self.seconds).solve(problem)[0]
+
+    def kept(self, templates: tuple[Template, ...]) -> tuple[Template, ...]:
+        """Return the templates that the program chooses from."""
+        return pruned(templates)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unpruned:
+class Unpruned(Coral):
     """The same program over every template: shows what pruning saves and that it loses nothing."""
 
-    gap: float = setting(0.005, says="Relative gap to the bound at which the solver stops", low=0.0, high=1.0)
-    seconds: float = setting(60.0, unit="s", says="Limit of the solver", low=0.1, high=1e5)
-
-    def plan(self, problem: FleetProblem) -> FleetPlan:
-        """Return the plan of least cost, or the one that serves most where not all can be."""
-        return Program(offers=problem.offers, templates=problem.templates, gap=self.gap, seconds=self.seconds).solve(
-            problem
-        )[0]
+    def kept(self, templates: tuple[Template, ...]) -> tuple[Template, ...]:
+        """Return all templates."""
+        return templates

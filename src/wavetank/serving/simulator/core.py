@@ -29,13 +29,12 @@ from wavetank.serving.routing.interface import (
     ACTIVE_TYPE,
     POOL_TYPE,
     ActiveView,
-    Arrival,
     PoolView,
     WorkersView,
-    fits,
     workers_at,
 )
 from wavetank.serving.simulator.router_side import (
+    ask_router,
     look_at,
     place_pool,
     probe_until,
@@ -48,10 +47,8 @@ from wavetank.serving.simulator.router_side import (
 )
 from wavetank.serving.simulator.tables import (
     ASKED_TYPE,
-    BAD_WORKER,
     CHOOSE_TYPE,
     COMPLETED,
-    DECISIONS,
     FINE,
     FLOATS,
     LATE,
@@ -63,7 +60,6 @@ from wavetank.serving.simulator.tables import (
     RETRY_PS,
     STEP_TYPE,
     STUCK,
-    UNFIT,
     Rules,
     Tables,
     rules_at,
@@ -139,26 +135,9 @@ def run_arrivals(
             show_what_it_sent(t, rules, view, copy)
         if looks:
             look_at(t, rules, view, said, r, now, copy)
-        t.counts[DECISIONS] += 1
-        first, last = (t.block_offsets[r], t.block_offsets[r + 1]) if t.sent_ps.shape[1] > 0 else (0, 0)
-        arrival = Arrival(
-            now / PS,
-            np.float64(t.requests[r].prompt),
-            said.expected,
-            said.spread,
-            said.max_tokens,
-            said.deadline_s,
-            said.model,
-            said.adapter,
-            said.session,
-            said.tier,
-            t.block_ids[first:last],
-        )
-        w = choose(view, arrival, states[copy], parameters)
-        if w < 0 or w >= rules.workers:
-            return BAD_WORKER
-        if not fits(view, w):
-            return UNFIT
+        w = ask_router(t, rules, view, choose, states, parameters, said, r, now, copy)
+        if w < 0:
+            return -w
         advance(t, rules, step_time, w // rules.group, now)
         if rules.max_waiting > 0 and t.workers[w].queue_length >= rules.max_waiting:
             t.counts[REFUSED] += 1

@@ -20,10 +20,8 @@ from wavetank.serving.routing.interface import (
     ACTIVE_TYPE,
     POOL_TYPE,
     ActiveView,
-    Arrival,
     PoolView,
     WorkersView,
-    fits,
     workers_at,
 )
 from wavetank.serving.simulator.changes import UP
@@ -52,6 +50,7 @@ from wavetank.serving.simulator.changing_workers import (
 from wavetank.serving.simulator.core import interrupt, next_completion
 from wavetank.serving.simulator.router_side import (
     ask_pool_router,
+    ask_router,
     keep_waiting,
     look_at,
     probe_until,
@@ -64,9 +63,7 @@ from wavetank.serving.simulator.router_side import (
 from wavetank.serving.simulator.tables import (
     ASKED_TYPE,
     BAD_PLACEMENT,
-    BAD_WORKER,
     CHOOSE_TYPE,
-    DECISIONS,
     FINE,
     FLOATS,
     LATE,
@@ -242,26 +239,9 @@ def run_arrivals_with_changes(
         if looks:
             look_at(t, rules, view, said, r, now, copy)
         if shows_somebody(t, rules, view, said.model):
-            t.counts[DECISIONS] += 1
-            first, last = (t.block_offsets[r], t.block_offsets[r + 1]) if t.sent_ps.shape[1] > 0 else (0, 0)
-            arrival = Arrival(
-                now / PS,
-                np.float64(t.requests[r].prompt),
-                said.expected,
-                said.spread,
-                said.max_tokens,
-                said.deadline_s,
-                said.model,
-                said.adapter,
-                said.session,
-                said.tier,
-                t.block_ids[first:last],
-            )
-            w = choose(view, arrival, states[copy], parameters)
-            if w < 0 or w >= rules.workers:
-                return BAD_WORKER
-            if not fits(view, w):
-                return UNFIT
+            w = ask_router(t, rules, view, choose, states, parameters, said, r, now, copy)
+            if w < 0:
+                return -w
             if f.state[w // rules.group] == UP:
                 advance(t, rules, step_time, w // rules.group, now)
                 deliver(t, rules, f, view, w, r, now, copy)

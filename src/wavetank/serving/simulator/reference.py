@@ -184,18 +184,8 @@ def simulate_slowly(
                 observer.refresh(now)
                 observer.place(pool, now)
         while arrived < len(todo) and todo[arrived].arrival_ps == now:
-            request = todo[arrived]
+            _arrive(observer, todo[arrived], pool if pools else None, now, not refresh_ps)
             arrived += 1
-            if pools:
-                pool.append(request)
-                if len(domains) > 1:
-                    if not refresh_ps:
-                        observer.refresh(now)
-                    observer.place(pool, now)
-                continue
-            if not refresh_ps:
-                observer.refresh(now)
-            observer.choose(request, now)
         for domain in domains:
             if domain.ends_ps >= 0 or (domain.retry_ps >= 0 and domain.retry_ps > now):
                 continue
@@ -211,6 +201,20 @@ def simulate_slowly(
                 own_ps, context = zip(*((worker.own_ps, worker.context) for worker in domain.workers), strict=True)
                 prefill = any(worker.prefill_tokens for worker in domain.workers)
                 domain.steps.append(Step(now, domain.ends_ps, list(own_ps), list(context), prefill))
+
+
+def _arrive(observer: Observer, request: Request, pool: list[Request] | None, now: int, fresh: bool) -> None:
+    """Let the router see a request that arrives; ``fresh``: the view always shows the moment."""
+    if pool is not None:
+        pool.append(request)
+        if len(observer.domains) == 1:
+            return
+    if fresh:
+        observer.refresh(now)
+    if pool is None:
+        observer.choose(request, now)
+    else:
+        observer.place(pool, now)
 
 
 def _changes(

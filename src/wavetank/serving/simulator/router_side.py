@@ -8,11 +8,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from wavetank.serving.routing.interface import ActiveView, PoolView, WorkersView
+from wavetank.serving.routing.interface import ActiveView, Arrival, PoolView, WorkersView, fits
 from wavetank.serving.simulator.prefix_cache import evict, known_blocks
 from wavetank.serving.simulator.tables import (
     ACTIVE,
     BAD_PLACEMENT,
+    BAD_WORKER,
     DECISIONS,
     FINE,
     PS,
@@ -103,6 +104,41 @@ def look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_
             view.adapter_loaded[w] = loaded
         if t.changes.shape[1] > 0:
             view.cached_tokens[w] = known_blocks(t, rules, w, r) * rules.block_tokens
+
+
+@njit(forceinline=True)
+def ask_router(
+    t: Tables,
+    rules: Rules,
+    view: WorkersView,
+    choose: Any,
+    states: NDArray[np.float64],
+    parameters: NDArray[np.float64],
+    said: Any,
+    r: int,
+    now_ps: int,
+    copy: int,
+) -> int:
+    """Let a copy of a router place a request; returns the worker, or what is wrong, negative."""
+    t.counts[DECISIONS] += 1
+    first, last = (t.block_offsets[r], t.block_offsets[r + 1]) if t.sent_ps.shape[1] > 0 else (0, 0)
+    arrival = Arrival(
+        now_ps / PS,
+        np.float64(t.requests[r].prompt),
+        said.expected,
+        said.spread,
+        said.max_tokens,
+        said.deadline_s,
+        said.model,
+        said.adapter,
+        said.session,
+        said.tier,
+        t.block_ids[first:last],
+    )
+    w = choose(view, arrival, states[copy], parameters)
+    if w < 0 or w >= rules.workers:
+        return -BAD_WORKER
+    return w if fits(view, w) else -UNFIT
 
 
 @njit(forceinline=True)

@@ -352,32 +352,7 @@ def simulate(
             run, arrival_s=requests.arrival_s, first_token_s=run.first_token_s + zero_s,
             finish_s=run.finish_s + zero_s, probe_s=run.probe_s + zero_s, ended_s=run.ended_s + zero_s,
         )  # fmt: skip
-    check_steps(requests, [part for pool in pools for part in pool.uniform])
-    if not 0 <= probes <= MOST_PROBES:
-        says = "The workers cannot be looked at so often."
-        raise BadValueError(says, given=probes, allowed=f"0 to {MOST_PROBES:,}", where="probes")
-    routers = (router, decode_router or router)
-    if any(pool.routers > 1 and isinstance(each, PoolRouter) for pool, each in zip(pools, routers, strict=False)):
-        raise BadValueError(
-            "A router that lets requests wait in its pool has no copies: each would wait for the same workers.",
-            given=f"routers={max(pool.routers for pool in pools)} with a router that keeps a pool",
-            allowed="routers=1, or a router that places requests at arrival",
-            where="routers",
-        )
-    if any(pool.max_waiting for pool in pools) and (len(pools) > 1 or isinstance(router, PoolRouter)):
-        raise BadValueError(
-            "Workers refuse requests only where these are sent to them at arrival.",
-            given=f"max_waiting with {'split phases' if len(pools) > 1 else 'a router that keeps a pool'}",
-            allowed="max_waiting=0",
-            where="max_waiting",
-        )
-    if len(pools) > 1 and any(pool.churn for pool in pools):
-        raise BadValueError(
-            "Failures and restarts are not simulated where prefill and decode are apart.",
-            given="churn of a pool",
-            allowed="churn of a Cluster",
-            where="churn",
-        )
+    _check_run(requests, pools, (router, decode_router or router), probes)
     asked = asked_of(requests, expected, spread)
     if isinstance(cluster, DisaggregatedCluster):
         return _split(requests, cluster, router, decode_router or router, asked, probes)
@@ -395,6 +370,37 @@ def simulate(
         **_probed(tables),
         **({} if fates is None else _ended(fates, arrival_ps, rows["finish_ps"])),
     )
+
+
+def _check_run(
+    requests: RequestTrace, pools: Sequence[Cluster], routers: Sequence[ArrivalRouter | PoolRouter], probes: int
+) -> None:
+    """Refuse what cannot be simulated."""
+    check_steps(requests, [part for pool in pools for part in pool.uniform])
+    if not 0 <= probes <= MOST_PROBES:
+        says = "The workers cannot be looked at so often."
+        raise BadValueError(says, given=probes, allowed=f"0 to {MOST_PROBES:,}", where="probes")
+    if any(pool.routers > 1 and isinstance(each, PoolRouter) for pool, each in zip(pools, routers, strict=False)):
+        raise BadValueError(
+            "A router that lets requests wait in its pool has no copies: each would wait for the same workers.",
+            given=f"routers={max(pool.routers for pool in pools)} with a router that keeps a pool",
+            allowed="routers=1, or a router that places requests at arrival",
+            where="routers",
+        )
+    if any(pool.max_waiting for pool in pools) and (len(pools) > 1 or isinstance(routers[0], PoolRouter)):
+        raise BadValueError(
+            "Workers refuse requests only where these are sent to them at arrival.",
+            given=f"max_waiting with {'split phases' if len(pools) > 1 else 'a router that keeps a pool'}",
+            allowed="max_waiting=0",
+            where="max_waiting",
+        )
+    if len(pools) > 1 and any(pool.churn for pool in pools):
+        raise BadValueError(
+            "Failures and restarts are not simulated where prefill and decode are apart.",
+            given="churn of a pool",
+            allowed="churn of a Cluster",
+            where="churn",
+        )
 
 
 def _fates(requests: RequestTrace, cluster: Cluster, arrival_ps: NDArray[np.int64]) -> Fates | None:

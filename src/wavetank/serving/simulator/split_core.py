@@ -32,16 +32,15 @@ from wavetank.serving.routing.interface import (
     ACTIVE_TYPE,
     POOL_TYPE,
     ActiveView,
-    Arrival,
     PoolView,
     WorkersView,
-    fits,
     place_function,
     workers_at,
 )
 from wavetank.serving.simulator.prefix_cache import release
 from wavetank.serving.simulator.router_side import (
     ask_pool_router,
+    ask_router,
     keep_waiting,
     look_at,
     probe_workers,
@@ -54,10 +53,8 @@ from wavetank.serving.simulator.router_side import (
 from wavetank.serving.simulator.tables import (
     ASKED_TYPE,
     BAD_PLACEMENT,
-    BAD_WORKER,
     CHOOSE_TYPE,
     COMPLETED,
-    DECISIONS,
     FINE,
     FLOATS,
     LATE,
@@ -432,26 +429,9 @@ def _choose(
     if rules.routers > 1:
         show_what_it_sent(t, rules, view, copy)
     look_at(t, rules, view, said, r, now_ps, copy)
-    t.counts[DECISIONS] += 1
-    first, last = (t.block_offsets[r], t.block_offsets[r + 1]) if t.sent_ps.shape[1] > 0 else (0, 0)
-    arrival = Arrival(
-        now_ps / PS,
-        np.float64(t.requests[r].prompt),
-        said.expected,
-        said.spread,
-        said.max_tokens,
-        said.deadline_s,
-        said.model,
-        said.adapter,
-        said.session,
-        said.tier,
-        t.block_ids[first:last],
-    )
-    w = choose(view, arrival, states[copy], parameters)
-    if w < 0 or w >= rules.workers:
-        return -BAD_WORKER
-    if not fits(view, w):
-        return -UNFIT
+    w = ask_router(t, rules, view, choose, states, parameters, said, r, now_ps, copy)
+    if w < 0:
+        return w
     record_sent(t, rules, view, w, r, now_ps, copy)
     return w
 

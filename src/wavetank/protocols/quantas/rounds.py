@@ -64,9 +64,9 @@ class QuantasRounds(Links):
     channel always has a budget.
     """
 
-    delay: str = setting("uniform", choices=DELAYS, says="distribution of the delay")
-    duplicate: float = setting(0.0, low=0.0, high=1.0, says="probability of one more copy")
-    budget: int = setting(1, low=1, says="messages a channel delivers in a round")
+    delay: str = setting("uniform", choices=DELAYS, says="Distribution of the delay")
+    duplicate: float = setting(0.0, low=0.0, high=1.0, says="Probability that a message gets one more copy")
+    budget: int = setting(1, low=1, says="Most messages that a channel delivers per round")
     # QUANTAS has neither regions nor partitions, so they are no parameters.
     regions: tuple[int, ...] = field(default=(), init=False)
     between: tuple[tuple[float, ...], ...] = field(default=(), init=False)

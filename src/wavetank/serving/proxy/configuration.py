@@ -194,7 +194,7 @@ class RouterSettings:
     )
     tls_cert: str = setting("", says="Certificate (PEM, with its chain) for TLS to clients; taken over when replaced")
     tls_key: str = setting("", says="Key (PEM) of tls_cert")
-    backend_ca_file: str = setting("", says="Certificates (PEM) of who signed the backends'; by default the system's")
+    backend_ca_file: str = setting("", says="Certificates (PEM) of the backends' authority; by default the system's")
 
     def __post_init__(self) -> None:
         if not self.health_path.startswith("/") or any(ord(c) <= 32 or ord(c) > 126 for c in self.health_path):
@@ -239,7 +239,7 @@ class BackendSettings:
     drain: bool = setting(False, says="Whether the backend gets no new requests")
     api_key_env: str = setting("", says="Environment variable with this backend's key; by default as for all backends")
     api_key_file: str = setting("", says="File with this backend's key; by default as for all backends")
-    ca_file: str = setting("", says="Certificates (PEM) of who signed this backend's; by default as for all backends")
+    ca_file: str = setting("", says="Certificates (PEM) of this backend's authority; by default as for all backends")
     cert_file: str = setting("", says="Certificate (PEM) that is shown to this backend")
     key_file: str = setting("", says="Key (PEM) of cert_file")
     server_name: str = setting("", says="Name in this backend's certificate; by default the host of the URL")

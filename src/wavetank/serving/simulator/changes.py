@@ -69,9 +69,9 @@ def _check_word(word: str, allowed: Sequence[str], where: str) -> None:
 class Change:
     """One change of a worker, and with it of its group."""
 
-    time_s: float = setting(0.0, unit="s", says="When, after the trace's first arrival", low=0.0, high=1e7)
-    worker: int = setting(0, says="Whose", low=0, high=100_000)
-    action: str = setting("fail", says="Which", choices=ACTIONS)
+    time_s: float = setting(0.0, unit="s", says="Time of the change after the first arrival", low=0.0, high=1e7)
+    worker: int = setting(0, says="Worker that changes", low=0, high=100_000)
+    action: str = setting("fail", says="Kind of change", choices=ACTIONS)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -82,7 +82,7 @@ class Change:
 class Churn:
     """When workers fail, restart, come and go, and what their requests do then."""
 
-    changes: tuple[Change, ...] = field(default=(), metadata={"says": "changes at given times"})
+    changes: tuple[Change, ...] = field(default=(), metadata={"says": "Changes at given times"})
     time_to_failure_s: float = setting(
         0.0, unit="s", says="Mean time until a worker that runs fails (exponential); 0: none does", low=0.0, high=1e9
     )
@@ -91,11 +91,11 @@ class Churn:
         low=0.001, high=1e6,
     )  # fmt: skip
     restarts_s: tuple[float, ...] = setting(
-        (), unit="s", says="When rolling restarts begin, after the first arrival", low=0.0, high=1e7
+        (), unit="s", says="Times at which rolling restarts begin, after the first arrival", low=0.0, high=1e7
     )
     restart_at_once: int = setting(1, unit="workers", says="Workers that restart together", low=1, high=100_000)
     drain_s: float = setting(
-        30.0, unit="s", says="Time that a restart gives a worker to finish what it has", low=0.0, high=1e6
+        30.0, unit="s", says="Longest time for a worker that restarts to finish its requests", low=0.0, high=1e6
     )
     start_s: float = setting(
         60.0, unit="s", says="Time from the start of a worker, also by the autoscaler, until it takes requests",
@@ -108,7 +108,7 @@ class Churn:
         0.0, unit="requests", says="Requests in flight per worker above which workers are started; 0: no autoscaler",
         low=0.0, high=1e6,
     )  # fmt: skip
-    scale_every_s: float = setting(15.0, unit="s", says="Time between two looks of the autoscaler", low=0.01, high=1e6)
+    scale_every_s: float = setting(15.0, unit="s", says="Period of the autoscaler", low=0.01, high=1e6)
     least_workers: int = setting(1, unit="workers", says="Workers that the autoscaler leaves", low=1, high=100_000)
     first_workers: int = setting(
         0, unit="workers", says="Workers at the start, where there is an autoscaler; 0: all", low=0, high=100_000

@@ -33,7 +33,7 @@ LONGEST_TRANSFER_S = 86_400.0
 class WorkerKind:
     """Some of a cluster's workers, on another device or with other limits than the rest."""
 
-    workers: int = setting(1, unit="workers", says="How many", low=1, high=100_000)
+    workers: int = setting(1, unit="workers", says="Number of workers", low=1, high=100_000)
     step_time: StepTime | None = field(
         default=None, metadata={"says": "time of one engine step; without it the cluster's"}
     )

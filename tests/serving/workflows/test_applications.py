@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wavetank.errors import UnknownNameError
+from wavetank.errors import BadValueError, UnknownNameError
 from wavetank.serving.workflows.applications import TEMPLATES, applications, on_shape
 from wavetank.workloads.workflows import Workflow
 
@@ -31,6 +31,15 @@ def test_tasks_of_a_kind_get_one_model_and_one_prefix():
     assert len({each.prefix for each in made.stages}) == 3
     assert made == on_shape(shape, 3)
     assert made != on_shape(shape, 4)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"count": 0}, {"rate_per_s": 0.0}, {"rate_per_s": -1.0}, {"rate_per_s": float("nan")},
+              {"error": float("nan")}, {"error": -0.1}]
+)  # fmt: skip
+def test_counts_rates_and_errors_out_of_range_are_refused(wrong):
+    with pytest.raises(BadValueError):
+        applications("agents", **{"count": 2, "seed": 0, **wrong})
 
 
 def test_an_unknown_mix_is_refused_with_the_nearest():

@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.serving.workflows.conftest import application, platform
 
-from wavetank.serving.workflows.costs import Split, Times
+from wavetank.serving.workflows.costs import Split, Times, ends_s
+from wavetank.serving.workflows.dispatcher import Dispatcher
+from wavetank.serving.workflows.rivals import LeastCost
+from wavetank.serving.workflows.watch import Watch
 
 parts = st.lists(st.tuples(st.floats(0, 50), st.floats(0.1, 50)), min_size=2, max_size=4)
 
@@ -30,6 +33,22 @@ def test_shares_make_up_the_stage_and_end_together(given_parts):
 
 def test_one_device_takes_the_whole_stage():
     assert (Split([2.0], [3.0], 9.0).end_s, Split([2.0], [3.0], 9.0).shares) == (5.0, (1.0,))
+
+
+def test_a_stage_may_be_shared_by_the_devices_on_which_it_would_end_first():
+    """Speeds 1, 2 and 4: alone 6, 3 and 1.5 s; the best two share it, then all three, 0.05 s to merge for each more."""
+    made = application(((),), (6.0,), most_shards=3)
+    devices = platform((1.0, 2.0, 4.0))
+    watch, books = Watch(devices), Dispatcher(platform=devices, scheduler=LeastCost())
+    books.arrive(made)
+    view = books.view(0.0)
+    caches = watch.see(view)
+    found = ends_s(view, watch.times[0], (0, 0), (0, 1, 2), caches)
+    assert found == {
+        (0,): pytest.approx(6.0), (1,): pytest.approx(3.0), (2,): pytest.approx(1.5),
+        (2, 1): pytest.approx(6 / 6 + 0.05), (2, 1, 0): pytest.approx(6 / 7 + 0.1),
+    }  # fmt: skip
+    assert list(ends_s(view, watch.times[0], (0, 0), (0, 1), caches, shards=False)) == [(0,), (1,)]
 
 
 def test_the_parts_of_a_time_by_hand():

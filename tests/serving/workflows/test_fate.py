@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.serving.workflows.conftest import application, platform
 
+from wavetank.errors import UnknownNameError
 from wavetank.serving.workflows.dispatcher import Dispatcher
 from wavetank.serving.workflows.fate import Candidate, Fate, greedy, solved
 from wavetank.serving.workflows.interface import Application, Stage
@@ -120,6 +121,14 @@ def test_the_program_chooses_as_well_as_trying_everything(given_rows, worth):
     second = greedy(found, reward)
     assert allowed(second)
     assert value(second) >= best - 1e-9
+
+
+@pytest.mark.parametrize("wrong", ["residensy", "residency,,prefixes", "all"])
+def test_a_dimension_that_does_not_exist_is_refused_instead_of_left_out(wrong):
+    with pytest.raises(UnknownNameError, match="residency"):
+        Fate(looks_at=wrong)
+    assert Fate(looks_at="prefixes, locality").dimensions == {"prefixes", "locality"}
+    assert Fate(looks_at="").dimensions == frozenset()
 
 
 def test_equal_runs_are_equal():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from wavetank.errors import WavetankError
@@ -43,3 +45,15 @@ def test_every_mix_runs(mix):
 def test_devices_that_hold_no_model_stop_the_study_before_any_trial():
     with pytest.raises(WavetankError, match="No device can compute this stage"):
         WorkflowScheduling(gpus=("A10",)).check()
+
+
+def test_answers_of_a_file_are_as_unsure_as_those_of_templates(tmp_path):
+    tasks = [{"name": each, "id": each, "parents": [], "children": []} for each in "ab"]
+    whole = {"name": "mine", "schemaVersion": "1.5", "workflow": {"specification": {"tasks": tasks}}}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(whole))
+    sure, unsure = (WorkflowScheduling(file=str(path), applications=2, error=error).batch(0) for error in (0.0, 0.5))
+    for one, other in zip(sure, unsure, strict=True):
+        assert [each.expected_tokens for each in one.stages] == [float(each.output_tokens) for each in one.stages]
+        assert [each.output_tokens for each in one.stages] == [each.output_tokens for each in other.stages]
+        assert all(a.expected_tokens != b.expected_tokens for a, b in zip(one.stages, other.stages, strict=True))

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wavetank.errors import unknown_name
+from wavetank.errors import BadValueError, unknown_name
 from wavetank.serving.workflows.interface import Application, Stage
 from wavetank.sim.rng import stream
 from wavetank.workloads.workflows import NAME, Workflow, read_instance
@@ -195,7 +195,11 @@ def applications(
         If there is no such mix.
     DataUnavailableError
         If recorded shapes are asked for and the data set is not on this machine.
+    BadValueError
+        If there is to be no application, or the rate or the error is out of range.
     """
+    if count < 1 or not rate_per_s > 0 or not 0 <= error < math.inf:
+        raise BadValueError("Applications are at least one, at a rate above 0.", given=(count, rate_per_s, error))
     if mix not in MIXES:
         raise unknown_name("mix of workflows", mix, MIXES)
     rng = stream(seed, "applications", "order")
@@ -206,7 +210,7 @@ def applications(
     for i, from_shape in enumerate(recorded):
         own = seed * 100_003 + i
         each = on_shape(read_instance(SHAPES[shapes[i]]), own) if from_shape else TEMPLATES[templates[i]](own)
-        found.append(replace(_unsure(each, error, own), arrival_s=arrival))
+        found.append(replace(unsure(each, error, own), arrival_s=arrival))
         arrival += float(rng.exponential(1 / rate_per_s)) if math.isfinite(rate_per_s) else 0.0
     return tuple(found)
 
@@ -215,8 +219,16 @@ def _in_turn(kinds: int, count: int, rng: np.random.Generator) -> Sequence[int]:
     return [int(each) for _ in range(-(-count // kinds)) for each in rng.permutation(kinds)]
 
 
-def _unsure(application: Application, error: float, seed: int) -> Application:
-    """Return an application whose answers are expected to be as long as they are only within an error."""
+def unsure(application: Application, error: float, seed: int) -> Application:
+    """Return an application whose answers are expected to be as long as they are only within an error.
+
+    Parameters
+    ----------
+    application : Application
+    error : float
+        Standard deviation of the logarithm of expected over real lengths.
+    seed : int
+    """
     draws = stream(seed, "expected lengths").standard_normal(len(application.stages))
     return replace(
         application,

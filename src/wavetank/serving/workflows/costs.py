@@ -58,15 +58,12 @@ class Times:
     @cached_property
     def prefix_s(self) -> FloatArray:
         """Time to compute each stage's whole prefix."""
-        return self._per_device(lambda stage, prefill, decode: stage.prefix_tokens / prefill)
+        return self._parts_s[0]
 
     @cached_property
     def rest_s(self) -> FloatArray:
         """Time for everything else: the rest of the prompt, and the answer as it is expected."""
-        return self._per_device(
-            lambda stage, prefill, decode: (stage.prompt_tokens - stage.prefix_tokens) / prefill
-            + stage.expected_tokens / decode
-        )
+        return self._parts_s[1]
 
     @cached_property
     def run_s(self) -> FloatArray:
@@ -76,7 +73,7 @@ class Times:
     @cached_property
     def mean_s(self) -> FloatArray:
         """Time without loading and with an empty cache, mean over the devices that may compute the stage."""
-        return np.array([row[np.isfinite(row)].mean() for row in self.run_s])
+        return means(self.run_s)
 
     @cached_property
     def kinds(self) -> dict[tuple[str, bytes], npt.NDArray[np.int64]]:
@@ -89,24 +86,50 @@ class Times:
     @cached_property
     def rank_s(self) -> FloatArray:
         """Upward rank of each stage."""
-        workflow = self.application.workflow
-        mean = self.mean_s
-        far = 1 - 1 / len(self.platform.devices)
-        found = np.zeros(len(workflow))
-        for task in reversed(workflow.order):
-            found[task] += mean[task]
-            for parent, size in zip(workflow.parents[task], workflow.edge_bytes[task], strict=True):
-                through = found[task] + far * size / self.platform.network_bytes_per_s
-                found[parent] = max(found[parent], through)
-        return found
+        workflow, far = self.application.workflow, 1 - 1 / len(self.platform.devices)
+        edge_s = [[far * size / self.platform.network_bytes_per_s for size in sizes] for sizes in workflow.edge_bytes]
+        return upward_s(self.mean_s, workflow.parents, edge_s, workflow.order)
 
-    def _per_device(self, seconds) -> FloatArray:  # type: ignore[no-untyped-def]
-        found = np.full(self.allowed.shape, math.inf)
+    @cached_property
+    def _parts_s(self) -> FloatArray:
+        found = np.full((2, *self.allowed.shape), math.inf)
         for i, stage in enumerate(self.application.stages):
             for j in np.flatnonzero(self.allowed[i]).tolist():
-                device = self.platform.devices[j]
-                found[i, j] = seconds(stage, device.prefill_per_s[stage.model], device.decode_per_s[stage.model])
+                found[:, i, j] = self.platform.devices[j].parts_s(stage, stage.expected_tokens)
         return found
+
+
+def means(run_s: FloatArray) -> FloatArray:
+    """Return the mean time of each task over the devices that may run it.
+
+    Parameters
+    ----------
+    run_s : array of float64, shape (tasks, devices)
+        Infinite where a task may not run.
+    """
+    return np.array([row[np.isfinite(row)].mean() for row in run_s])
+
+
+def upward_s(
+    mean_s: FloatArray, parents: Sequence[Sequence[int]], edge_s: Sequence[Sequence[float]], order: Sequence[int]
+) -> FloatArray:
+    """Return each task's mean time and the longest way after it.
+
+    Parameters
+    ----------
+    mean_s : array of float64, shape (tasks,)
+    parents : sequence of sequence of int
+    edge_s : sequence of sequence of float
+        What each parent's output takes.
+    order : sequence of int
+        Parents before children.
+    """
+    found = np.zeros(len(order))
+    for task in reversed(order):
+        found[task] += mean_s[task]
+        for parent, edge in zip(parents[task], edge_s[task], strict=True):
+            found[parent] = max(found[parent], found[task] + edge)
+    return found
 
 
 class Split:
@@ -198,6 +221,35 @@ def begins_s(
     start = max(view.devices[device].ready_s, arrives_s(view, times.platform, key, device))
     load = 0.0 if stage.model in caches.models else float(times.load_s[key[1], device])
     return start + load + prefix_left_s(times, key[1], device, caches)
+
+
+def ends_s(
+    view: View, times: Times, key: StageKey, may: Sequence[int], caches: Sequence[Caches], *, shards: bool = True
+) -> dict[tuple[int, ...], float]:
+    """Return when a stage would end on each device, and shared between the best two, three and so on.
+
+    Parameters
+    ----------
+    view : View
+    times : Times
+    key : tuple of int
+    may : sequence of int
+        Devices to choose from.
+    caches : sequence of Caches
+        Of all devices of the platform.
+    shards : bool
+        Whether it may be shared at all.
+    """
+    begins = {each: begins_s(view, times, key, each, caches[each]) for each in may}
+    rest = {each: float(times.rest_s[key[1], each]) for each in may}
+    found: dict[tuple[int, ...], float] = {(each,): begins[each] + rest[each] for each in may}
+    best = sorted(may, key=lambda each: (found[each,], each))
+    most = times.application.stages[key[1]].most_shards if shards else 1
+    for size in range(2, min(most, len(best)) + 1):
+        together = tuple(best[:size])
+        split = Split([begins[each] for each in together], [rest[each] for each in together], times.platform.merge_s)
+        found[together] = split.end_s
+    return found
 
 
 def split_over(

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wavetank.errors import unknown_name
 from wavetank.serving.workflows.caches import Caches
-from wavetank.serving.workflows.costs import Split, Times, begins_s
+from wavetank.serving.workflows.costs import Times, ends_s
 from wavetank.serving.workflows.interface import Dispatch, FloatArray, Platform, Session, StageKey, View
 from wavetank.serving.workflows.prices import balance, work_left
 from wavetank.serving.workflows.watch import Watch
@@ -95,7 +96,7 @@ class _Planning:
         self._watch = Watch(platform)
         self._platform = platform
         self._about = about
-        self._looks = frozenset(about.looks_at.replace(" ", "").split(",")) if about.looks_at else frozenset()
+        self._looks = about.dimensions
 
     def decide(self, view: View) -> Sequence[Dispatch]:
         caches = self._watch.see(view)
@@ -158,26 +159,16 @@ class _Planning:
         for key in ready:
             times = self._watch.times[key[0]]
             task = key[1]
-            may = np.flatnonzero(times.allowed[task]).tolist()
-            begins = {each: begins_s(view, times, key, each, caches[each]) for each in may}
-            rest = times.rest_s[task]
-            own = [
-                Candidate(key, (each,), begins[each] + float(rest[each]) - view.now_s, 0.0) for each in may
-            ]
-            own.sort(key=lambda each: (each.cost_s, each.devices))
-            order = [each.devices[0] for each in own]
-            for size in range(2, min(times.application.stages[task].most_shards, len(order)) + 1):
-                together = tuple(order[:size])
-                split = Split(
-                    [begins[each] for each in together], [float(rest[each]) for each in together],
-                    self._platform.merge_s,
-                )  # fmt: skip
-                if split.end_s < math.inf:
-                    cost = split.end_s - view.now_s + self._about.shard_penalty_s * (size - 1)
-                    own.append(Candidate(key, together, cost, 0.0))
+            ends = ends_s(view, times, key, np.flatnonzero(times.allowed[task]).tolist(), caches)
+            costs = {
+                devices: end - view.now_s + self._about.shard_penalty_s * (len(devices) - 1)
+                for devices, end in ends.items()
+                if end < math.inf
+            }
+            own = [Candidate(key, devices, cost, cost) for devices, cost in costs.items()]
             own.sort(key=lambda each: (each.cost_s, each.devices))
             found += own[: self._about.candidates]
-        return [Candidate(each.key, each.devices, each.cost_s, each.cost_s) for each in found]
+        return found
 
     def _with_future(
         self, view: View, candidates: Sequence[Candidate], caches: Sequence[Caches]
@@ -365,6 +356,16 @@ class Fate:
     looks_at: str = setting(
         ",".join(DIMENSIONS), says="Dimensions of the state after a placement that its score looks at, with commas"
     )
+
+    def __post_init__(self) -> None:
+        for each in self.dimensions:
+            if each not in DIMENSIONS:
+                raise unknown_name("dimension of the state", each, DIMENSIONS)
+
+    @property
+    def dimensions(self) -> frozenset[str]:
+        """What the score looks at, of :data:`DIMENSIONS`."""
+        return frozenset(self.looks_at.replace(" ", "").split(",")) if self.looks_at else frozenset()
 
     def session(self, platform: Platform) -> Session:
         """Return a session that has seen no application.

@@ -112,6 +112,11 @@ class Device:
         Rate at which a model is loaded.
     prefill_per_s, decode_per_s : mapping of str to float
         Tokens per second of prompts and of answers, by model.
+
+    Raises
+    ------
+    BadValueError
+        If a rate is not above 0, a memory is negative, or the two rates are not of the same models.
     """
 
     name: str
@@ -120,6 +125,33 @@ class Device:
     load_bytes_per_s: float
     prefill_per_s: Mapping[str, float]
     decode_per_s: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        rates = (self.load_bytes_per_s, *self.prefill_per_s.values(), *self.decode_per_s.values())
+        sizes = (self.weights_bytes, self.cache_bytes)
+        if not (all(0 < each < math.inf for each in rates) and all(0 <= each < math.inf for each in sizes)):
+            raise BadValueError("A device has rates above 0 and memories of 0 or more.", given=(*sizes, *rates),
+                                where=self.name)  # fmt: skip
+        if set(self.prefill_per_s) != set(self.decode_per_s):
+            raise BadValueError("A device computes prompts and answers of the same models.",
+                                given=sorted(self.prefill_per_s), allowed=str(sorted(self.decode_per_s)),
+                                where=self.name)  # fmt: skip
+
+    def parts_s(self, stage: Stage, output_tokens: float, reused_tokens: int = 0) -> tuple[float, float]:
+        """Return what the rest of a stage's prefix takes here, and everything after it.
+
+        Parameters
+        ----------
+        stage : Stage
+            Of a model that the device computes.
+        output_tokens : float
+            Written, or expected to be.
+        reused_tokens : int
+            Of the prefix, which are cached.
+        """
+        prefill, decode = self.prefill_per_s[stage.model], self.decode_per_s[stage.model]
+        prefix_s = (stage.prefix_tokens - reused_tokens) / prefill
+        return prefix_s, (stage.prompt_tokens - stage.prefix_tokens) / prefill + output_tokens / decode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +170,11 @@ class Platform:
         Between any two devices.
     merge_s : float
         What each further shard of a stage takes at its end, s.
+
+    Raises
+    ------
+    BadValueError
+        If there is no device, two have one name, or a size, the network or the merge is out of range.
     """
 
     devices: tuple[Device, ...]
@@ -150,6 +187,17 @@ class Platform:
         names = [each.name for each in self.devices]
         if not names or len(set(names)) != len(names):
             raise BadValueError("A platform needs devices of different names.", given=names)
+        good = (
+            all(0 < each < math.inf for each in (*self.model_bytes.values(), self.network_bytes_per_s))
+            and all(0 <= each < math.inf for each in (*self.token_bytes.values(), self.merge_s))
+            and set(self.model_bytes) == set(self.token_bytes)
+        )
+        if not good:
+            raise BadValueError(
+                "A platform has a size above 0 and a size per token for every model, a network and a time to merge.",
+                given=f"models {dict(self.model_bytes)}, tokens {dict(self.token_bytes)}, "
+                f"network {self.network_bytes_per_s} bytes/s, merge {self.merge_s} s",
+            )  # fmt: skip
 
     @cached_property
     def index(self) -> dict[str, int]:

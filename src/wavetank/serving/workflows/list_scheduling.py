@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wavetank.serving.workflows.costs import means, upward_s
 from wavetank.serving.workflows.interface import Dispatch, FloatArray, Platform, Session, StageKey, View
 from wavetank.serving.workflows.watch import Watch
 from wavetank.settings import setting
@@ -70,16 +71,11 @@ class Problem(NamedTuple):
     @property
     def mean_s(self) -> FloatArray:
         """Mean time of each task over the devices that may run it."""
-        return np.array([row[np.isfinite(row)].mean() for row in self.run_s])
+        return means(self.run_s)
 
     def upward_s(self) -> FloatArray:
         """Return each task's mean time and the longest way after it."""
-        found, mean = np.zeros(len(self.order)), self.mean_s
-        for task in reversed(self.order):
-            found[task] += mean[task]
-            for parent, edge in zip(self.parents[task], self.edge_s[task], strict=True):
-                found[parent] = max(found[parent], found[task] + edge)
-        return found
+        return upward_s(self.mean_s, self.parents, self.edge_s, self.order)
 
     def downward_s(self) -> FloatArray:
         """Return the longest way before each task."""

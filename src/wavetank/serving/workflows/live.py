@@ -147,13 +147,7 @@ def _drive(
                 end = (time.monotonic() - began) * speed
                 books.finish(begun.key)
                 finish[begun.key[0]] = end
-                done.append(
-                    Executed(
-                        key=begun.key, devices=begun.devices, start_s=started[begun.key], end_s=end,
-                        loads=sum(each.loaded for each in begun.used),
-                        reused_tokens=sum(each.reused_tokens for each in begun.used),
-                    )
-                )  # fmt: skip
+                done.append(Executed.of(begun, started[begun.key], end))
             # What ended meanwhile is taken in before the next decision.
             found = _answer(answers, processes, 0.0, late=False)
     return Run(

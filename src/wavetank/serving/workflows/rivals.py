@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavetank.serving.workflows.caches import Caches
-from wavetank.serving.workflows.costs import split_over
+from wavetank.serving.workflows.costs import ends_s
 from wavetank.serving.workflows.interface import Dispatch, Platform, Session, Stage, StageKey, View
 from wavetank.serving.workflows.watch import Watch
 from wavetank.settings import setting
@@ -164,14 +164,7 @@ class _LeastCost:
     def _best(self, view: View, key: StageKey, free: set[int], caches: Sequence[Caches]) -> tuple[int, ...]:
         times = self._watch.times[key[0]]
         may = [each for each in sorted(free) if times.allowed[key[1], each]]
-        ends: dict[tuple[int, ...], float] = {
-            (each,): split_over(view, times, key, (each,), caches).end_s for each in may
-        }
-        most = times.application.stages[key[1]].most_shards if self._shards else 1
-        by_end = sorted(may, key=lambda each: (ends[each,], each))
-        for size in range(2, min(most, len(by_end)) + 1):
-            together = tuple(by_end[:size])
-            ends[together] = split_over(view, times, key, together, caches).end_s
+        ends = ends_s(view, times, key, may, caches, shards=self._shards)
         return min(ends, key=lambda each: (ends[each], each), default=())
 
 
@@ -222,12 +215,8 @@ class ResidencyFirst:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixFirst:
+class PrefixFirst(ResidencyFirst):
     """The least loaded device that has the stage's prefix cached, unless others would be done much earlier."""
-
-    most_ahead_s: float = setting(
-        4.0, unit="s", says="How much later than on the least loaded device a stage may end", low=0.0, high=1e6
-    )
 
     def session(self, platform: Platform) -> Session:
         """Return a session with empty queues.

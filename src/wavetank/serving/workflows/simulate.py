@@ -34,6 +34,14 @@ class Executed:
     loads: int
     reused_tokens: int
 
+    @classmethod
+    def of(cls, begun: Begun, start_s: float, end_s: float) -> Executed:
+        """Return a stage that began and has ended, or will."""
+        return cls(
+            key=begun.key, devices=begun.devices, start_s=start_s, end_s=end_s,
+            loads=sum(each.loaded for each in begun.used), reused_tokens=sum(each.reused_tokens for each in begun.used),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -86,9 +94,7 @@ def actual_end_s(dispatcher: Dispatcher, begun: Begun, now_s: float) -> tuple[fl
     for device, share, transfer, used in zip(begun.devices, begun.shares, begun.transfer_s, begun.used, strict=True):
         about = dispatcher.platform.devices[device]
         load = float(times.load_s[task, device]) if used.loaded else 0.0
-        prefill, decode = about.prefill_per_s[stage.model], about.decode_per_s[stage.model]
-        prefix = (stage.prefix_tokens - used.reused_tokens) / prefill
-        rest = (stage.prompt_tokens - stage.prefix_tokens) / prefill + stage.output_tokens / decode
+        prefix, rest = about.parts_s(stage, stage.output_tokens, used.reused_tokens)
         ends.append(now_s + transfer + load + prefix + share * rest)
         loading += load
     return max(ends) + dispatcher.platform.merge_s * (len(begun.devices) - 1), loading
@@ -140,13 +146,7 @@ def simulate(
             end, load = actual_end_s(books, begun, now)
             loading += load
             heapq.heappush(ends, (end, len(done), begun.key))
-            done.append(
-                Executed(
-                    key=begun.key, devices=begun.devices, start_s=now, end_s=end,
-                    loads=sum(each.loaded for each in begun.used),
-                    reused_tokens=sum(each.reused_tokens for each in begun.used),
-                )
-            )  # fmt: skip
+            done.append(Executed.of(begun, now, end))
     return Run(
         stages=tuple(done), finish_s=tuple(finish), arrival_s=tuple(arrivals), decision_s=tuple(books.decision_s),
         load_s=loading,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wavetank.serving.fidelity.shipped_fit import shipped_fit
-from wavetank.serving.workflows.applications import MIXES, MODELS, applications, needs, on_shape
+from wavetank.serving.workflows.applications import MIXES, MODELS, applications, needs, on_shape, unsure
 from wavetank.serving.workflows.costs import Times
 from wavetank.serving.workflows.interface import Application, Platform, platform_of
 from wavetank.serving.workflows.prices import balance, work_left
@@ -123,7 +123,8 @@ class WorkflowScheduling(Study):
         """Return the applications of a seed, all there at the start."""
         if self.file:
             shape = read_workflow(self.file)
-            return tuple(on_shape(shape, seed * 100_003 + i) for i in range(self.applications))
+            seeds = [seed * 100_003 + i for i in range(self.applications)]
+            return tuple(unsure(on_shape(shape, each), self.error, each) for each in seeds)
         return applications(self.workflows, self.applications, seed, error=self.error)
 
     def arriving(self, seed: int) -> tuple[Application, ...]:

@@ -41,10 +41,8 @@ class Worker:
         stage = Stage(**{**task["stage"], "devices": frozenset(task["stage"]["devices"])})
         used = self._caches.use(stage)
         self._hold()
-        prefill, decode = self._device.prefill_per_s[stage.model], self._device.decode_per_s[stage.model]
         load = self._model_bytes[stage.model] / self._device.load_bytes_per_s if used.loaded else 0.0
-        prefix = (stage.prefix_tokens - used.reused_tokens) / prefill
-        rest = (stage.prompt_tokens - stage.prefix_tokens) / prefill + stage.output_tokens / decode
+        prefix, rest = self._device.parts_s(stage, stage.output_tokens, used.reused_tokens)
         seconds = task["transfer_s"] + load + prefix + task["share"] * rest + task["merge_s"]
         time.sleep(seconds / self._speed)
         view = self._caches.view(0.0, True)

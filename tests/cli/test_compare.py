@@ -298,7 +298,7 @@ def test_ctrl_c_ends_the_process_of_a_timing_study_and_resuming_goes_on(
 ) -> None:
     # A case of a hundred waits is interrupted while it runs, after one that was finished.
     words = ["compare", "toy-timing", "--systems", "toy-plain,toy-slow", "--set", "rounds=1", "--seeds", "2",
-             "--set", "sizes=1,40", "--set", "toy-slow.wait_s=100ms"]  # fmt: skip
+             "--set", "sizes=1,40", "--set", "toy-slow.wait_s=30ms"]  # fmt: skip
     process = subprocess.Popen(
         [executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,

@@ -3,14 +3,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import time
 import types
 import warnings
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-import joblib
 import pytest
+from joblib.externals.loky import get_reusable_executor
 from wavetank_toys.studies import ToyNoise, ToyTiming
 
 from wavetank.errors import BadTraceError, BadValueError, MissingExtraError, WavetankError
@@ -53,11 +54,28 @@ def test_every_place_gives_the_records_of_this_process(place: str) -> None:
 
 
 def test_workers_that_were_there_before_follow_to_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) -> None:
-    run("local:2")
+    # Every trial writes down its process and the folder that it runs in, and waits, so that both processes have some.
+    class Where(ToyNoise):
+        def measure(self, system: Any, seed: int) -> Any:
+            with Path(self.remark).open("a", encoding="utf-8") as notes:
+                notes.write(f"{os.getpid()} {Path.cwd()}\n")
+            time.sleep(0.05)
+            return super().measure(system, seed)
+
+    def noted(name: str) -> tuple[set[str], set[str]]:
+        study = Where(remark=str(tmp_path / name))
+        assert len(list(run_trials(study, study.trials(TOYS, range(8)), {}, "local:2"))) == 16
+        lines = [line.split(" ", 1) for line in (tmp_path / name).read_text(encoding="utf-8").splitlines()]
+        return {process for process, _ in lines}, {folder for _, folder in lines}
+
+    # Processes that other tests made grow would be replaced between the runs.
+    get_reusable_executor().shutdown(wait=True, kill_workers=True)
+    before, there = noted("first")
+    assert there == {str(Path.cwd())}
     monkeypatch.chdir(tmp_path)
-    assert len(run("local:2", seeds=8)) == 16
-    folders = joblib.Parallel(n_jobs=2, batch_size=1)(joblib.delayed(os.getcwd)() for _ in range(16))
-    assert set(folders) == {str(tmp_path)}
+    after, there = noted("second")
+    assert there == {str(tmp_path)}
+    assert before & after
 
 
 def test_no_trial_needs_no_place() -> None:

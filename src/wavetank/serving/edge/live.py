@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,15 +121,14 @@ def serve_edge(
     came, stop = threading.Event(), threading.Event()
     start_s = time.perf_counter() + 0.02
 
-    def client() -> None:
-        for i, at_s in enumerate(times.tolist()):
-            if stop.wait(max(start_s + at_s - time.perf_counter(), 0.0)):
-                return
-            run.arrival_s[i] = time.perf_counter() - start_s
-            sent.append(i)
-            came.set()
+    def put(number: int, at_s: float) -> None:
+        run.arrival_s[number] = at_s
+        sent.append(number)
+        came.set()
 
-    sender = threading.Thread(target=client, name="edge-client", daemon=True)
+    sender = threading.Thread(
+        target=send_when_due, args=(times.tolist(), put, stop.wait, start_s), name="edge-client", daemon=True
+    )
     with libraries_limited(1):
         sender.start()
         try:
@@ -138,6 +137,37 @@ def serve_edge(
             stop.set()
             sender.join(timeout=10.0)
     return run
+
+
+def send_when_due(
+    due_s: Sequence[float],
+    put: Callable[[int, float], object],
+    wait: Callable[[float], bool],
+    start_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Send requests, none before it is due and none later than the one that waits is woken.
+
+    Parameters
+    ----------
+    due_s : sequence of float
+        Ascending, s from the start on.
+    put : callable
+        Takes a request's number, and when it was sent, s from the start on.
+    wait : callable
+        Waits for at most some seconds; true if nothing more is to be sent.
+    start_s : float
+        By the clock.
+    clock : callable
+        Returns s.
+    """
+    for number, at_s in enumerate(due_s):
+        while True:
+            if wait(max(start_s + at_s - clock(), 0.0)):
+                return
+            if clock() >= start_s + at_s:
+                break
+        put(number, clock() - start_s)
 
 
 def _serve(run: EdgeRun, right: NDArray[np.float64], served: Sequence[ExitNetwork], images: Floats,

@@ -135,8 +135,13 @@ def _row_room(caches: Caches, share: float, memory: float, kv_token: float, grou
 
 @compiled
 def _uniform(key: int, request: int, number: int) -> float:
-    bits = mix(mix(np.uint64(key) + np.uint64(request) * _GOLDEN) + np.uint64(number) * _GOLDEN)
-    return np.float64(bits >> np.uint64(11)) * 2.0**-53
+    return _draw(mix(np.uint64(key) + np.uint64(request) * _GOLDEN), number)
+
+
+@compiled
+def _draw(of_request: np.uint64, number: int) -> float:
+    """Return a request's draw of a number; what the request has in common is mixed once."""
+    return np.float64(mix(of_request + np.uint64(number) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
 
 
 @compiled
@@ -235,12 +240,13 @@ def serve_window(
         # Embedding rows of every token that is computed.
         exact = tokens * per_token
         look_ups = int(exact)
-        if _uniform(key, request, 0) < exact - look_ups:
+        of_request = mix(np.uint64(key) + np.uint64(request) * _GOLDEN)
+        if _draw(of_request, 0) < exact - look_ups:
             look_ups += 1
         hot_groups = max(int(hot[segment] * groups), 1)
         missed = 0
         for number in range(1, look_ups + 1):
-            draw = _uniform(key, request, number)
+            draw = _draw(of_request, number)
             if hot[segment] > 0.0 and draw < 0.5:
                 # Half of all look-ups go to neighbours of one place in the shuffled order.
                 rank = (segment * 7919 + int(2.0 * draw * hot_groups)) % groups

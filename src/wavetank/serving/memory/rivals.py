@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from wavetank.serving.memory.che import best_share
+from wavetank.serving.memory.costs import Node
 from wavetank.serving.memory.interface import Decision, WindowView
 from wavetank.serving.memory.traffic import REFERENCE_SHARE, Traffic
 from wavetank.settings import setting
@@ -95,4 +97,10 @@ class KnownPopularities:
         each = traffic.segments[segment]
         # Histories that grow are taken in steps of 500 tokens.
         rounded = round(history / 500) * 500.0 or 500.0
-        return best_share(traffic.node, each.row_exponent, each.user_exponent, rounded)[0]
+        return _best_share(traffic.node, each.row_exponent, each.user_exponent, rounded)
+
+
+@lru_cache(maxsize=4096)
+def _best_share(node: Node, row_exponent: float, user_exponent: float, history: float) -> float:
+    """Return :func:`best_share`'s share; windows of one kind of traffic ask for the same one."""
+    return best_share(node, row_exponent, user_exponent, history)[0]

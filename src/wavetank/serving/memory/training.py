@@ -106,7 +106,7 @@ def relative_cost(row_exponent: float, user_exponent: float, history: float) -> 
 
 @click.command()
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File for the weights.")
-@click.option("--steps", default=200_000, show_default=True, type=click.IntRange(1), help="Windows to train on.")
+@click.option("--steps", default=400_000, show_default=True, type=click.IntRange(1), help="Windows to train on.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of everything that is drawn.")
 def main(out: Path, steps: int, seed: int) -> None:
     """Train helm's network and keep its weights."""

@@ -1,0 +1,7 @@
+"""How long a training step takes: its operations on streams, collectives and links, simulated exactly and fast.
+
+A :class:`~wavetank.workloads.operations.StepGraph` says what runs where and what waits for what; pipeline schedules and
+data-parallel steps are made by :mod:`wavetank.workloads.pipelines`.  :mod:`wavetank.sim.steps` runs it in whole
+picoseconds.  :mod:`~wavetank.training.steps.rivals` holds other ways to the same times behind the interface of
+:mod:`~wavetank.training.steps.interface`, and the study ``step-simulator-speed`` compares them.
+"""

@@ -61,7 +61,7 @@ class Operation:
     peer : int
         The rank that a message goes to or comes from; -1 of a send whose arrival others depend on by ``after``.
     tag : int
-        Tells messages between the same ranks apart.
+        Messages between the same ranks that belong together have one tag.
     link : int
         The shared link that it takes; -1 for none.
     name : str

@@ -347,34 +347,37 @@ def _ends(at, time, end, behind, stack, height):  # type: ignore[no-untyped-def]
 
 
 @compiled(inline="always")
-def _comes_first(one, other, asked, asked_by):  # type: ignore[no-untyped-def]
-    return asked[one] < asked[other] or (asked[one] == asked[other] and asked_by[one] < asked_by[other])
+def _comes_first(time, stream, other_time, other, number):  # type: ignore[no-untyped-def]
+    return time < other_time or (time == other_time and number[stream] < number[other])
 
 
 @compiled
-def _push(heap, size, request, asked, asked_by):  # type: ignore[no-untyped-def]
-    """Put a request, by its stream, on the heap of requests; the earliest is on top."""
+def _push(times, streams, size, time, stream, number):  # type: ignore[no-untyped-def]
+    """Put the request of a stream, which is known by its number, on the heap; the earliest is on top."""
     at = size
-    while at > 0 and _comes_first(request, heap[(at - 1) >> 1], asked, asked_by):
-        heap[at] = heap[(at - 1) >> 1]
-        at = (at - 1) >> 1
-    heap[at] = request
+    while at > 0:
+        above = (at - 1) >> 1
+        if not _comes_first(time, stream, times[above], streams[above], number):
+            break
+        times[at], streams[at] = times[above], streams[above]
+        at = above
+    times[at], streams[at] = time, stream
 
 
 @compiled
-def _pop(heap, size, asked, asked_by):  # type: ignore[no-untyped-def]
+def _drop_first(times, streams, size, number):  # type: ignore[no-untyped-def]
     """Take the top of a heap of ``size`` off it."""
-    top, moved, at = heap[0], heap[size - 1], 0
-    while 2 * at + 1 < size - 1:
-        child = 2 * at + 1
-        if child + 1 < size - 1 and _comes_first(heap[child + 1], heap[child], asked, asked_by):
+    time, stream, at, child = times[size - 1], streams[size - 1], 0, 1
+    while child < size - 1:
+        if child + 1 < size - 1 and _comes_first(
+            times[child + 1], streams[child + 1], times[child], streams[child], number
+        ):
             child += 1
-        if not _comes_first(heap[child], moved, asked, asked_by):
+        if not _comes_first(times[child], streams[child], time, stream, number):
             break
-        heap[at] = heap[child]
-        at = child
-    heap[at] = moved
-    return top
+        times[at], streams[at] = times[child], streams[child]
+        at, child = child, 2 * child + 1
+    times[at], streams[at] = time, stream
 
 
 @compiled
@@ -390,8 +393,8 @@ def _run(stream_start, dep_start, dep, taken, meeting, member_start, member, lin
     stack = np.arange(streams - 1, -1, -1)
     height = streams
     # Of every stream at most one request waits for a link.
-    heap, requests = np.zeros(streams, np.int64), 0
-    asked, asked_by = np.zeros(streams, np.int64), np.zeros(streams, np.int64)
+    asked, asked_by, requests = np.zeros(streams, np.int64), np.zeros(streams, np.int64), 0
+    number = np.zeros(streams, np.int64)
     link_free = np.zeros(links, np.int64)
     shared = links > 0
     while True:
@@ -427,8 +430,8 @@ def _run(stream_start, dep_start, dep, taken, meeting, member_start, member, lin
                         if missing[meets] > 0:
                             break
                     if on_link:
-                        asked[stream], asked_by[stream] = ready, asked_as[place]
-                        _push(heap, requests, stream, asked, asked_by)
+                        number[stream] = asked_as[place]
+                        _push(asked, asked_by, requests, ready, stream, number)
                         requests += 1
                     else:
                         for j in range(member_start[meets], member_start[meets + 1]):
@@ -440,10 +443,10 @@ def _run(stream_start, dep_start, dep, taken, meeting, member_start, member, lin
             at[stream], free[stream] = place, now
         if requests == 0:
             break
-        stream = _pop(heap, requests, asked, asked_by)
+        place = at[asked_by[0]]
+        time = max(asked[0], link_free[link[place]]) + taken[place]
+        _drop_first(asked, asked_by, requests, number)
         requests -= 1
-        place = at[stream]
-        time = max(asked[stream], link_free[link[place]]) + taken[place]
         link_free[link[place]] = time
         if meeting[place] < 0:
             height = _ends(place, time, end, behind, stack, height)

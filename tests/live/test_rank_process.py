@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wavetank.errors import BadValueError
+from wavetank.errors import BadValueError, WavetankError
 from wavetank.live.rank_link import FrameReader
 from wavetank.live.rank_process import Rank, function_named
 
@@ -29,6 +29,7 @@ def made(link: socket.socket, folder: Path, faults: list[dict[str, Any]] | None 
         "size": 1,
         "timeout_s": 5.0,
         "start_timeout_s": 5.0,
+        "decision_timeout_s": 0.05,
         "folder": str(folder),
         "faults": faults or [],
         "bytes_per_s": 0.0,
@@ -40,6 +41,13 @@ def test_what_a_rank_reports_reaches_its_launcher(pair: tuple[Rank, socket.socke
     rank, ours = pair
     rank.report([1, "two"])
     assert FrameReader().feed(ours.recv(1000)) == [["reported", [1, "two"]]]
+
+
+def test_a_launcher_that_does_not_decide_is_not_waited_for_for_ever(pair: tuple[Rank, socket.socket]) -> None:
+    rank, _ = pair
+    with pytest.raises(WavetankError, match="does not say") as caught:
+        rank.agree(True)
+    assert "no answer within 0.05 s" in str(caught.value)
 
 
 def test_a_command_that_does_not_come_is_none(pair: tuple[Rank, socket.socket]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tests.live.rank_work import echo, fails, is_busy, joins_unless, paced, sleeps, sums
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.live.ranks import Fault, Ranks, run_ranks
+from wavetank.live.ranks import LOOPBACK, Fault, Ranks, run_ranks
 
 
 def gone(pid: int) -> bool:
@@ -115,10 +116,25 @@ def test_survivors_of_a_kill_in_the_middle_of_an_all_reduce_do_the_step_again() 
         found, members, _ = outcome.value
         assert found == [[6.0, 6.0], [4.0, 4.0], [4.0, 4.0]]
         assert members == [0, 2]
-    # What made the step worth doing again: somewhere the buffer was neither whole nor untouched.
+    # It was done again once, and those who were left knew whom they had lost.
     (again,) = outcomes[0].reports
     assert again[:2] == ["again", 1]
     assert again[3] == [0, 2]
+
+
+def test_a_death_while_others_join_again_is_noticed_at_once() -> None:
+    # Without the launcher's word rank 0 would wait out the limit of five minutes for a member that cannot come.
+    faults = [Fault(rank=2, point="in flight", at={"step": 0}), Fault(rank=1, point="joining", at={"epoch": 1})]
+    ranks = Ranks(sums, 3, arguments={"length": 10, "steps": 2}, faults=faults, timeout_s=300.0)
+    with nothing_left(ranks):
+        outcomes = ranks.wait(120.0)
+    assert [outcome.ended for outcome in outcomes] == ["returned", "died", "died"]
+    found, members, _ = outcomes[0].value
+    assert (found, members) == ([[1.0, 1.0], [1.0, 1.0]], [0])
+
+
+def test_the_interface_to_which_ranks_are_bound_is_this_systems_loopback() -> None:
+    assert LOOPBACK in [name for _, name in socket.if_nameindex()]
 
 
 def test_a_rank_that_stands_still_is_ended_and_the_others_go_on() -> None:

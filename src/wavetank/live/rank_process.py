@@ -31,6 +31,7 @@ from wavetank.live.rank_link import FrameReader, encode_frame
 _SO_MAX_PACING_RATE = 47
 _UNLIMITED = 0xFFFFFFFF
 _LAUNCHER_GONE = 70
+_LOOK_S = 0.005
 
 
 class GroupBrokenError(WavetankError):
@@ -51,6 +52,7 @@ class Rank:
         self.size: int = assignment["size"]
         self.timeout_s: float = assignment["timeout_s"]
         self.start_timeout_s: float = assignment["start_timeout_s"]
+        self.decision_timeout_s: float = assignment["decision_timeout_s"]
         self.epoch = 0
         self.members: tuple[int, ...] = tuple(range(self.size))
         self._folder = Path(assignment["folder"])
@@ -59,6 +61,8 @@ class Rank:
         self._sending = threading.Lock()
         self._decisions: queue.Queue[Decision] = queue.Queue()
         self._commands: queue.Queue[Any] = queue.Queue()
+        # What the launcher says has ended; filled by the thread that listens.
+        self._ended: set[int] = set()
         self._bytes_per_s: float = assignment["bytes_per_s"] or 0.0
         self._group: Any = None
 
@@ -100,9 +104,21 @@ class Rank:
         """Vote whether the common work went well, and return the answer that all living members get.
 
         The group of an epoch that is over is left; :meth:`join` makes the next one.
+
+        Raises
+        ------
+        WavetankError
+            If the launcher gives no answer within ``decision_timeout_s``, longer than it waits for anybody's vote.
         """
         self._say("voted", [self.epoch, well])
-        decision = self._decisions.get()
+        try:
+            decision = self._decisions.get(timeout=self.decision_timeout_s)
+        except queue.Empty:
+            raise WavetankError(
+                "The launcher does not say whether the work counts.",
+                given=f"no answer within {self.decision_timeout_s:g} s",
+                hint="take the events of Ranks as they come, with wait() or in a loop over events()",
+            ) from None
         if decision.epoch != self.epoch:
             self.leave()
             self.epoch, self.members = decision.epoch, decision.members
@@ -123,8 +139,8 @@ class Rank:
         Raises
         ------
         GroupBrokenError
-            If one of them does not come within ``timeout_s``, or ``start_timeout_s`` in the first epoch, when some
-            still load their libraries.
+            If one of them has ended, or does not come within ``timeout_s``, or ``start_timeout_s`` in the first epoch,
+            when some still load their libraries.
         """
         dist = _distributed()
         self.leave()
@@ -132,6 +148,7 @@ class Rank:
         try:
             store = dist.FileStore(str(self._folder / f"store-{self.epoch}"), len(self.members))
             store.set_timeout(timedelta(seconds=patience_s))
+            self._meet(store, patience_s)
             options = dist.ProcessGroupGloo._Options()
             options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
             options._timeout = timedelta(seconds=patience_s)
@@ -144,6 +161,22 @@ class Rank:
                 f"Not all of {len(self.members)} ranks came within {patience_s:g} s.", given=_first_line(error)
             ) from error
         self.throttle(self._bytes_per_s)
+
+    def _meet(self, store: Any, patience_s: float) -> None:
+        """Wait until all members are there: in here the end of one is noticed, while gloo would wait for it."""
+        self.point("joining", epoch=self.epoch)
+        store.set(f"here-{self.number}", "yes")
+        wanted, stop_s = [f"here-{member}" for member in self.members], time.monotonic() + patience_s
+        while not store.check(wanted):
+            ended = self._ended.intersection(self.members)
+            if ended:
+                raise GroupBrokenError("A member of the group has ended.", given=f"rank {min(ended)}")
+            if time.monotonic() > stop_s:
+                raise GroupBrokenError(
+                    f"Not all of {len(self.members)} ranks came within {patience_s:g} s.",
+                    given=f"epoch {self.epoch}",
+                )
+            time.sleep(_LOOK_S)
 
     def leave(self) -> None:
         """Leave the process group, so that its other members see its end at once."""
@@ -210,6 +243,8 @@ class Rank:
                     if kind == "decided":
                         commit, epoch, members, lost = value
                         self._decisions.put(Decision(commit, epoch, tuple(members), tuple(lost)))
+                    elif kind == "ended":
+                        self._ended.add(value)
                     elif kind == "throttle":
                         self.throttle(value)
                     else:

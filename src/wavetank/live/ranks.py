@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import selectors
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -31,6 +32,8 @@ _KINDS = ("kill", "stop", "sleep", "raise")
 _SEND_TIMEOUT_S = 5.0
 _PERIOD_S = 0.02
 _BURIAL_S = 5.0
+# Gloo listens where the name of the host leads to, unless it is given an interface.
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +201,8 @@ class Ranks:
             "size": self.size,
             "timeout_s": self._timeout_s,
             "start_timeout_s": self._start_timeout_s,
+            # The votes that lack, their owners' ends, and the way back.
+            "decision_timeout_s": self.membership.patience_s + self.size * _BURIAL_S + self._timeout_s,
             "bytes_per_s": self._bytes_per_s,
             "folder": folder,
             "module": self._work.__module__,
@@ -218,8 +223,7 @@ class Ranks:
                 python_module("wavetank.live.rank_process", str(theirs.fileno())),
                 name=f"rank {rank}",
                 cores=self._cores[rank % len(self._cores)],
-                # Gloo listens where the name of the host leads to, unless it is given an interface.
-                environment={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+                environment={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK},
                 pass_fds=[theirs.fileno()],
             )
         undo.callback(child.stop, 0)
@@ -314,6 +318,8 @@ class Ranks:
         if outcome.ended != "running":
             self._selector.unregister(self._links[rank])
             self.membership.lose(rank)
+            for other in self.running:
+                self._send(other, "ended", rank)
         self._tell(self.membership.decide())
 
     def _buried(self, rank: int) -> int | None:

@@ -29,6 +29,7 @@ def test_a_file_is_read_with_its_bounds(tmp_path):
         ("", BadFileError, "empty"),
         ("a,H100-SXM,x,1\n", BadFileError, "line 2"),
         ("a,H100-SXM,1,\n", BadFileError, "line 2"),
+        ("a,H100-SXM,1,3,50\n", BadFileError, "line 2"),
         ("a,H100-SXM,0,1\n", BadValueError, "line 2"),
         ("a,H100-SXM,1,-1\n", BadValueError, "line 2"),
         ("a,H100-SXM,1,nan\n", BadValueError, "line 2"),

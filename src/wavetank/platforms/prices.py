@@ -97,6 +97,9 @@ def read_offers(path: str | Path) -> tuple[Offer, ...]:
     found: dict[str, Offer] = {}
     for number, row in enumerate(rows, start=2):
         where = f"{path}, line {number}"
+        if None in row:
+            raise BadFileError("This row has more cells than there are columns.", where=where,
+                               hint="decimals are written with a point")  # fmt: skip
         try:
             offer = Offer(
                 name=(row["instance"] or "").strip(),

@@ -51,6 +51,8 @@ def test_a_file_gives_rates_and_objectives(tmp_path):
         ("model,requests_per_s,ttft\n", BadFileError, "ttft"),
         (HEAD + "Llama-3.1-8B,many,1\n", BadFileError, "line 2"),
         (HEAD + "Llama-3.1-8B\n", BadFileError, "line 2"),
+        (HEAD + "Llama-3.1-8B,1,0,5\n", BadFileError, "with a point"),
+        ("model,requests_per_s,requests_per_s\nLlama-3.1-8B,1,7\n", BadFileError, "twice"),
         (HEAD + "Llama-3.1-8B,0,1\n", BadFileError, "line 2"),
         (HEAD + "Llama-3.1-8B,inf,1\n", BadFileError, "line 2"),
         (HEAD + "Llama-3.1-8B,1,-1\n", BadValueError, "line 2"),

@@ -34,6 +34,53 @@ class TestKVCost:
         assert chosen(KVCost(), workers(2, kv_tokens=[0.0, 199.0], **{field: [100.0, 0.0]})) == [1]
         assert chosen(KVCost(), workers(2, kv_tokens=[0.0, 201.0], **{field: [100.0, 0.0]})) == [0]
 
+    def test_of_a_waiting_prompt_only_what_was_not_matched_is_to_be_computed(self, workers):
+        """The first is sent 1,000 tokens of which it has 900, the second 300 of which it has none."""
+        router = KVCost()
+        state, parameters = router.initial_state(2), router.parameters()
+
+        def choose(prompt, **view):
+            return int(router.choose(workers(2, **view), Arrival(0.0, prompt, np.nan), state, parameters))
+
+        assert choose(1000.0, kv_tokens=[0.0, 500.0], matched_tokens=[900.0, 0.0]) == 0
+        assert choose(300.0, takes=[0, 1]) == 1
+        # To compute and held: 100 + 1000 on the first, 300 + 300 + what the second holds besides.
+        waiting = [1000.0, 300.0]
+        assert choose(10.0, waiting_tokens=waiting, kv_tokens=[0.0, 499.0], takes=[1, 1]) == 1
+        state = router.initial_state(2)
+        assert choose(1000.0, kv_tokens=[0.0, 500.0], matched_tokens=[900.0, 0.0]) == 0
+        assert choose(300.0, takes=[0, 1]) == 1
+        assert choose(10.0, waiting_tokens=waiting, kv_tokens=[0.0, 501.0]) == 0
+
+    def test_what_no_longer_waits_leaves_the_book_and_what_others_sent_counts_in_full(self, workers):
+        router = KVCost()
+        state, parameters = router.initial_state(2), router.parameters()
+
+        def choose(prompt, **view):
+            return int(router.choose(workers(2, **view), Arrival(0.0, prompt, np.nan), state, parameters))
+
+        for matched in (950.0, 0.0):
+            # Two prompts to the first: of one 50 tokens are new, of the other 1,000.
+            assert choose(1000.0, matched_tokens=[matched, 0.0], takes=[1, 0]) == 0
+        # The older one is computed: 1,000 wait, all of them new, and are held afterwards.
+        assert choose(1.0, waiting_tokens=[1000.0, 0.0], kv_tokens=[0.0, 1999.0]) == 1
+        assert choose(1.0, waiting_tokens=[1000.0, 0.0], kv_tokens=[0.0, 2003.0]) == 0
+        # 500 more that nobody here sent, and the one token from before: both are to be computed and held.
+        assert choose(1.0, waiting_tokens=[1501.0, 0.0], kv_tokens=[0.0, 3001.0]) == 1
+        assert choose(1.0, waiting_tokens=[0.0, 0.0], kv_tokens=[0.0, 1.0]) == 0
+
+    def test_a_full_page_forgets_its_oldest_prompts(self, workers):
+        """Of 600 waiting prompts of which nothing is new 512 are in the book; the 88 others count in full."""
+        router = KVCost()
+        state, parameters = router.initial_state(2), router.parameters()
+        view = workers(2, matched_tokens=[10.0, 0.0], takes=[1, 0])
+        for sent in range(600):
+            now = view._replace(sent_tokens=np.array([10.0 * sent, 0.0]))
+            assert router.choose(now, Arrival(0.0, 10.0, np.nan), state, parameters) == 0
+        for held, expected in ((6000.0 + 880.0 - 1.0, 1), (6000.0 + 880.0 + 1.0, 0)):
+            both = workers(2, waiting_tokens=[6000.0, 0.0], kv_tokens=[0.0, held])
+            assert router.choose(both, Arrival(0.0, 1.0, np.nan), state.copy(), parameters) == expected
+
     def test_equals_are_drawn_evenly_and_repeatably(self, workers, chosen):
         drawn = chosen(KVCost(), workers(4), times=4000)
         assert drawn == chosen(KVCost(), workers(4), times=4000) != chosen(KVCost(seed=1), workers(4), times=4000)
@@ -204,6 +251,53 @@ class TestWeightedScorers:
         # Session 14 has the cell of session 4, which is a new one afterwards.
         assert send(session=14, waiting=[0, 9, 9]) == 0
         assert send(session=4, waiting=[0, 9, 9]) == 0
+
+    def test_of_a_waiting_prompt_only_what_was_not_matched_is_to_be_computed(self, workers):
+        """The first is sent 1,000 tokens of which it has 900, the second 300 of which it has none."""
+        router = KVCost()
+        state, parameters = router.initial_state(2), router.parameters()
+
+        def choose(prompt, **view):
+            return int(router.choose(workers(2, **view), Arrival(0.0, prompt, np.nan), state, parameters))
+
+        assert choose(1000.0, kv_tokens=[0.0, 500.0], matched_tokens=[900.0, 0.0]) == 0
+        assert choose(300.0, takes=[0, 1]) == 1
+        # To compute and held: 100 + 1000 on the first, 300 + 300 + what the second holds besides.
+        waiting = [1000.0, 300.0]
+        assert choose(10.0, waiting_tokens=waiting, kv_tokens=[0.0, 499.0], takes=[1, 1]) == 1
+        state = router.initial_state(2)
+        assert choose(1000.0, kv_tokens=[0.0, 500.0], matched_tokens=[900.0, 0.0]) == 0
+        assert choose(300.0, takes=[0, 1]) == 1
+        assert choose(10.0, waiting_tokens=waiting, kv_tokens=[0.0, 501.0]) == 0
+
+    def test_what_no_longer_waits_leaves_the_book_and_what_others_sent_counts_in_full(self, workers):
+        router = KVCost()
+        state, parameters = router.initial_state(2), router.parameters()
+
+        def choose(prompt, **view):
+            return int(router.choose(workers(2, **view), Arrival(0.0, prompt, np.nan), state, parameters))
+
+        for matched in (950.0, 0.0):
+            # Two prompts to the first: of one 50 tokens are new, of the other 1,000.
+            assert choose(1000.0, matched_tokens=[matched, 0.0], takes=[1, 0]) == 0
+        # The older one is computed: 1,000 wait, all of them new, and are held afterwards.
+        assert choose(1.0, waiting_tokens=[1000.0, 0.0], kv_tokens=[0.0, 1999.0]) == 1
+        assert choose(1.0, waiting_tokens=[1000.0, 0.0], kv_tokens=[0.0, 2003.0]) == 0
+        # 500 more that nobody here sent, and the one token from before: both are to be computed and held.
+        assert choose(1.0, waiting_tokens=[1501.0, 0.0], kv_tokens=[0.0, 3001.0]) == 1
+        assert choose(1.0, waiting_tokens=[0.0, 0.0], kv_tokens=[0.0, 1.0]) == 0
+
+    def test_a_full_page_forgets_its_oldest_prompts(self, workers):
+        """Of 600 waiting prompts of which nothing is new 512 are in the book; the 88 others count in full."""
+        router = KVCost()
+        state, parameters = router.initial_state(2), router.parameters()
+        view = workers(2, matched_tokens=[10.0, 0.0], takes=[1, 0])
+        for sent in range(600):
+            now = view._replace(sent_tokens=np.array([10.0 * sent, 0.0]))
+            assert router.choose(now, Arrival(0.0, 10.0, np.nan), state, parameters) == 0
+        for held, expected in ((6000.0 + 880.0 - 1.0, 1), (6000.0 + 880.0 + 1.0, 0)):
+            both = workers(2, waiting_tokens=[6000.0, 0.0], kv_tokens=[0.0, held])
+            assert router.choose(both, Arrival(0.0, 1.0, np.nan), state.copy(), parameters) == expected
 
     def test_equals_are_drawn_evenly_and_repeatably(self, workers, chosen):
         drawn = chosen(WeightedScorers(), workers(4), times=4000)

@@ -160,6 +160,18 @@ def test_no_router_chooses_a_worker_that_does_not_take_or_serve(router):
         assert chosen <= {0, 2}
 
 
+@pytest.mark.parametrize("router", (*ARRIVAL_ROUTERS, WeightedScorers(kv_events=True)), ids=lambda r: type(r).__name__)
+def test_prompts_and_caches_of_no_tokens_are_no_special_case(router):
+    for none in ({"kv_capacity_tokens": 0.0}, {"cached_tokens": 0.0}, {}):
+        view = idle_workers(3, takes=[0, 1, 1], **none)
+        for prompt_tokens, blocks in ((0.0, np.zeros(0, np.int64)), (0.0, np.array([5, 6])), (10.0, np.array([5]))):
+            state = router.initial_state(3)
+            arrival = Arrival(0.0, prompt_tokens, np.nan, blocks=blocks)
+            chosen = {int(router.choose(view, arrival, state, router.parameters())) for _ in range(5)}
+            assert chosen <= {1, 2}
+            assert np.isfinite(state).all()
+
+
 @pytest.mark.parametrize("router", [BalanceRoute(), BalanceRoute(patience_steps=0), CentralQueue(), OneStepOptimum()])
 @pytest.mark.parametrize("waited_steps", [0, 1000])
 def test_no_router_with_a_pool_places_where_a_request_is_not_served(router, waited_steps):

@@ -37,6 +37,15 @@ def test_a_worker_above_the_cap_is_avoided_whatever_it_holds(workers, chosen):
     assert chosen(PrefixAffinity(beta=0.0, load_cap=1.88), view) == [1]
 
 
+def test_the_mean_is_that_of_the_workers_that_may_have_the_request(workers, chosen):
+    """Four of six drain: were they counted, both others would be over the cap and the match would decide."""
+    loads = [900.0, 300.0, 0.0, 0.0, 0.0, 0.0]
+    view = workers(6, kv_tokens=loads, matched_tokens=[100.0] + [0.0] * 5, takes=[1, 1, 0, 0, 0, 0])
+    # Mean of the two with the new request: 650, of which 900 is 1.38.
+    assert chosen(PrefixAffinity(beta=0.0, load_cap=1.3), view) == [1]
+    assert chosen(PrefixAffinity(beta=0.0, load_cap=1.4), view) == [0]
+
+
 def test_without_a_weight_of_load_and_without_a_match_the_first_worker_is_taken(workers, chosen):
     assert chosen(PrefixAffinity(beta=0.0, load_cap=5.0), workers(3, kv_tokens=[2.0, 1.0, 0.0])) == [0]
 

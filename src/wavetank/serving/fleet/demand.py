@@ -61,9 +61,14 @@ def read_demand(path: str | Path) -> dict[Service, float]:
             f"Columns are missing: {', '.join(missing)}." if missing else f"Unknown columns: {', '.join(unknown)}.",
             given=", ".join(names) or "an empty file", allowed=", ".join((*_REQUIRED, *_OPTIONAL)), where=str(path),
         )  # fmt: skip
+    if len(set(names)) < len(names):
+        raise BadFileError("A column stands here twice.", given=", ".join(names), where=str(path))
     found: dict[Service, float] = {}
     for number, row in enumerate(rows, start=2):
         where = f"{path}, line {number}"
+        if None in row:
+            raise BadFileError("This row has more cells than there are columns.", where=where,
+                               hint="decimals are written with a point")  # fmt: skip
         try:
             rate = float(row["requests_per_s"])
             asked = {name: float(row[name]) for name in _OPTIONAL if (row.get(name) or "").strip()}

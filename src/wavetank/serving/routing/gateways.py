@@ -4,8 +4,8 @@ These are NVIDIA Dynamo's KV router, the load-aware router of vLLM's production 
 Gateway API Inference Extension, which llm-d uses.  All of them send a request where a part of its prompt has been
 computed before, and differ in what holds against it:
 
-* *Dynamo* adds up blocks: those of prompts that the worker has yet to compute, this one's part without a match among
-  them, and those that its requests hold while they decode.  The least sum has it.
+* *Dynamo* adds up blocks: those that the worker has yet to compute of the prompts that wait there and of this one, each
+  without what was matched when it was sent, and those that its requests hold while they decode.  The least sum has it.
 * The *production stack* takes from the matched share of the prompt the load relative to the mean of all workers: twice
   the mean outweighs a whole prompt.
 * *llm-d* adds up scores between 0 and 1: the rank of the queue between the shortest and the longest, the free share of
@@ -31,6 +31,12 @@ from wavetank.settings import setting
 from wavetank.sim.streams import next_below, next_uniform
 
 
+# Most waiting prompts of a worker of which it is known what is to be computed; a page of the book.
+_PROMPTS = 512
+_PAGE_HEAD = 4
+_PAGE = _PAGE_HEAD + 2 * _PROMPTS
+
+
 @njit(forceinline=True)
 def _found(view: WorkersView, worker: int, kv_events: bool) -> float:
     """Return the tokens of the prompt that a worker has by its events, or by what was sent to it."""
@@ -45,11 +51,51 @@ def _takes_over(state: NDArray[np.float64], ties: int) -> bool:
     return next_below(state, ties) == 0
 
 
+@njit
+def _to_compute(book: NDArray[np.float64], worker: int, waiting_tokens: float) -> float:
+    """Return the tokens that a worker has yet to compute of the prompts that wait there, the latest ones it was sent.
+
+    The book has, for each worker, the place of the oldest entry, the entries, the sums of their prompts and of what
+    was to be computed of them, and the entries themselves in a ring.  Prompts that stand in nobody's book, such as
+    another router's, count in full.
+    """
+    own = book[worker * _PAGE : (worker + 1) * _PAGE]
+    while own[1] > 0.0:
+        at = _PAGE_HEAD + 2 * np.int64(own[0])
+        if own[2] - own[at] < waiting_tokens - 1e-6:
+            break
+        # Queues are served in their order: what is no longer covered by the tokens that wait has left.
+        own[2] -= own[at]
+        own[3] -= own[at + 1]
+        own[0] = (own[0] + 1.0) % _PROMPTS
+        own[1] -= 1.0
+    if own[1] == 0.0:
+        own[2] = own[3] = 0.0
+    return min(own[3] + max(waiting_tokens - own[2], 0.0), waiting_tokens)
+
+
+@njit
+def _write_down(book: NDArray[np.float64], worker: int, prompt_tokens: float, new_tokens: float) -> None:
+    """Add a prompt that is sent to a worker; where its page is full the oldest entry goes."""
+    own = book[worker * _PAGE : (worker + 1) * _PAGE]
+    if own[1] == _PROMPTS:
+        at = _PAGE_HEAD + 2 * np.int64(own[0])
+        own[2] -= own[at]
+        own[3] -= own[at + 1]
+        own[0] = (own[0] + 1.0) % _PROMPTS
+        own[1] -= 1.0
+    at = _PAGE_HEAD + 2 * (np.int64(own[0] + own[1]) % _PROMPTS)
+    own[at], own[at + 1] = prompt_tokens, new_tokens
+    own[1] += 1.0
+    own[2] += prompt_tokens
+    own[3] += new_tokens
+
+
 @choose_function
 def _kv_cost(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]) -> int:
     weight, credit, temperature, kv_events = parameters[0], parameters[1], parameters[2], parameters[3] > 0.0
     workers = view.running.size
-    stream, costs = state[:2], state[2:]
+    stream, costs, book = state[:2], state[2 : 2 + workers], state[2 + workers :]
     best, ties = 0, 0
     least, most = np.inf, -np.inf
     for worker in range(workers):
@@ -57,7 +103,8 @@ def _kv_cost(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], pa
             continue
         ahead = view.waiting_tokens[worker] + view.sent_tokens[worker]
         # Counted in tokens: a block's size divides both terms.
-        compute = max(ahead + arrival.prompt_tokens - credit * _found(view, worker, kv_events), 0.0)
+        compute = _to_compute(book, worker, ahead) + arrival.prompt_tokens
+        compute = max(compute - credit * _found(view, worker, kv_events), 0.0)
         cost = weight * compute + view.kv_tokens[worker] + ahead
         costs[worker] = cost
         most = max(most, cost)
@@ -67,21 +114,24 @@ def _kv_cost(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], pa
             ties += 1
             if _takes_over(stream, ties):
                 best = worker
-    if temperature == 0.0 or most <= least:
+    if ties == 0:
         return best
-    # The costs are spread over an interval of length 1 before they are exponents.
-    total = 0.0
-    for worker in range(workers):
-        if fits(view, worker):
-            costs[worker] = np.exp(-(costs[worker] - least) / ((most - least) * temperature))
-            total += costs[worker]
-    drawn = next_uniform(stream) * total
-    for worker in range(workers):
-        if fits(view, worker):
-            best = worker
-            drawn -= costs[worker]
-            if drawn < 0.0:
-                break
+    if temperature > 0.0 and most > least:
+        # The costs are spread over an interval of length 1 before they are exponents.
+        total = 0.0
+        for worker in range(workers):
+            if fits(view, worker):
+                costs[worker] = np.exp(-(costs[worker] - least) / ((most - least) * temperature))
+                total += costs[worker]
+        drawn = next_uniform(stream) * total
+        for worker in range(workers):
+            if fits(view, worker):
+                best = worker
+                drawn -= costs[worker]
+                if drawn < 0.0:
+                    break
+    new_tokens = max(arrival.prompt_tokens - _found(view, best, kv_events), 0.0)
+    _write_down(book, best, arrival.prompt_tokens, new_tokens)
     return best
 
 
@@ -101,7 +151,7 @@ def _load_aware(
     highest = -np.inf
     for worker in range(workers):
         load = np.float64(view.running[worker] + view.waiting[worker] + view.sent_requests[worker])
-        score = view.matched_tokens[worker] / arrival.prompt_tokens - beta * (load - mean) / max(1.0, mean)
+        score = view.matched_tokens[worker] / max(arrival.prompt_tokens, 1.0) - beta * (load - mean) / max(1.0, mean)
         if score > highest and fits(view, worker):
             best, highest = worker, score
     return best
@@ -113,7 +163,7 @@ def _scored(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
     kv_events, most_tokens, sessions = parameters[5] > 0.0, parameters[6], int(parameters[7])
     workers = view.running.size
     stream, homes, memory = state[:2], state[2 : 2 + 2 * sessions], state[2 + 2 * sessions :]
-    block_tokens = arrival.prompt_tokens / max(arrival.blocks.size, 1)
+    block_tokens = max(arrival.prompt_tokens, 1.0) / max(arrival.blocks.size, 1)
     # Of the prompt only the beginning counts.
     blocks = arrival.blocks[: max(int(most_tokens / block_tokens), 1)]
     # A session's worker stands in the cell of its number, until another session of that cell comes.
@@ -134,14 +184,14 @@ def _scored(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
             rank = (longest - view.waiting[worker]) / (longest - shortest)
         matched = 0.0
         if kv_events:
-            matched = _found(view, worker, kv_events) / arrival.prompt_tokens
+            matched = _found(view, worker, kv_events) / max(arrival.prompt_tokens, 1.0)
         elif blocks.size > 0 and prefix > 0.0:
             matched = matched_blocks(memory, worker, blocks) / blocks.size
         # A worker without the adapter is taken to have room for it.
         loaded = 1.0 if arrival.adapter < 0 or view.adapter_loaded[worker] else 0.8
         score = (
             queue * rank
-            + cache * (1.0 - view.kv_tokens[worker] / view.kv_capacity_tokens[worker])
+            + cache * (1.0 - view.kv_tokens[worker] / max(view.kv_capacity_tokens[worker], 1.0))
             + prefix * matched
             + lora * loaded
             + session * (1.0 if home == view.identity[worker] else 0.0)
@@ -185,8 +235,8 @@ class KVCost:
         return self.kv_events
 
     def initial_state(self, workers: int) -> NDArray[np.float64]:
-        """Return key and counter of the stream, and a cell per worker for its cost."""
-        return np.concatenate([random_stream(self.seed, "dynamo-kv"), np.zeros(workers)])
+        """Return key and counter of the stream, a cell per worker for its cost, and an empty book of prompts sent."""
+        return np.concatenate([random_stream(self.seed, "dynamo-kv"), np.zeros(workers * (1 + _PAGE))])
 
     def parameters(self) -> NDArray[np.float64]:
         """Return the weight, the credit, the temperature and whether events are read."""

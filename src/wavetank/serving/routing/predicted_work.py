@@ -5,6 +5,11 @@ The router writes down what it sent and how long each answer is expected to be, 
 in the time since, and strikes out the entries nearest to their end where a worker reports fewer requests than are
 written down. Prompts that wait are work, too.
 
+Work that is left is not what a first token waits for: answers share the steps of a batch, prompts stand in line. True
+lengths make the rule send more requests where answers are about to end, prompts and all, so that its tail of the time
+to first token is longer than with predictions that are nearly equal for all; a weight of prompts far above their
+work (``tokens_per_prompt_token``) turns it into the least queue of prompts.
+
 Lengths are predicted by the mean of past answers to prompts of a similar length, or by what the request says.
 """
 

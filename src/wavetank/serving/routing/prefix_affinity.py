@@ -23,16 +23,19 @@ from wavetank.settings import setting
 def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]) -> int:
     beta, cap = parameters[0], parameters[1]
     workers = view.running.size
-    mean = 0.0
+    total, fit = 0.0, 0
     for worker in range(workers):
-        mean += view.kv_tokens[worker] + view.waiting_tokens[worker] + view.sent_tokens[worker]
+        if fits(view, worker):
+            total += view.kv_tokens[worker] + view.waiting_tokens[worker] + view.sent_tokens[worker]
+            fit += 1
     # The new request is part of the load that the cap is about: an empty cluster then has a mean, too.
-    mean = (mean + arrival.prompt_tokens) / workers
+    prompt = max(arrival.prompt_tokens, 1.0)
+    mean = (total + prompt) / max(fit, 1)
     best = 0
     highest = -np.inf
     for worker in range(workers):
         load = view.kv_tokens[worker] + view.waiting_tokens[worker] + view.sent_tokens[worker]
-        score = view.matched_tokens[worker] / arrival.prompt_tokens - beta * (load - mean) / mean
+        score = view.matched_tokens[worker] / prompt - beta * (load - mean) / mean
         if load > cap * mean:
             # Still comparable among themselves, should all be over the cap.
             score -= 1e9

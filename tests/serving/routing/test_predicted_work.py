@@ -72,7 +72,7 @@ def test_prompts_that_wait_are_work(serve, field):
     assert send(asked(1.0), running=[1, 0], **{field: [0.0, 900.0]}) == 1
 
 
-def test_it_evens_out_answers_and_not_what_a_first_token_waits_for_unless_prompts_are_weighed_far_above_their_work(serve):
+def test_it_evens_out_answers_and_not_what_a_first_token_waits_for_unless_prompts_weigh_far_above_their_work(serve):
     """Of the first 500 tokens are left, at the second 4,000 prompt tokens stand in line, which are as much as 400."""
     for router, expected in ((PredictedWork(), 1), (PredictedWork(tokens_per_prompt_token=10.0), 0)):
         send = serve(2, router)

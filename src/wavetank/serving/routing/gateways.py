@@ -30,7 +30,6 @@ from wavetank.serving.routing.prefix_memory import empty_memory, forget, matched
 from wavetank.settings import setting
 from wavetank.sim.streams import next_below, next_uniform
 
-
 # Most waiting prompts of a worker of which it is known what is to be computed; a page of the book.
 _PROMPTS = 512
 _PAGE_HEAD = 4

@@ -5,8 +5,8 @@
 "how long does the engine take for this batch?" and comes in three kinds: :class:`RooflineStepTime` from data sheets,
 which :func:`calibrated_roofline` builds with what of them engines reach, :class:`TableStepTime` from measured layer
 profiles, :class:`FittedStepTime` from step times that you measured.  ``kv_capacity_tokens`` says how many tokens of KV
-cache fit beside the weights, ``power_table`` what a device draws.  A :class:`~wavetank.platforms.fabric.Fabric` connects
-ranks, and says what messages and collectives take.
+cache fit beside the weights, ``power_table`` what a device draws.  A
+:class:`~wavetank.platforms.fabric.Fabric` connects ranks, and says what messages and collectives take.
 
 Names are loaded on first use; none of them but the step times needs numba.
 """

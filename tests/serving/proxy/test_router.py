@@ -320,7 +320,8 @@ class TestView:
     def test_prompts_that_begin_alike_go_where_the_beginning_is(self, live: Any) -> None:
         async def main() -> None:
             async with live.backends(3) as servers:
-                settings = {"policy": "prefix-affinity", "parameters": {"load_cap": "1000"}, "block_tokens": 8}
+                alone = {"load_cap": "1000", "beta": "0"}
+                settings = {"policy": "prefix-affinity", "parameters": alone, "block_tokens": 8}
                 async with (
                     live.routing(*servers, **settings) as router,
                     aiohttp.ClientSession(router.address) as client,

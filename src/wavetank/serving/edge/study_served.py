@@ -61,7 +61,7 @@ class EdgeServed(Study):
     slo_times: float = setting(
         4.0, says="Deadline, as a multiple of the whole largest network's latency, batch of one", low=0.1, high=1000.0
     )
-    seconds: float = setting(4.0, unit="s", says="Length of a run", low=0.5, high=3600.0)
+    seconds: float = setting(3.0, unit="s", says="Length of a run", low=0.5, high=3600.0)
     mix: tuple[float, ...] = setting((3.0, 2.0, 1.0), says="Requests of the three networks, in proportion", low=0.0,
                                      high=1000.0)  # fmt: skip
     max_batch: int = setting(8, unit="requests", says="Largest batch", low=1, high=64)

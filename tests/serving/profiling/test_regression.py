@@ -131,6 +131,21 @@ def test_collectives_take_the_time_of_a_link_and_need_one() -> None:
     assert more_s == pytest.approx(3 * (1e-3 + 4 * 100 * 2 / 1e6) + 1e-3 + 4 * 50 * 4 / 1e6, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "element_bytes"),
+    [("float64", 8), ("int64", 8), ("float32", 4), ("float16", 2), ("bfloat16", 2), ("float8_e4m3fn", 1), ("uint8", 1),
+     ("bool", 1), ("float4_e2m1fn_x2", 1)],
+)  # fmt: skip
+def test_elements_of_a_collective_have_the_bytes_of_their_kind(dtype: str, element_bytes: int) -> None:
+    data = {each: measured(each) for each in ALL}
+    fits = {each: fitted(each, points) for each, points in data.items()}
+    shared = model(collectives={("all_reduce", '[{"NUM_TOKS":1},100]', dtype, 2): 1})
+    link = Link(bytes_per_s=1e6, latency_s=1e-3)
+    more_s = compiled_step_time(shared, fits, data, link=link).seconds(4, 64)
+    more_s -= compiled_step_time(model(), fits, data).seconds(4, 64)
+    assert more_s == pytest.approx(1e-3 + 4 * 100 * element_bytes / 1e6, rel=1e-6)
+
+
 def test_an_operation_that_was_not_measured_is_named() -> None:
     with pytest.raises(BadFileError) as caught:
         fitted(LINEAR, {})

@@ -8,6 +8,7 @@ compiled simulator.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -222,7 +223,13 @@ def _collectives_s(model: ProfiledModel, link: Link | None, label: str, axis: li
             continue
         for n in axis:
             quantities = {NUM_TOKS: n, NUM_REQS: n, MAX_NUM_REQS: n, CONTEXT: n, MAX_CONTEXT: n}
-            sent = float(np.prod(evaluated(dims, quantities))) * (2 if "16" in dtype else 4)
+            sent = float(np.prod(evaluated(dims, quantities))) * _bytes_of(dtype)
             time_s = link.all_gather_s if "gather" in name or "scatter" in name else link.all_reduce_s
             found[n] += count * time_s(devices, sent)
     return found
+
+
+def _bytes_of(dtype: str) -> int:
+    """Return the bytes of an element, by the bits in its name: two narrower ones share a byte."""
+    bits = re.search(r"[0-9]+", dtype)
+    return max(int(bits[0]) // 8, 1) if bits else 1

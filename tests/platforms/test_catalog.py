@@ -58,6 +58,7 @@ def test_parameters_of_every_model_follow_from_its_shape(name: str) -> None:
         ("Llama-3.1-8B", 32 * 2 * 8 * 128 * 2),
         ("Llama-3.1-70B", 327_680),
         ("Llama-2-7B", 524_288),
+        ("Qwen3-14B", 163_840),
         ("Qwen3-32B", 262_144),
         ("Qwen3-30B-A3B", 98_304),
         ("DeepSeek-V3", 61 * 576 * 2),

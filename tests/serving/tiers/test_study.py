@@ -1,0 +1,64 @@
+"""The study: its figures, who is tuned on what, and what is refused."""
+
+import pytest
+
+from wavetank.errors import BadValueError
+from wavetank.serving.tiers.nitsum import Nitsum
+from wavetank.serving.tiers.rivals import BestStatic, UniformDeadlines
+from wavetank.serving.tiers.study import NAMES, TieredSlo
+
+SMALL = TieredSlo(gpus=2, degrees=(1, 2), duration_s=30.0, pauses_s=(0.0, 30.0))
+
+
+def figures(system, seed=0):
+    return {metric: value for metric, value, at in SMALL.measure(system, seed).rows if not at}
+
+
+def test_figures_are_there_for_every_tier_and_pause_and_equal_seeds_give_equal_ones():
+    rows = [row for row in SMALL.measure(Nitsum(), 0).rows if row[0] != "decision_s"]
+    assert rows == [row for row in SMALL.measure(Nitsum(), 0).rows if row[0] != "decision_s"]
+    assert {at["tier"] for metric, _, at in rows if metric == "tier_share"} == set(NAMES)
+    assert [at["pause_s"] for metric, _, at in rows if metric == "goodput_by_pause_per_s"] == [0.0, 30.0]
+    values = {metric: value for metric, value, at in rows if not at}
+    assert values["misplaced"] == 0 < values["goodput_per_s"]
+    assert values["worst_tier_share"] <= values["within_share"] <= 1
+
+
+def test_no_system_has_more_goodput_than_what_is_offered():
+    requests = SMALL.requests(0)
+    offered = (requests.arrival_s >= 10).sum() / 20
+    for system in (Nitsum(), BestStatic(), UniformDeadlines()):
+        found = figures(system)
+        assert 0 < found["goodput_per_s"] <= offered
+        assert found["goodput_per_s"] / offered == pytest.approx(found["within_share"])
+
+
+def test_plans_that_stay_are_tuned_on_other_requests_than_they_serve(monkeypatch):
+    past, served = SMALL.requests(0, past=True), SMALL.requests(0)
+    assert past.arrival_s.size != served.arrival_s.size or (past.arrival_s != served.arrival_s).any()
+    seen = []
+    serve = TieredSlo._served
+    monkeypatch.setattr(TieredSlo, "_served", lambda self, *given: seen.append(given[0]) or serve(self, *given))
+    SMALL.tuned(UniformDeadlines(), 0)
+    assert len(seen) == 2 and all((each.arrival_s == past.arrival_s).all() for each in seen)
+    assert SMALL.tuned(Nitsum(), 0) == Nitsum()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"ttft_s": (1.0, 2.0)}, "one objective for each tier"),
+        ({"tpot_s": (0.001, 0.1, 0.3)}, "No group keeps"),
+        ({"model": "Llama-3.1-70B"}, "full copy"),
+        ({"gpus": 6}, "power of two"),
+        ({"degrees": (1, 16)}, "KV heads"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_any_trial(wrong, says):
+    with pytest.raises(BadValueError, match=says):
+        TieredSlo(**wrong).check()
+    TieredSlo().check()
+
+
+def test_what_is_assumed_is_said():
+    assert "29.5 GB" in " ".join(SMALL.notes()) and "0.1" in SMALL.opening()[1] or "100 ms" in SMALL.opening()[1]

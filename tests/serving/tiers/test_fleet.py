@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from tests.serving.tiers.conftest import mixed_requests, requests_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.serving.tiers.conftest import mixed_requests, requests_at
 
 from wavetank.errors import BadValueError
 from wavetank.serving.tiers.fleet import placed, serve
@@ -21,6 +21,7 @@ PLANS = (
     (Group(1, 1, PREFILL), Group(1, 1, DECODE), Group(0, 1), Group(0, 1)),
     (Group(0, 2, PREFILL), Group(1, 2, DECODE)),
 )
+RULES = Rules()
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Turning:
     """Goes through plans, one a window."""
 
     plans: tuple
-    rules: Rules = Rules()
+    rules: Rules = RULES
 
     def begin(self, problem):
         return self.plans[0], None

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from tests.serving.tiers.conftest import TIERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.serving.tiers.conftest import TIERS
 
 from wavetank.serving.tiers.interface import Unit
 from wavetank.serving.tiers.planning import best_by_gpus, capacities, every_plan, exact, greedy, served_per_s

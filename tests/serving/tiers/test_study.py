@@ -61,4 +61,5 @@ def test_what_cannot_be_served_is_refused_before_any_trial(wrong, says):
 
 
 def test_what_is_assumed_is_said():
-    assert "29.5 GB" in " ".join(SMALL.notes()) and "0.1" in SMALL.opening()[1] or "100 ms" in SMALL.opening()[1]
+    assert "29.5 GB" in " ".join(SMALL.notes())
+    assert "100 ms" in SMALL.opening()[1] and "15 ms" in SMALL.opening()[0]

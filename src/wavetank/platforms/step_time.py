@@ -292,7 +292,15 @@ def longer(a: float, b: float, unoverlapped: float) -> float:
 
 @compiled(STEP_SIGNATURE)
 def roofline_ps(R: int, C: int, P: int, S: int, table: npt.NDArray[np.float64]) -> int:
-    """Roofline in ps: what :class:`RooflineStepTime` compiles to."""
+    """Roofline in ps: what :class:`RooflineStepTime` compiles to.
+
+    Parameters
+    ----------
+    R, C, P, S : int
+        The batch, as the module's docstring has it.
+    table : ndarray of float64, shape (13,)
+        Of :class:`RooflineStepTime`.
+    """
     tokens = R + P
     rows = R + (1 if P > 0 else 0)
     ps = table[FIXED] + table[PER_TOKEN] * tokens + table[PER_PAIR] * S + table[PER_ROW] * rows

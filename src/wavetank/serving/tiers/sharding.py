@@ -45,7 +45,7 @@ def check_degree(model: str | Model, degree: int) -> None:
     heads = as_model(model).kv_heads
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1 or heads % degree:
         raise BadValueError(
-            f"The {heads} KV heads of {as_model(model).name} do not divide among so many GPUs.", given=degree,
+            f"The {heads} KV heads of {as_model(model).name} do not divide among this number of GPUs.", given=degree,
             allowed=[str(n) for n in range(1, heads + 1) if heads % n == 0],
         )  # fmt: skip
 

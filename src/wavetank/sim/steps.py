@@ -183,7 +183,7 @@ class PreparedSteps:
         streams = steps.rank.astype(np.int64) << 32 | steps.stream
         self._order = np.argsort(streams, kind="stable")
         self._in_order = bool((self._order[1:] > self._order[:-1]).all())
-        place = np.empty(n + 1, np.int64)
+        self._place = place = np.empty(n + 1, np.int64)
         place[self._order] = np.arange(n)
         # One more operation, which never ends.
         place[n] = n
@@ -306,9 +306,8 @@ class PreparedSteps:
             return f"{name(i)} waits for rank {', '.join(map(str, missing))}, which calls no such collective", []
         if not found.whole[found.meeting[i]]:
             return f"{name(i)} meets {next(name(each) for each in those if _differ(steps, i, each))}", []
-        place_of = {int(each): at for at, each in enumerate(self._order)}
-        late = [each for each in those if end[place_of[each]] < 0 and each != i]
-        return f"{name(i)} waits for {name(late[0])}", [place_of[each] for each in late]
+        late = [each for each in those if end[self._place[each]] < 0 and each != i]
+        return f"{name(i)} waits for {name(late[0])}", [int(self._place[each]) for each in late]
 
     def _raise(self, end: _Longs, stopped: _Longs) -> None:
         at = self._waiting(end, stopped)

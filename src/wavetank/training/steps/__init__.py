@@ -3,5 +3,6 @@
 A :class:`~wavetank.workloads.operations.StepGraph` says what runs where and what waits for what; pipeline schedules and
 data-parallel steps are made by :mod:`wavetank.workloads.pipelines`.  :mod:`wavetank.sim.steps` runs it in whole
 picoseconds.  :mod:`~wavetank.training.steps.rivals` holds other ways to the same times behind the interface of
-:mod:`~wavetank.training.steps.interface`, and the study ``step-simulator-speed`` compares them.
+:mod:`~wavetank.training.steps.interface`; the study ``step-simulator-speed`` compares how fast they are, and
+``step-fidelity`` how far collectives are from the alpha-beta formula.
 """

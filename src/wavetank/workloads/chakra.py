@@ -1,0 +1,505 @@
+"""Chakra execution traces: read, written back byte for byte, and made a step graph.
+
+A trace holds what one rank did: nodes with a type, dependencies, durations and attributes.  Three forms are read: the
+protobuf stream (``.et``), and two dialects of JSON, the ``workload_graph`` of converted traces and the ``nodes`` of a
+PyTorch host trace.  What this module does not know stays with its node and is written back as it came; only nodes that
+were given another duration are encoded anew.
+
+Source: MLCommons Chakra, schema 0.0.4 (``et_def.proto``) and its user guide; arXiv 2305.14516.
+
+Differs from the source:
+
+1. The operations of a rank run in order on five streams: computation, host, collectives, sends, receives.  The order is
+   that of dependencies, then of numbers.
+2. In a host trace ``ctrl_deps`` is the call around a call and no dependency; such a trace becomes no step graph.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from wavetank.errors import BadFileError, BadTraceError, BadValueError
+from wavetank.workloads.operations import COLLECTIVES, UNPRICED, Operation, StepGraph
+
+_US = 1_000_000  # ps
+_MOST_VARINT_BYTES = 10
+# Numbers of the fields of a node and of an attribute.
+_ID, _NAME, _TYPE, _CTRL, _DATA, _DURATION, _ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
+_COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7
+TYPES = (
+    "invalid", "metadata", "memory load", "memory store", "compute", "send", "receive", "collective", "storage",
+    "batch", "checkpoint",
+)  # fmt: skip
+_COMPUTE_STREAM, _HOST_STREAM, _COLLECTIVE_STREAM, _SEND_STREAM, _RECEIVE_STREAM = range(5)
+# Where the two dialects of JSON keep a node's figures.
+_DIALECTS = {
+    "workload_graph": {"id": "Id", "name": "Name", "type": "NodeType", "ctrl": ("ctrl_deps", "ctrlDeps"),
+                       "data": ("data_deps",), "duration": "runtime"},
+    "nodes": {"id": "id", "name": "name", "type": "", "ctrl": ("ctrl_deps",), "data": (), "duration": ""},
+}  # fmt: skip
+
+_Field = tuple[int, int, int | bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceNode:
+    """One node of a trace.
+
+    Parameters
+    ----------
+    id : int
+    name : str
+    type : int
+        Index of :data:`TYPES`; -1 where the form has none.
+    ctrl_deps, data_deps : tuple of int
+        Identities of other nodes.
+    duration_us : int
+        0 where none was recorded.
+    attributes : dict of str to value
+    raw : object
+        The node as it came.
+    """
+
+    id: int
+    name: str
+    type: int
+    ctrl_deps: tuple[int, ...]
+    data_deps: tuple[int, ...]
+    duration_us: int
+    attributes: Mapping[str, Any]
+    raw: Any = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionTrace:
+    """What one rank did.
+
+    Parameters
+    ----------
+    form : str
+        ``et``, or the key of the list of nodes in a JSON file: ``workload_graph`` or ``nodes``.
+    version : str
+        Of the schema, where the file says it.
+    nodes : tuple of TraceNode
+        In the order of the file.
+    between : tuple of bytes
+        What stands before, between and after the nodes: one more than there are nodes.
+    where : str
+        The file, for messages.
+    """
+
+    form: str
+    version: str
+    nodes: tuple[TraceNode, ...]
+    between: tuple[bytes, ...] = field(repr=False)
+    where: str = ""
+
+    def content(self) -> bytes:
+        """Return the file: byte for byte what was read, but for nodes that were changed."""
+        pieces = [self.between[0]]
+        for node, after in zip(self.nodes, self.between[1:], strict=True):
+            pieces += [node.raw, after]
+        return b"".join(pieces)
+
+    def with_durations(self, duration_us: Mapping[int, int]) -> ExecutionTrace:
+        """Return the trace with other durations; all other nodes keep their bytes.
+
+        Parameters
+        ----------
+        duration_us : mapping of int to int
+            By identity of the node.
+
+        Raises
+        ------
+        BadValueError
+            For an identity that is not in the trace, a negative duration, or a form that keeps no durations.
+        """
+        unknown = set(duration_us) - {node.id for node in self.nodes}
+        if unknown or min(duration_us.values(), default=0) < 0 or self.form == "nodes":
+            raise BadValueError(
+                "These durations are of no nodes of the trace.", given=sorted(unknown)[:3] or dict(duration_us),
+                allowed="identities of nodes, 0 or more microseconds; a host trace keeps none", where=self.where,
+            )  # fmt: skip
+        return replace(
+            self,
+            nodes=tuple(
+                _with_duration(node, self.form, duration_us[node.id]) if node.id in duration_us else node
+                for node in self.nodes
+            ),
+        )
+
+
+def read_trace_file(path: str | Path) -> ExecutionTrace:
+    """Return the trace in a file: ``.et`` or ``.json``, also with ``.gz`` at its end.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Raises
+    ------
+    BadFileError
+        For a file that is missing, damaged, cut off or of no form that is known; it names the place.
+    BadTraceError
+        For nodes of one identity.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (OSError, EOFError, ValueError) as problem:
+        raise BadFileError("The trace cannot be read.", given=str(problem), where=str(path)) from None
+    if path.name.removesuffix(".gz").endswith(".json"):
+        trace = _from_json(content, str(path))
+    else:
+        trace = _from_et(content, str(path))
+    seen: set[int] = set()
+    for node in trace.nodes:
+        if node.id in seen:
+            raise BadTraceError("Two nodes of a trace have one identity.", given=node.id, where=str(path))
+        seen.add(node.id)
+    return trace
+
+
+def _varint(content: bytes, at: int, end: int, where: str) -> tuple[int, int]:
+    value = shift = 0
+    for place in range(at, min(end, at + _MOST_VARINT_BYTES)):
+        value |= (content[place] & 0x7F) << shift
+        shift += 7
+        if content[place] < 0x80:
+            return value, place + 1
+    raise BadFileError("A number of the trace is cut off or too long.", given=f"at byte {at}", where=where)
+
+
+def _encoded(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _fields(message: bytes, where: str) -> list[_Field]:
+    at, found = 0, list[_Field]()
+    while at < len(message):
+        key, at = _varint(message, at, len(message), where)
+        number, wire = key >> 3, key & 7
+        value: int | bytes
+        if wire == 0:
+            value, at = _varint(message, at, len(message), where)
+        else:
+            if wire == 2:
+                size, at = _varint(message, at, len(message), where)
+            elif wire in (1, 5):
+                size = 8 if wire == 1 else 4
+            else:
+                raise BadFileError("A field of the trace is of no type that protobuf has.", given=wire, where=where)
+            value, at = message[at : at + size], at + size
+        if number == 0 or at > len(message):
+            raise BadFileError("A message of the trace is cut off or damaged.", given=f"field {number}", where=where)
+        found.append((number, wire, value))
+    return found
+
+
+def _message(fields: Sequence[_Field]) -> bytes:
+    found = bytearray()
+    for number, wire, value in fields:
+        found += _encoded(number << 3 | wire)
+        if isinstance(value, int):
+            found += _encoded(value)
+        else:
+            found += (_encoded(len(value)) if wire == 2 else b"") + value
+    return bytes(found)
+
+
+def _numbers(fields: Sequence[_Field], number: int, where: str) -> tuple[int, ...]:
+    """A repeated number, packed or not."""
+    found: list[int] = []
+    for which, _, value in fields:
+        if which == number and isinstance(value, int):
+            found.append(value)
+        elif which == number and isinstance(value, bytes):
+            at = 0
+            while at < len(value):
+                one, at = _varint(value, at, len(value), where)
+                found.append(one)
+    return tuple(found)
+
+
+def _text(value: int | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _attribute(message: bytes, where: str) -> tuple[str, Any]:
+    """A name and its value, whichever type it was given: they changed between versions of the schema."""
+    name = ""
+    found: Any = None
+    for number, _, value in _fields(message, where):
+        if number == 1:
+            name = _text(value)
+        elif number in (3, 5) and isinstance(value, bytes):
+            found = struct.unpack("<d" if number == 3 else "<f", value)[0]
+        elif number in (7, 9) and isinstance(value, int):
+            found = value - 2**64 if value >= 2**63 else value
+        elif number in (15, 17) and isinstance(value, int):
+            found = value >> 1 ^ -(value & 1)
+        elif number in (19, 21, 23, 25) and isinstance(value, bytes):
+            found = int.from_bytes(value, "little", signed=number > 21)
+        elif number == 27:
+            found = bool(value)
+        elif number == 29:
+            found = _text(value)
+        elif number > 2:
+            found = value
+    return name, found
+
+
+def _et_node(message: bytes, where: str) -> TraceNode:
+    fields = _fields(message, where)
+    if _message(fields) != message:
+        raise BadFileError("A message of the trace is encoded in a way that cannot be written back.", where=where)
+    last: dict[int, int | bytes] = {number: value for number, _, value in fields}
+    for number in (_ID, _TYPE, _DURATION):
+        if not isinstance(last.get(number, 0), int):
+            raise BadFileError("A node of the trace has no number where one belongs.", given=number, where=where)
+    attributes = dict(_attribute(value, where) for number, _, value in fields
+                      if number == _ATTRIBUTE and isinstance(value, bytes))  # fmt: skip
+    return TraceNode(
+        id=int(last.get(_ID, 0)), name=_text(last.get(_NAME, b"")), type=int(last.get(_TYPE, 0)),
+        ctrl_deps=_numbers(fields, _CTRL, where), data_deps=_numbers(fields, _DATA, where),
+        duration_us=int(last.get(_DURATION, 0)), attributes=attributes, raw=_encoded(len(message)) + message,
+    )  # fmt: skip
+
+
+def _from_et(content: bytes, where: str) -> ExecutionTrace:
+    messages, at = [], 0
+    while at < len(content):
+        size, start = _varint(content, at, len(content), where)
+        if start + size > len(content) or _encoded(size) != content[at:start]:
+            raise BadFileError("The trace is cut off, or no stream of messages.", given=f"at byte {at}", where=where)
+        messages.append(content[start : start + size])
+        at = start + size
+    if not messages:
+        raise BadFileError("The trace is empty.", where=where)
+    head = _fields(messages[0], where)
+    attributes = dict(_attribute(value, where) for number, _, value in head if number == 2 and isinstance(value, bytes))
+    # Some writers leave the version out and have it among the attributes.
+    version = next((_text(value) for number, _, value in head if number == 1), str(attributes.get("schema", "")))
+    nodes = tuple(_et_node(message, f"{where}, message {i}") for i, message in enumerate(messages[1:], 1))
+    between = (_encoded(len(messages[0])) + messages[0], *[b""] * len(nodes))
+    return ExecutionTrace(form="et", version=version, nodes=nodes, between=between, where=where)
+
+
+def _with_duration(node: TraceNode, form: str, duration_us: int) -> TraceNode:
+    if form == "et":
+        size, start = _varint(node.raw, 0, len(node.raw), "")
+        fields = [each for each in _fields(node.raw[start : start + size], "") if each[0] != _DURATION]
+        # Fields in the order of their numbers, as every writer of protobuf has them.
+        place = sum(each[0] < _DURATION for each in fields)
+        fields[place:place] = [(_DURATION, 0, duration_us)] if duration_us else []
+        message = _message(fields)
+        return replace(node, duration_us=duration_us, raw=_encoded(len(message)) + message)
+    changed = json.loads(node.raw) | {_DIALECTS[form]["duration"]: duration_us}
+    return replace(node, duration_us=duration_us, raw=json.dumps(changed, ensure_ascii=False).encode())
+
+
+def _element(text: str, at: int, ends: str) -> int:
+    """Where the next element of a JSON list or object begins; -1 at its end."""
+    while text[at] in " \t\r\n,":
+        at += 1
+    return -1 if text[at] == ends else at
+
+
+def _from_json(content: bytes, where: str) -> ExecutionTrace:
+    try:
+        return _json_trace(content.decode("utf-8"), where)
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as problem:
+        raise BadFileError(
+            "The trace is no JSON of a form that is known.", given=str(problem),
+            allowed=f"an object with a list {' or '.join(_DIALECTS)}", where=where,
+        ) from None  # fmt: skip
+
+
+def _json_trace(text: str, where: str) -> ExecutionTrace:
+    whole = json.loads(text)
+    form = next(key for key in (*_DIALECTS, None) if key is None or key in whole)
+    if form is None:
+        raise ValueError("no list of nodes")
+    decoder = json.JSONDecoder()
+    nodes, between, kept = [], [], 0
+    at = _element(text, text.index("{") + 1, "}")
+    while at >= 0:
+        key, at = decoder.raw_decode(text, at)
+        at = text.index(":", at) + 1
+        while text[at] in " \t\r\n":
+            at += 1
+        start = _element(text, at + 1, "]") if key == form else -1
+        while start >= 0:
+            given, end = decoder.raw_decode(text, start)
+            nodes.append(_json_node(given, form, text[start:end].encode()))
+            between.append(text[kept:start].encode())
+            kept = end
+            start = _element(text, end, "]")
+        _, at = decoder.raw_decode(text, at)
+        at = _element(text, at, "}")
+    between.append(text[kept:].encode())
+    return ExecutionTrace(
+        form=form, version=str(whole.get("schema", "")), nodes=tuple(nodes), between=tuple(between), where=where
+    )
+
+
+def _json_node(given: Mapping[str, Any], form: str, raw: bytes) -> TraceNode:
+    keys: Mapping[str, Any] = _DIALECTS[form]
+
+    def deps(names: Sequence[str]) -> tuple[int, ...]:
+        found = [given[name] for name in names if name in given]
+        return tuple(int(each) for some in found for each in (some if isinstance(some, list) else [some]))
+
+    if form == "nodes":
+        attributes = {each["name"]: each["value"] for each in given["attrs"]}
+    else:
+        used = {keys["id"], keys["name"], keys["type"], keys["duration"], *keys["ctrl"], *keys["data"]}
+        attributes = {key: value for key, value in given.items() if key not in used}
+    return TraceNode(
+        id=int(given[keys["id"]]), name=str(given[keys["name"]]), type=int(given[keys["type"]]) if keys["type"] else -1,
+        ctrl_deps=deps(keys["ctrl"]), data_deps=deps(keys["data"]), duration_us=int(given.get(keys["duration"], 0)),
+        attributes=attributes, raw=raw,
+    )  # fmt: skip
+
+
+def step_graph(traces: Sequence[ExecutionTrace]) -> StepGraph:
+    """Return the step graph of the traces of ranks 0, 1, ...
+
+    Messages and collectives without a recorded duration stay unpriced, with their bytes; computation without one has
+    its operations (``num_ops``) as flops.  Collectives of one process group (``pg_name`` or ``comm_group``; all ranks
+    where it is not said) belong together.
+
+    Parameters
+    ----------
+    traces : sequence of ExecutionTrace
+
+    Raises
+    ------
+    BadTraceError
+        For a host trace, dependencies that are not there or form a cycle, and nodes without what their type needs.
+    """
+    if not traces or any(trace.form == "nodes" for trace in traces):
+        raise BadTraceError(
+            "A host trace says which call is within which, and no durations; it becomes no step graph.",
+            allowed="one converted trace for every rank",
+            where=next((trace.where for trace in traces if trace.form == "nodes"), None),
+        )
+    names: dict[str, int] = {}
+    members: dict[str, set[int]] = {}
+    for rank, trace in enumerate(traces):
+        for node in trace.nodes:
+            if _is_collective(node):
+                members.setdefault(_group(node), set()).add(rank)
+    for name in members:
+        names[name] = len(names)
+    operations: list[Operation] = []
+    for rank, trace in enumerate(traces):
+        numbers: dict[int, int] = {}
+        for node in _in_order(trace):
+            numbers[node.id] = len(operations)
+            after = tuple(numbers[each] for each in (*node.ctrl_deps, *node.data_deps))
+            operations.append(_operation(node, rank, after, names, len(traces), trace.where))
+    return StepGraph.of(operations, groups=[sorted(ranks) for ranks in members.values()])
+
+
+def _on_host(node: TraceNode) -> bool:
+    return bool(node.attributes.get("is_cpu_op", False))
+
+
+def _is_collective(node: TraceNode) -> bool:
+    return node.type == _COLLECTIVE and not _on_host(node)
+
+
+def _group(node: TraceNode) -> str:
+    return str(node.attributes.get("pg_name", node.attributes.get("comm_group", "all")))
+
+
+def _in_order(trace: ExecutionTrace) -> Iterator[TraceNode]:
+    """The nodes, each after those that it depends on, else by identity."""
+    by_id = {node.id: node for node in trace.nodes}
+    missing: dict[int, int] = {}
+    followers: dict[int, list[int]] = {}
+    for node in trace.nodes:
+        before = {*node.ctrl_deps, *node.data_deps}
+        for each in before:
+            if each not in by_id:
+                raise BadTraceError(
+                    f"Node {node.id} ({node.name}) depends on a node that is not in the trace.", given=each,
+                    where=trace.where,
+                )  # fmt: skip
+            followers.setdefault(each, []).append(node.id)
+        missing[node.id] = len(before)
+    ready = [each for each, count in missing.items() if not count]
+    heapq.heapify(ready)
+    done = 0
+    while ready:
+        done += 1
+        first = heapq.heappop(ready)
+        yield by_id[first]
+        for each in followers.get(first, ()):
+            missing[each] -= 1
+            if not missing[each]:
+                heapq.heappush(ready, each)
+    if done < len(by_id):
+        stuck = next(by_id[each] for each, count in missing.items() if count)
+        raise BadTraceError(
+            f"Nodes of the trace wait for each other in a cycle, node {stuck.id} ({stuck.name}) in it or behind it.",
+            where=trace.where,
+        )
+
+
+def _operation(
+    node: TraceNode, rank: int, after: tuple[int, ...], names: Mapping[str, int], ranks: int, where: str
+) -> Operation:
+    duration_ps = node.duration_us * _US
+    common: dict[str, Any] = {"rank": rank, "after": after, "name": node.name, "duration_ps": duration_ps}
+    if _is_collective(node):
+        code = _whole(node, "comm_type", 0, where)
+        if code >= len(COLLECTIVES):
+            raise BadTraceError(f"Node {node.id} ({node.name}) is of no collective.", given=code, where=where)
+        common |= {"kind": "collective", "stream": _COLLECTIVE_STREAM, "group": names[_group(node)],
+                   "collective": COLLECTIVES[code]}  # fmt: skip
+    elif node.type in (_SEND, _RECEIVE) and not _on_host(node):
+        sends = node.type == _SEND
+        peer = _whole(node, "comm_dst" if sends else "comm_src", -1, where)
+        if not 0 <= peer < ranks:
+            raise BadTraceError(f"Node {node.id} ({node.name}) has its message from or for a rank without a trace.",
+                                given=peer, allowed=f"0 to {ranks - 1}", where=where)  # fmt: skip
+        common |= {"kind": "send" if sends else "receive", "stream": _SEND_STREAM if sends else _RECEIVE_STREAM,
+                   "peer": peer, "tag": _whole(node, "comm_tag", 0, where)}  # fmt: skip
+    elif node.type == _COMPUTE and not _on_host(node):
+        flops = float(node.attributes.get("num_ops", 0) or 0)
+        priced = node.duration_us > 0 or flops == 0
+        return Operation(**common | {"stream": _COMPUTE_STREAM, "flops": flops,
+                                     "duration_ps": duration_ps if priced else UNPRICED})  # fmt: skip
+    elif 0 < node.type < len(TYPES):
+        return Operation(**common | {"kind": "host", "stream": _HOST_STREAM})
+    else:
+        raise BadTraceError(f"Node {node.id} ({node.name}) is of no type.", given=node.type, where=where)
+    size = _whole(node, "comm_size", -1, where)
+    if size < 0 and not node.duration_us:
+        raise BadTraceError(f"Node {node.id} ({node.name}) has neither a size nor a duration.", where=where,
+                            allowed="comm_size, in bytes, or a duration")  # fmt: skip
+    return Operation(**common | {"n_bytes": max(size, 0), "duration_ps": duration_ps if node.duration_us else UNPRICED})
+
+
+def _whole(node: TraceNode, name: str, without: int, where: str) -> int:
+    value = node.attributes.get(name, without)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadTraceError(f"The attribute {name} of node {node.id} ({node.name}) is no whole number.", given=value,
+                            where=where)  # fmt: skip
+    return value

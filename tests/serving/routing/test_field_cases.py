@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wavetank.errors import BadValueError
+from wavetank.errors import BadValueError, UnknownNameError
 from wavetank.platforms import RooflineStepTime
 from wavetank.serving.routing import field_cases
 from wavetank.serving.routing.baselines import FewestKVTokens, FewestRequests, RoundRobin
@@ -121,3 +121,8 @@ class TestHotPrefix:
         assert followed.metrics()["ttft_p99_s"] > 2 * weighed.metrics()["ttft_p99_s"]
         # Both find the hot prefix again.
         assert weighed.metrics()["prefix_hit_share"] > 0.5 * followed.metrics()["prefix_hit_share"] > 0.2
+
+
+def test_a_case_that_does_not_exist_is_named_with_the_nearest_one():
+    with pytest.raises(UnknownNameError, match="hot-prefix"):
+        requests_of("hot-prefx", n=10, rate_per_s=1.0, seed=0)

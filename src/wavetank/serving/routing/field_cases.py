@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wavetank.errors import unknown_name
 from wavetank.sim.rng import stream
 from wavetank.workloads.generate import Bursty, Poisson
 from wavetank.workloads.requests import RequestTrace
@@ -43,8 +44,16 @@ def requests_of(case: str, *, n: int, rate_per_s: float, seed: int) -> RequestTr
     rate_per_s : float
         Their mean rate; turns of agents come one every 20 s whatever it is.
     seed : int
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such case.
     """
-    return {"agents": _agents, "long-contexts": _long_contexts, "hot-prefix": _hot_prefix}[case](n, rate_per_s, seed)
+    cases = {"agents": _agents, "long-contexts": _long_contexts, "hot-prefix": _hot_prefix}
+    if case not in cases:
+        raise unknown_name("case", case, cases)
+    return cases[case](n, rate_per_s, seed)
 
 
 def _agents(n: int, rate_per_s: float, seed: int) -> RequestTrace:

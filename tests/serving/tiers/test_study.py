@@ -1,17 +1,26 @@
 """The study: its figures, who is tuned on what, and what is refused."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
+from wavetank.platforms import device, model
 from wavetank.serving.tiers.nitsum import Nitsum
-from wavetank.serving.tiers.rivals import BestStatic, UniformDeadlines
+from wavetank.serving.tiers.rivals import BestStatic, Clairvoyant, UniformDeadlines
 from wavetank.serving.tiers.study import NAMES, TieredSlo
+from wavetank.study.records import Record
 
 SMALL = TieredSlo(gpus=2, degrees=(1, 2), duration_s=30.0, pauses_s=(0.0, 30.0))
 
 
+def figures_of(study, system, seed=0):
+    return {metric: value for metric, value, at in study.measure(system, seed).rows if not at}
+
+
 def figures(system, seed=0):
-    return {metric: value for metric, value, at in SMALL.measure(system, seed).rows if not at}
+    return figures_of(SMALL, system, seed)
 
 
 def test_figures_are_there_for_every_tier_and_pause_and_equal_seeds_give_equal_ones():
@@ -24,13 +33,35 @@ def test_figures_are_there_for_every_tier_and_pause_and_equal_seeds_give_equal_o
     assert values["worst_tier_share"] <= values["within_share"] <= 1
 
 
-def test_no_system_has_more_goodput_than_what_is_offered():
+def test_no_system_has_more_goodput_than_what_is_offered_or_than_hindsight():
     requests = SMALL.requests(0)
     offered = (requests.arrival_s >= 10).sum() / 20
-    for system in (Nitsum(), BestStatic(), UniformDeadlines()):
+    knows = figures(Clairvoyant())["goodput_per_s"]
+    for system in (Nitsum(), Nitsum(planner="exact"), BestStatic(), UniformDeadlines()):
         found = figures(system)
-        assert 0 < found["goodput_per_s"] <= offered
+        assert 0 < found["goodput_per_s"] <= min(offered, knows)
         assert found["goodput_per_s"] / offered == pytest.approx(found["within_share"])
+
+
+def test_goodput_is_within_what_the_arithmetic_of_prompts_allows():
+    crowded = replace(SMALL, load=8.0)
+    requests, peak = crowded.requests(0), device("H100-SXM").bf16_flops_per_s
+    # GPU seconds of each prompt at the full rate, cheapest first, into all there are until the run ends.
+    least_s = np.sort(2.0 * model("Qwen3-14B").dense_parameters * requests.prompt_tokens / peak)
+    room = np.searchsorted(np.cumsum(least_s), 2 * (30.0 + 60.0))
+    assert room < requests.tier.size
+    assert figures_of(crowded, Clairvoyant(seconds=(10,)))["goodput_per_s"] * 20 <= room
+
+
+def test_shares_of_the_clairvoyant_plans_gain_are_by_seed_and_only_where_there_is_one():
+    values = {"best-static": (50.0, 50.0), "clairvoyant": (60.0, 50.5), "nitsum": (58.0, 50.2)}
+    records = [
+        Record("tiered-slo", system, seed, "goodput_per_s", value, "", "simulated", {})
+        for system, both in values.items() for seed, value in enumerate(both)
+    ]  # fmt: skip
+    found = {(each.system, each.seed): each.value for each in SMALL.conclude(records)}
+    assert found == {("best-static", 0): 0.0, ("clairvoyant", 0): 1.0, ("nitsum", 0): pytest.approx(0.8)}
+    assert SMALL.conclude(records[:2]) == []
 
 
 def test_plans_that_stay_are_tuned_on_other_requests_than_they_serve(monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -16,9 +16,12 @@ from wavetank.serving.fidelity.shipped_fit import shipped_fit
 from wavetank.serving.tiers.fleet import Served, serve
 from wavetank.serving.tiers.interface import Floats, Policy, Problem, Tier, Unit
 from wavetank.serving.tiers.measured import Profile, best_alone
+from wavetank.serving.tiers.nitsum import Nitsum
 from wavetank.serving.tiers.profile import Hardware, units_of
+from wavetank.serving.tiers.rivals import FixedPlan
 from wavetank.serving.tiers.traffic import SOURCES, Drift, TieredRequests, drifting, lengths_of, mean_lengths
 from wavetank.settings import setting
+from wavetank.study.records import Record
 from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.units import show
 from wavetank.workloads.load import read_trace
@@ -26,6 +29,8 @@ from wavetank.workloads.load import read_trace
 NAMES = ("tight", "normal", "relaxed")
 # At the beginning everybody has an idle fleet.
 _WARM_UP_S = 10.0
+# A clairvoyant plan that gains less is none to measure shares of.
+_GAIN = 1.02
 # What is served and what rivals are tuned on; settings were chosen on the seeds below.
 _SERVED, _PAST = 1 << 33, 1 << 32
 
@@ -50,6 +55,9 @@ class TieredSlo(Study):
         Metric("within_share", "", "higher", "simulated", "share of these requests that keep both objectives"),
         Metric("worst_tier_share", "", "higher", "simulated", "the same share in the tier where it is lowest",
                words="share within the objectives in the worst tier"),
+        Metric("share_of_gain", "", "higher", "simulated",
+               "goodput above that of best-static, over the clairvoyant plan's; where that gains 2 % or more",
+               words="share of the clairvoyant plan's gain"),
         Metric("switches", "plans", "", "counted", "changes of the plan"),
         Metric("paused_share", "", "lower", "simulated", "share of the GPUs' time in which groups were paused"),
         Metric("moved_bytes", "bytes", "lower", "simulated", "keys and values that changed GPUs at switches"),
@@ -186,26 +194,65 @@ class TieredSlo(Study):
 
     def measure(self, system: Any, seed: int) -> Measurements:
         """Serve the same requests under one policy."""
-        policy, requests, found = self.tuned(system, seed), self.requests(seed), Measurements()
+        requests = self.requests(seed)
+        if hasattr(system, "hindsight"):
+            found = self._figures(self._best_in_hindsight(system, requests))
+            for pause in self.pauses_s:
+                found.put("goodput_by_pause_per_s", found.rows[0][1], pause_s=pause)
+            return found
+        policy = self.tuned(system, seed)
         timed = _Timed(policy)
         served = serve(requests, timed, self.problem(), self.hardware())
+        found = self._figures(served)
+        found.put("decision_s", float(np.median(timed.seconds)))
+        for pause in self.pauses_s:
+            stays = isinstance(policy, FixedPlan)
+            value = found.rows[0][1] if stays else self.goodput(policy, requests, pause)
+            found.put("goodput_by_pause_per_s", value, pause_s=pause)
+        return found
+
+    def _best_in_hindsight(self, system: Any, requests: TieredRequests) -> Served:
+        """Return the run with most goodput, of policies that know what arrives, where a switch takes no time.
+
+        A policy that would do as well without knowing is tried with every pause, so that it cannot do better alone.
+        """
+        runs = []
+        for policy in system.hindsight(self.problem(0.0), self._arrived(requests)):
+            pauses = (0.0, self.pause_s, *self.pauses_s) if isinstance(policy, Nitsum) else (0.0,)
+            for pause in sorted(set(pauses)):
+                runs.append(serve(requests, policy, self.problem(pause), self.hardware()))
+        return max(runs, key=lambda served: served.good_per_s(_WARM_UP_S, self.duration_s))
+
+    def _figures(self, served: Served) -> Measurements:
+        """Return the figures of one run, goodput first."""
+        found = Measurements()
         shares = served.shares(_WARM_UP_S, self.duration_s)
-        goodput = served.good_per_s(_WARM_UP_S, self.duration_s)
-        counted = requests.arrival_s >= _WARM_UP_S
-        found.put("goodput_per_s", goodput)
+        counted = served.requests.arrival_s >= _WARM_UP_S
+        found.put("goodput_per_s", served.good_per_s(_WARM_UP_S, self.duration_s))
         found.put("within_share", float(served.good()[counted].mean()))
         found.put("worst_tier_share", min(shares))
         found.put("switches", len(served.plans) - 1)
         found.put("paused_share", served.paused_gpu_s / (self.gpus * self.duration_s))
         found.put("moved_bytes", served.moved_bytes)
         found.put("misplaced", served.misplaced)
-        found.put("decision_s", float(np.median(timed.seconds)))
         for name, share in zip(NAMES, shares, strict=True):
             found.put("tier_share", share, tier=name)
-        for pause in self.pauses_s:
-            stays = len(served.plans) == 1 and hasattr(system, "candidates")
-            value = goodput if stays else self.goodput(policy, requests, pause)
-            found.put("goodput_by_pause_per_s", value, pause_s=pause)
+        return found
+
+    def conclude(self, records: Sequence[Record]) -> list[Record]:
+        """Return what share of the clairvoyant plan's gain over the best plan that stays each system has, by seed."""
+        goodputs: dict[int, dict[str, float]] = {}
+        for record in records:
+            if record.metric == "goodput_per_s":
+                goodputs.setdefault(record.seed, {})[record.system] = record.value
+        found = []
+        for seed, of in goodputs.items():
+            stays, knows = of.get("best-static"), of.get("clairvoyant")
+            if stays is None or knows is None or knows < _GAIN * stays:
+                continue
+            for system, value in of.items():
+                share = (value - stays) / (knows - stays)
+                found.append(Record(self.name, system, seed, "share_of_gain", share, "", "simulated", {}))
         return found
 
     def goodput(self, policy: Policy, requests: TieredRequests, pause_s: float) -> float:

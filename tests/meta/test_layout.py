@@ -33,6 +33,7 @@ NOT_MIRRORED = {
     "kernels/sparse/mkl.py": "an engine of plans; kernels/sparse/test_engines.py",
     "check/consistency/rules.py": "the workloads' rules; check/consistency/test_formats.py",
     "cli/site.py": "the pages that are served; cli/test_serve.py",
+    "training/failures/torchft_process.py": "processes of a study; training/failures/test_study_recovery.py",
     "cli/diagnose.py": "holds nothing yet; said in cli/test_nothing_here_yet.py",
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 from wavetank.live.rank_process import Rank
@@ -17,6 +18,9 @@ from wavetank.training.failures.trainer import Group, ResilientTrainer
 QUOTAS = {"balanced": balanced, "majors": majors}
 _WORDS, _LENGTH, _WIDTH, _SEQUENCES = 17, 24, 16, 4
 _NOISE = 0.05
+_BUCKET_BYTES = 8192
+# That the gradients and the losses are summed in.
+BUCKETS = 8
 
 
 def tiny_trainer(group: Group | None = None, *, quota: str = "balanced") -> ResilientTrainer:
@@ -55,7 +59,7 @@ def tiny_trainer(group: Group | None = None, *, quota: str = "balanced") -> Resi
     }
     model = nn.ModuleDict(parts).double()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    return ResilientTrainer(model, optimizer, loss, group=group, quota=QUOTAS[quota], bucket_bytes=8192)
+    return ResilientTrainer(model, optimizer, loss, group=group, quota=QUOTAS[quota], bucket_bytes=_BUCKET_BYTES)
 
 
 def parameters_of(trainer: ResilientTrainer) -> Any:
@@ -106,4 +110,40 @@ def trained_alone(steps: int, microbatches: int) -> Any:
     trainer = tiny_trainer()
     for step in range(steps):
         trainer.step(range(step * microbatches, (step + 1) * microbatches))
+    return parameters_of(trainer)
+
+
+def train_on(rank: Rank, steps: int, microbatches: int, every: int, file: str) -> Any:
+    """Train in a rank from where a file was left, report the number of every step, and return the parameters.
+
+    Parameters
+    ----------
+    rank : Rank
+    steps, microbatches : int
+        Steps of the whole run, and microbatches of each.
+    every : int
+        Steps between checkpoints.
+    file : str
+        Of the checkpoints; empty for none.
+    """
+    import torch
+
+    trainer, first, path = tiny_trainer(rank), 0, Path(file)
+    if file and path.exists():
+        state = torch.load(path, weights_only=True)
+        trainer.model.load_state_dict(state["model"])
+        trainer.optimizer.load_state_dict(state["optimizer"])
+        first = trainer.steps_done = state["steps"]
+    for step in range(first, steps):
+        trainer.step(range(step * microbatches, (step + 1) * microbatches))
+        rank.report(step)
+        if file and (step + 1) % every == 0 and rank.number == rank.members[0]:
+            state = {
+                "model": trainer.model.state_dict(),
+                "optimizer": trainer.optimizer.state_dict(),
+                "steps": step + 1,
+            }
+            unfinished = path.with_suffix(".part")
+            torch.save(state, unfinished)
+            unfinished.replace(path)
     return parameters_of(trainer)

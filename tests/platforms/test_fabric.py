@@ -156,7 +156,7 @@ def test_what_has_neither_duration_nor_size_is_refused(operation):
         (lambda: FLAT.collective_ps("all-reduce", range(4), 8, "star"), "no such collective by this algorithm"),
         (lambda: FLAT.collective_ps("all-reduce", (0, 0), 8), "members, each once"),
         (lambda: FLAT.collective_ps("all-reduce", (), 8), "members, each once"),
-        (lambda: FLAT.collective_ps("all-reduce", (0, 1), -1), "members, each once"),
+        (lambda: FLAT.collective_ps("all-reduce", (0, 1), -1), "What is sent has a size"),
         (lambda: FLAT.collective_ps("all-reduce", (0, 16), 8), "no such rank"),
         (lambda: NODES.collective_ps("all-reduce", range(2, 6), 8, "hierarchical"), "whole units"),
         (lambda: NODES.collective_ps("all-reduce", range(8), 8, "hierarchical"), "whole units"),
@@ -174,3 +174,60 @@ def test_what_no_fabric_has_is_refused(call, says):
 
 def test_a_collective_of_one_takes_no_time():
     assert FLAT.collective_ps("all-reduce", [3], 1000) == 0
+
+
+SLOW = Fabric(levels=(Level(name="slow", size=2, alpha_s=0.0, bytes_per_s=1.0),))
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [Operation(rank=0, flops=1e300, duration_ps=UNPRICED)],
+        [Operation(rank=0, kind="send", peer=1, n_bytes=2**61, duration_ps=UNPRICED)],
+        [Operation(rank=r, kind="collective", collective="all-reduce", group=0, n_bytes=2**61, duration_ps=UNPRICED)
+         for r in (0, 1)],
+    ],
+)  # fmt: skip
+def test_a_price_that_has_no_place_in_a_graph_is_refused(operations):
+    with pytest.raises(BadValueError, match=r"operation 0 .* takes longer than a step graph can"):
+        SLOW.priced(StepGraph.of(operations, groups=((0, 1),)), flops_per_s=1.0)
+
+
+@pytest.mark.parametrize("n_bytes", [-5, 1.5, float("nan"), True, 2**63])
+def test_a_size_that_means_nothing_is_refused(n_bytes):
+    for call in (
+        lambda: FLAT.message_ps(0, 1, n_bytes),
+        lambda: FLAT.collective_ps("all-reduce", (0, 1), n_bytes),
+        lambda: FLAT.collective_ps("all-reduce", (0,), n_bytes),
+    ):
+        with pytest.raises(BadValueError, match="What is sent has a size"):
+            call()
+
+
+def test_ranks_are_whole_and_have_numbers():
+    with pytest.raises(BadValueError, match="members, each once"):
+        FLAT.collective_ps("all-reduce", [0.2, 1.7], 8)
+    wide = Level(name="wide", size=10**7, alpha_s=0.0, bytes_per_s=1.0)
+    assert Fabric(levels=(wide,)).ranks == 10**7
+    # Three would be more than 64 bits hold.
+    for levels in (2, 3):
+        with pytest.raises(BadValueError, match="no more ranks than have a number"):
+            Fabric(levels=(wide,) * levels)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_more_bytes_never_take_less_and_levels_never_hurt_where_each_rank_has_its_link(size, units, some, more):
+    fabric = Fabric(levels=(
+        Level(name="node", size=size, alpha_s=1e-10, bytes_per_s=1e12),
+        Level(name="rack", size=units, alpha_s=1e-9, bytes_per_s=1e11),
+    ))  # fmt: skip
+    for algorithm in ("ring", "tree", "hierarchical"):
+        few, many = (fabric.collective_ps("all-reduce", range(size * units), n, algorithm) for n in (some, some + more))
+        assert few <= many
+    ring, level_by_level = (
+        fabric.collective_ps("all-reduce", range(size * units), some, algorithm)
+        for algorithm in ("ring", "hierarchical")
+    )
+    # A message has a byte more at most where parts are no whole bytes, in each of its rounds.
+    assert level_by_level <= ring + 2 * size * 1 + 2 * units * 10

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wavetank.errors import WavetankError
 from wavetank.sim.step_reference import reference_times
-from wavetank.sim.steps import DeadlockError
+from wavetank.sim.steps import COLLECTIVE, RECEIVE, SEND, DeadlockError, numbered_links
 from wavetank.workloads.operations import Operation, StepGraph
 
 
@@ -210,3 +210,99 @@ def test_the_cause_is_named_before_what_waits_for_it():
     ]  # fmt: skip
     with pytest.raises(DeadlockError, match=r"never start: operation 0 \(receive from rank 2"):
         StepGraph.of(operations, groups=((0, 1, 2),)).times()
+
+
+def test_of_ranks_that_cross_only_these_are_named_and_not_who_waits_for_them():
+    def barrier(rank, group):
+        return Operation(rank=rank, kind="collective", collective="barrier", group=group)
+
+    # Ranks 2 and 3 call two groups in different orders; ranks 0 and 1 have come, and wait for rank 2.
+    crossed = [barrier(0, 0), barrier(1, 0), barrier(2, 1), barrier(2, 2), barrier(2, 0), barrier(3, 2), barrier(3, 1)]
+    with pytest.raises(DeadlockError, match=r"7 of 7 .* start: operation 2 .* waits for operation 6") as stopped:
+        StepGraph.of(crossed, groups=((0, 1, 2), (2, 3), (2, 3))).times()
+    assert stopped.value.given.count("waits for") == 2
+    assert "operation 5 (barrier of 0 bytes in group 2; rank 3, stream 0) waits for operation 3" in stopped.value.given
+
+
+def test_a_member_waits_for_those_that_have_not_come():
+    # Rank 2 receives only after the collective what rank 0 sends after it.
+    operations = [
+        summed(0), Operation(rank=0, kind="send", peer=2), summed(1), Operation(rank=2, kind="receive", peer=0),
+        summed(2),
+    ]  # fmt: skip
+    with pytest.raises(DeadlockError) as stopped:
+        StepGraph.of(operations, groups=((0, 1, 2),)).times()
+    assert "operation 0 (all-reduce of 0 bytes in group 0; rank 0, stream 0) waits for operation 4" in (
+        stopped.value.given
+    )
+    assert "waits for operation 2" not in stopped.value.given
+
+
+def test_links_can_have_any_numbers():
+    sends = [Operation(rank=rank, kind="send", link=link, duration_ps=10) for rank, link in ((0, 2**31 - 1), (1, 5))]
+    graph = StepGraph.of([*sends, Operation(rank=2, kind="send", link=2**31 - 1, duration_ps=1), Operation(rank=2)])
+    link, links = numbered_links(graph.steps)
+    assert (link.tolist(), links) == ([1, 0, 1, -1], 2)
+    assert graph.times().end_ps.tolist() == [10, 10, 11, 11]
+
+
+def worked_out(graph):
+    """The ends by a third way, with partners counted off here: all that can go on does, until nothing moves."""
+    n, end, free = len(graph), {}, {}
+    of = [tuple(int(getattr(graph, name)[i]) for name in ("kind", "rank", "peer", "tag", "group")) for i in range(n)]
+
+    def alike(mine, other):
+        """The operation of one description that comes in the place of another one's."""
+        place = [j for j in range(n) if of[j] == of[mine]].index(mine)
+        found = [j for j in range(n) if of[j] == other]
+        return found[place] if place < len(found) else None
+
+    def together(i):
+        """All that start at once, or None for what never can."""
+        kind, rank, peer, tag, group = of[i]
+        if kind == COLLECTIVE:
+            # Those of other tags or peers are no collectives: all of a group on a rank have one description.
+            those = [alike(i, (kind, each, peer, tag, group)) for each in graph.groups[group]]
+            said = {(graph.collective[j], graph.n_bytes[j], graph.link[j]) for j in those if j is not None}
+            return those if None not in those and len(said) == 1 else None
+        if kind == RECEIVE or (kind == SEND and peer >= 0):
+            partner = alike(i, (SEND + RECEIVE - kind, peer, rank, tag, group))
+            return [i] if partner is not None and graph.n_bytes[partner] == graph.n_bytes[i] else None
+        return [i]
+
+    def before(i):
+        kind, rank, peer, tag, group = of[i]
+        yield from graph.after(i)
+        yield from (j for j in range(i) if (of[j][1], graph.stream[j]) == (rank, graph.stream[i]))
+        if kind == COLLECTIVE:
+            yield from (j for j in range(i) if of[j] == of[i])
+        elif kind == RECEIVE:
+            yield alike(i, (SEND, peer, rank, tag, group))
+
+    parts = [together(i) for i in range(n)]
+    waits = [[j for each in those for j in before(each)] if those else [] for those in parts]
+    while True:
+        can = [i for i in range(n) if i not in end and parts[i] and all(j in end for j in waits[i])]
+        ready = {i: max((end[j] for j in waits[i]), default=0) for i in can}
+        now = [i for i in can if graph.link[i] < 0]
+        if not now and can:
+            now = [min(can, key=lambda i: (ready[i], min(parts[i])))]
+            ready[now[0]] = max(ready[now[0]], free.get(graph.link[now[0]], 0))
+        if not now:
+            return [end.get(i, -1) for i in range(n)]
+        for i in now:
+            finish = ready[i] + max(int(graph.duration_ps[j]) for j in parts[i])
+            end.update(dict.fromkeys(parts[i], finish))
+            if graph.link[i] >= 0:
+                free[graph.link[i]] = finish
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs())
+def test_partners_and_times_are_those_of_a_third_way_that_shares_nothing(graph):
+    expected = worked_out(graph)
+    if -1 in expected:
+        with pytest.raises(DeadlockError, match=rf"^{expected.count(-1)} of {len(graph)} operations never start"):
+            graph.times()
+    else:
+        assert graph.times().end_ps.tolist() == expected

@@ -69,14 +69,12 @@ def test_dependencies_are_read_packed_and_one_by_one(read):
         (b"\xd8\x01", b"\x01", True),
         (b"\xea\x01", b"\x03abc", "abc"),
         (b"\x19", b"\x00\x00\x00\x00\x00\x00\xf8\x3f", 1.5),
+        # A 32-bit field in the slot of 64 bits has no sign.
         (b"\xad\x01", b"\xfe\xff\xff\xff", 0xFFFFFFFE),
         (b"\xbd\x01", b"\xfe\xff\xff\xff", -2),
     ],
 )
 def test_attributes_of_every_type_have_their_value(read, slot, value, expected):
-    if slot == b"\xad\x01":
-        # A 32-bit field in the slot of 64 bits has no sign.
-        expected = 0xFFFFFFFE
     assert read(stream(node(1, 4, attribute("x", slot, value)))).nodes[0].attributes["x"] == expected
 
 
@@ -267,3 +265,100 @@ def test_a_recorded_step_becomes_a_graph_with_every_node():
     times = graph.times()
     # No stream can be faster than its work, nor the step slower than all work in a row.
     assert graph.duration_ps[graph.kind == HOST].sum() <= times.makespan_ps <= graph.duration_ps.sum()
+
+
+MOST = b"\xff" * 9 + b"\x01"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        attribute("x", b"\x1a", b"\x01a"), attribute("x", b"\x1d", b"abcd"), attribute("x", b"\x29", b"abcdefgh"),
+        b"\x29" + bytes(8), b"\x38" + b"\xff" * 9 + b"\x7f",
+    ],
+)  # fmt: skip
+def test_values_of_another_wire_type_or_of_more_than_64_bits_are_refused(read, part):
+    with pytest.raises(BadFileError, match=r"not the size of its type|no number where one|cut off or too long"):
+        read(stream(node(1, 4, part)))
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (node(1, 4, b"\x38" + MOST), "Node 1 .n. has no duration that can be"),
+        (node(1, 7, attribute("comm_size", b"\x68", MOST)), "comm_size of node 1 .n. is no whole number that can be"),
+        (node(1, 6, SIZE, FROM_0, attribute("comm_tag", b"\x68", MOST)), "comm_tag of node 1"),
+        (node(1, 7, SIZE, attribute("comm_type", b"\x48", MOST)), "Node 1 .n. is of no collective"),
+        (node(1, 4, attribute("num_ops", b"\xea\x01", b"\x03abc")), "num_ops of node 1 .n. is no number"),
+        (node(1, 4, attribute("num_ops", b"\x48", MOST)), "num_ops of node 1 .n. is no number"),
+    ],
+)
+def test_figures_without_a_place_in_a_step_graph_are_refused_by_node(read, message, says):
+    with pytest.raises(BadTraceError, match=says):
+        step_graph([read(stream(message))])
+
+
+def converted(**more):
+    return json.dumps({"workload_graph": [{"Id": 1, "Name": "a", "NodeType": 4, "runtime": 3} | more]}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        converted(Id=float("inf")), converted(Id=1.5), converted(runtime=2.5), converted(runtime=True),
+        converted(data_deps=[0.5]), b"[" * 200_000, b'{"nodes": [], "x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"nodes": "]"}', b'{"nodes": [], "nodes": [{"id": 1, "name": "a", "attrs": []}], "nodes": []}',
+    ],
+)  # fmt: skip
+def test_json_that_is_deep_or_has_no_whole_numbers_is_refused(read, content):
+    with pytest.raises(BadFileError, match="no JSON of a form"):
+        read(content, "trace.json")
+
+
+@pytest.mark.parametrize("more", [{"num_ops": [1]}, {"num_ops": 10**400}, {"runtime": -5}, {"runtime": 10**30}])
+def test_json_figures_that_no_node_has_are_refused(read, more):
+    with pytest.raises(BadTraceError, match=r"Node 1 .a. has no duration|num_ops of node 1 .a. is no number"):
+        step_graph([read(converted(**more), "trace.json")])
+
+
+def test_every_damaged_byte_of_a_compressed_trace_is_refused_or_survives(read):
+    content = gzip.compress(CONVERTED.encode(), mtime=0)
+    refused = 0
+    for place in range(len(content)):
+        for name, damaged in (
+            ("cut.json.gz", content[:place]),
+            ("flip.json.gz", content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :]),
+        ):
+            try:
+                assert read(damaged, name).content() == CONVERTED.encode()
+            except BadFileError:
+                refused += 1
+    # All that are cut off, and most others: a few bytes of the head mean nothing.
+    assert refused > 1.8 * len(content)
+
+
+def test_every_byte_of_a_stream_can_be_any_other(read):
+    for place in range(len(SENDER)):
+        for byte in (0x00, 0x1A, 0x1D, 0x29, 0x2A, 0x7F, 0x80, 0xFF):
+            damaged = SENDER[:place] + bytes([byte]) + SENDER[place + 1 :]
+            try:
+                trace = read(damaged)
+                assert trace.content() == damaged
+                step_graph([trace, trace])
+            except WavetankError:
+                continue
+
+
+@pytest.mark.parametrize("duration_us", [2.5, 2**64, True, "5", None])
+def test_durations_that_cannot_be_written_are_refused(read, duration_us):
+    with pytest.raises(BadValueError, match="of no nodes of the trace"):
+        read(SENDER).with_durations({1: duration_us})
+    longest = read(SENDER).with_durations({1: 2**64 - 1})
+    assert read(longest.content()).nodes[0].duration_us == 2**64 - 1
+
+
+def test_half_of_a_surrogate_pair_stays_an_escape(read):
+    content = converted().replace(b'"a"', rb'"\ud800\u00e4"')
+    changed = read(content, "trace.json").with_durations({1: 5}).content()
+    assert rb'"\ud800' in changed
+    assert read(changed, "again.json").nodes[0].name == "\ud800\u00e4"

@@ -53,7 +53,7 @@ def test_no_operations_are_a_graph():
         ({"dep_start": np.array([0, 1, 0, 1])}, "dep_start of a step graph does not divide dep"),
         ({"kind": np.array([0, 5, 0])}, "kind .* means nothing, at operation 1"),
         ({"link": np.array([0, -1, -1])}, "operation 0 .* takes a link and moves nothing"),
-        ({"peer": np.array([-1, 1, -1])}, "operation 1 .* computes and has a peer"),
+        ({"peer": np.array([-1, 1, -1])}, "operation 1 .* is no message and has a peer"),
         ({"kind": np.array([0, 3, 0])}, "operation 1 .* comes from no rank"),
         ({"collective": np.array([-1, 10, -1])}, "collective .* means nothing, at operation 1"),
         ({"kind": np.array([0, 1, 0]), "group": np.array([-1, 0, -1])}, "operation 1 .* does not say which collective"),
@@ -127,3 +127,36 @@ def test_messages_and_collectives_are_described_by_what_they_do():
         "operation 2 (all-gather of 64 bytes in group 0; rank 0, stream 0)",
         "operation 3 (host; rank 0, stream 2)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"duration_ps": 1.7}, "The duration_ps of operation 1 is no whole number"),
+        ({"duration_ps": True}, "The duration_ps of operation 1"),
+        ({"rank": 0.5}, "The rank of operation 1"),
+        ({"rank": 2**31}, "The array rank of a step graph holds what means nothing, at operation 1"),
+        ({"stream": "1"}, "The stream of operation 1"),
+        ({"tag": 2**63}, "The tag of operation 1"),
+        ({"flops": None}, "The flops of operation 1 is no number"),
+        ({"after": (0.5,)}, "What operation 1 comes after is no whole number"),
+        ({"kind": "host", "peer": 0}, "is no message and has a peer"),
+        ({"collective": "barrier"}, "is no collective and says which it is"),
+    ],
+)
+def test_numbers_that_would_be_cut_short_are_refused_by_operation(given, says):
+    with pytest.raises(BadValueError, match=says):
+        StepGraph.of([Operation(rank=0), Operation(**{"rank": 0} | given)])
+
+
+@pytest.mark.parametrize("ranks", [(0.5, 1), "ab", (2**70,)])
+def test_groups_of_no_ranks_are_refused(ranks):
+    with pytest.raises(BadValueError, match="A rank of group 0 is no whole number"):
+        StepGraph.of([Operation(rank=0)], groups=[ranks])
+
+
+def test_a_tag_without_a_sign_that_has_no_place_is_refused():
+    one = StepGraph.of([Operation(rank=0, kind="receive", peer=0)])
+    given = {name: getattr(one, name) for name in StepGraph.__dataclass_fields__}
+    with pytest.raises(BadValueError, match="tag of a step graph holds what means nothing"):
+        StepGraph(**given | {"tag": np.array([2**64 - 1], np.uint64)})

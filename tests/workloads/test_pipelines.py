@@ -126,3 +126,31 @@ def test_a_rank_that_is_late_holds_up_all():
     slow[np.argmax(graph.rank == 1)] += 100
     changed = type(graph)(**{n: getattr(graph, n) for n in type(graph).__dataclass_fields__} | {"duration_ps": slow})
     assert changed.times().makespan_ps == graph.times().makespan_ps + 100
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 9), st.integers(1, 9), st.integers(0, 30), st.integers(0, 30))
+def test_the_closed_form_holds_for_any_number_of_micro_batches(schedule, stages, microbatches, forward_ps, backward_ps):
+    size = {
+        "schedule": schedule, "stages": stages, "microbatches": microbatches, "forward_ps": forward_ps,
+        "backward_ps": backward_ps,
+    }  # fmt: skip
+    assert pipeline_graph(**size).times().makespan_ps == pipeline_time_ps(**size)
+
+
+def test_durations_and_links_can_be_arrays():
+    size = {"stages": 3, "microbatches": 2, "send_ps": 2}
+    listed = pipeline_graph(**size, forward_ps=[1, 2, 3], backward_ps=4, links=[0, 1, 0]).times()
+    arrays = pipeline_graph(**size, forward_ps=np.array([1, 2, 3]), backward_ps=4, links=np.array([0, 1, 0])).times()
+    assert np.array_equal(listed.end_ps, arrays.end_ps)
+
+
+@pytest.mark.parametrize("stage", [-1, 2, 0.5, True])
+def test_a_stage_that_there_is_not_is_refused(stage):
+    with pytest.raises(BadValueError, match="no such stage"):
+        passes("1f1b", stage, stages=2, microbatches=3)
+
+
+def test_a_part_of_a_layer_is_refused():
+    with pytest.raises(BadValueError, match="A data-parallel step has layers"):
+        data_parallel_graph(ranks=2, layers=1.5, forward_ps=1, backward_ps=1, reduce_ps=1)

@@ -25,6 +25,7 @@ Differs from the source:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,9 +37,10 @@ import numpy.typing as npt
 from wavetank.errors import BadValueError
 from wavetank.platforms.step_time import PS_PER_S
 from wavetank.sim.steps import COLLECTIVE, COMPUTE, RECEIVE, SEND
-from wavetank.workloads.operations import COLLECTIVES, UNPRICED, Operation, StepGraph
+from wavetank.workloads.operations import COLLECTIVES, MOST_PS, UNPRICED, Operation, StepGraph
 
 _Longs = npt.NDArray[np.int64]
+_MOST_RANKS = 2**31 - 1
 
 # What each algorithm can do.
 ALGORITHMS = {
@@ -130,6 +132,10 @@ class Fabric:
     def __post_init__(self) -> None:
         if not self.levels or not all(isinstance(level, Level) for level in self.levels):
             raise BadValueError("A fabric has levels.", given=self.levels, allowed="a tuple of Level, lowest first")
+        ranks = math.prod(level.size for level in self.levels)
+        if ranks > _MOST_RANKS:
+            raise BadValueError("A fabric connects no more ranks than have a number.", given=ranks,
+                                allowed=f"{_MOST_RANKS} or less")  # fmt: skip
 
     @property
     def ranks(self) -> int:
@@ -192,7 +198,13 @@ class Fabric:
         ----------
         one : Round
             Its ``times`` does not count.
+
+        Raises
+        ------
+        BadValueError
+            For a size below 0 or that is no whole number, and for ranks that are not on the fabric.
         """
+        _check_size(one.n_bytes)
         levels = self._meet(one.senders, one.receivers)
         links = self._links(one.senders, levels)
         _, link_at, used = np.unique(links, return_inverse=True, return_counts=True)
@@ -243,10 +255,12 @@ class Fabric:
                 "There is no such collective by this algorithm.", given=f"{collective} by {algorithm}",
                 allowed=[f"{name}: {', '.join(able)}" for name, able in ALGORITHMS.items()],
             )  # fmt: skip
-        members = np.asarray(ranks, np.int64)
-        if members.size < 1 or np.unique(members).size != members.size or n_bytes < 0:
-            raise BadValueError("A collective has members, each once, and a size.", given=f"{ranks}, {n_bytes} bytes",
-                                allowed="one rank or more, 0 bytes or more")  # fmt: skip
+        _check_size(n_bytes)
+        members = np.asarray(ranks)
+        if members.size < 1 or members.dtype.kind not in "iu" or np.unique(members).size != members.size:
+            raise BadValueError("A collective has members, each once.", given=ranks,
+                                allowed="one rank or more, whole numbers")  # fmt: skip
+        members = members.astype(np.int64)
         self._meet(members, members)
         if members.size == 1:
             return iter(())
@@ -291,7 +305,7 @@ class Fabric:
         Raises
         ------
         BadValueError
-            For a rate of nothing, for what has neither duration nor size, and as :meth:`collective_ps`.
+            For a rate of nothing, what has neither duration nor size, more than 2^62 ps, and as :meth:`collective_ps`.
         """
         if not 0 < flops_per_s < np.inf:
             raise BadValueError("A rank computes at some rate.", given=flops_per_s, allowed="above 0",
@@ -301,20 +315,24 @@ class Fabric:
         for i in np.flatnonzero(graph.duration_ps == UNPRICED).tolist():
             kind, n_bytes = int(graph.kind[i]), int(graph.n_bytes[i])
             if kind == COMPUTE:
-                duration_ps[i] = int(graph.flops[i] / flops_per_s * PS_PER_S + 0.5)
+                took_ps: float = float(graph.flops[i]) / flops_per_s * PS_PER_S + 0.5
             elif kind == SEND and graph.peer[i] >= 0:
-                duration_ps[i] = self.message_ps(int(graph.rank[i]), int(graph.peer[i]), n_bytes)
+                took_ps = self.message_ps(int(graph.rank[i]), int(graph.peer[i]), n_bytes)
                 link[i] = self.link_of(int(graph.rank[i]), int(graph.peer[i]))
             elif kind == RECEIVE:
-                duration_ps[i] = 0
+                took_ps = 0
             elif kind == COLLECTIVE:
                 key = int(graph.collective[i]), int(graph.group[i]), n_bytes
                 if key not in known:
                     known[key] = self.collective_ps(COLLECTIVES[key[0]], graph.groups[key[1]], n_bytes, algorithm)
-                duration_ps[i] = known[key]
+                took_ps = known[key]
             else:
                 raise BadValueError(f"{graph.describe(i)} has no price on a fabric.",
                                     allowed="a duration for host operations, and for sends to no rank")  # fmt: skip
+            if took_ps > MOST_PS:
+                raise BadValueError(f"{graph.describe(i)} takes longer than a step graph can.", given=took_ps,
+                                    allowed="2^62 ps at most")  # fmt: skip
+            duration_ps[i] = int(took_ps)
         return replace(graph, duration_ps=duration_ps, link=link)
 
     def spelled_out(self, rounds: Iterator[Round]) -> StepGraph:
@@ -344,6 +362,12 @@ class Fabric:
                         Operation(rank=receiver, stream=1, kind="receive", peer=sender, n_bytes=one.n_bytes)
                     )
         return StepGraph.of(operations)
+
+
+def _check_size(n_bytes: int) -> None:
+    if isinstance(n_bytes, bool) or not isinstance(n_bytes, int | np.integer) or not 0 <= n_bytes <= MOST_PS:
+        raise BadValueError("What is sent has a size.", given=n_bytes, allowed="0 to 2^62 bytes, a whole number",
+                            where="n_bytes")  # fmt: skip
 
 
 def _ring(collective: str, members: _Longs, n_bytes: int) -> list[Round]:

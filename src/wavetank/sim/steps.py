@@ -142,6 +142,18 @@ def matches(steps: Steps) -> Matches:
     return Matches(sender, meeting, members, whole)
 
 
+def numbered_links(steps: Steps) -> tuple[_Ints, int]:
+    """Return the shared links as 0, 1, ..., with -1 for none, and how many there are.
+
+    Parameters
+    ----------
+    steps : Steps
+        Its links can have any numbers.
+    """
+    there = np.unique(steps.link[steps.link >= 0])
+    return np.where(steps.link < 0, -1, np.searchsorted(there, steps.link)).astype(np.int32), there.size
+
+
 @dataclass(frozen=True, eq=False)
 class StepTimes:
     """When the operations of a step graph ran.
@@ -212,8 +224,8 @@ class PreparedSteps:
         self._meeting = found.meeting[self._order].astype(np.int32)
         self._member = place[[i for those in found.members for i in those]].astype(np.int32)
         self._member_start = np.r_[0, np.cumsum([len(those) for those in found.members])].astype(np.int32)
-        self._link = steps.link[self._order]
-        self._links = int(steps.link.max(initial=-1)) + 1
+        link, self._links = numbered_links(steps)
+        self._link = link[self._order]
         asked_as = np.arange(n)
         for those in found.members:
             asked_as[those] = min(those)
@@ -265,16 +277,20 @@ class PreparedSteps:
         end, stopped = self._run()
         if not stopped.size:
             return []
-        at = self._waiting(end, stopped)
+        return [int(self._order[place]) for place in self._circle(end, self._waiting(end, stopped))]
+
+    def _circle(self, end: _Longs, at: dict[int, int]) -> list[int]:
+        """The places of operations that wait for each other; empty where the first waits for what never comes."""
         place = min(at.values())
-        seen: list[int] = []
+        seen: dict[int, None] = {}
         while place not in seen:
-            seen.append(place)
+            seen[place] = None
             _, awaited = self._reason(end, place)
             if not awaited:
                 return []
             place = at[self._stream_of(awaited[0])]
-        return [int(self._order[each]) for each in seen[seen.index(place) :]]
+        circle = list(seen)
+        return circle[circle.index(place) :]
 
     def _stream_of(self, place: int) -> int:
         return int(np.searchsorted(self._stream_start, place, side="right")) - 1
@@ -306,15 +322,21 @@ class PreparedSteps:
             return f"{name(i)} waits for rank {', '.join(map(str, missing))}, which calls no such collective", []
         if not found.whole[found.meeting[i]]:
             return f"{name(i)} meets {next(name(each) for each in those if _differ(steps, i, each))}", []
-        late = [each for each in those if end[self._place[each]] < 0 and each != i]
+        late = [each for each in those if not self._has_come(end, int(self._place[each]))]
         return f"{name(i)} waits for {name(late[0])}", [int(self._place[each]) for each in late]
+
+    def _has_come(self, end: _Longs, place: int) -> bool:
+        """Whether nothing but the other members keeps a member of a collective."""
+        before = self._dep[self._dep_start[place] : self._dep_start[place + 1]]
+        first = place == self._stream_start[self._stream_of(place)]
+        return bool((first or end[place - 1] >= 0) and (end[before] >= 0).all())
 
     def _raise(self, end: _Longs, stopped: _Longs) -> None:
         at = self._waiting(end, stopped)
         reasons = {place: self._reason(end, place) for place in at.values()}
-        # What waits for nothing that is in the graph comes first: it is the cause.
+        # What waits for nothing that is in the graph is the cause; without it, those that wait for each other are.
         causes = [why for why, awaited in reasons.values() if not awaited] or [
-            reasons[place][0] for place in sorted(at.values())
+            reasons[place][0] for place in self._circle(end, at)
         ]
         left = int((end[:-1] < 0).sum())
         raise DeadlockError(

@@ -19,14 +19,16 @@ from __future__ import annotations
 import gzip
 import heapq
 import json
+import math
 import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from wavetank.errors import BadFileError, BadTraceError, BadValueError
-from wavetank.workloads.operations import COLLECTIVES, UNPRICED, Operation, StepGraph
+from wavetank.workloads.operations import COLLECTIVES, MOST_PS, UNPRICED, Operation, StepGraph
 
 _US = 1_000_000  # ps
 _MOST_VARINT_BYTES = 10
@@ -119,13 +121,18 @@ class ExecutionTrace:
         Raises
         ------
         BadValueError
-            For an identity that is not in the trace, a negative duration, or a form that keeps no durations.
+            For an identity that is not in the trace, a duration that is no whole number of 64 bits from 0, or a form
+            that keeps no durations.
         """
         unknown = set(duration_us) - {node.id for node in self.nodes}
-        if unknown or min(duration_us.values(), default=0) < 0 or self.form == "nodes":
+        wrong = any(
+            isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < 2**64
+            for each in duration_us.values()
+        )
+        if unknown or wrong or self.form == "nodes":
             raise BadValueError(
                 "These durations are of no nodes of the trace.", given=sorted(unknown)[:3] or dict(duration_us),
-                allowed="identities of nodes, 0 or more microseconds; a host trace keeps none", where=self.where,
+                allowed="identities of nodes, whole microseconds from 0; a host trace keeps none", where=self.where,
             )  # fmt: skip
         return replace(
             self,
@@ -155,7 +162,7 @@ def read_trace_file(path: str | Path) -> ExecutionTrace:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    except (OSError, EOFError, ValueError) as problem:
+    except (OSError, EOFError, ValueError, zlib.error) as problem:
         raise BadFileError("The trace cannot be read.", given=str(problem), where=str(path)) from None
     if path.name.removesuffix(".gz").endswith(".json"):
         trace = _from_json(content, str(path))
@@ -174,7 +181,7 @@ def _varint(content: bytes, at: int, end: int, where: str) -> tuple[int, int]:
     for place in range(at, min(end, at + _MOST_VARINT_BYTES)):
         value |= (content[place] & 0x7F) << shift
         shift += 7
-        if content[place] < 0x80:
+        if content[place] < 0x80 and value < 2**64:
             return value, place + 1
     raise BadFileError("A number of the trace is cut off or too long.", given=f"at byte {at}", where=where)
 
@@ -224,9 +231,11 @@ def _message(fields: Sequence[_Field]) -> bytes:
 def _numbers(fields: Sequence[_Field], number: int, where: str) -> tuple[int, ...]:
     """A repeated number, packed or not."""
     found: list[int] = []
-    for which, _, value in fields:
+    for which, wire, value in fields:
         if which == number and isinstance(value, int):
             found.append(value)
+        elif which == number and wire != 2:
+            raise BadFileError("A node of the trace has no number where one belongs.", given=number, where=where)
         elif which == number and isinstance(value, bytes):
             at = 0
             while at < len(value):
@@ -247,6 +256,8 @@ def _attribute(message: bytes, where: str) -> tuple[str, Any]:
         if number == 1:
             name = _text(value)
         elif number in (3, 5) and isinstance(value, bytes):
+            if len(value) != (8 if number == 3 else 4):
+                raise BadFileError("An attribute of the trace has not the size of its type.", given=value, where=where)
             found = struct.unpack("<d" if number == 3 else "<f", value)[0]
         elif number in (7, 9) and isinstance(value, int):
             found = value - 2**64 if value >= 2**63 else value
@@ -309,7 +320,9 @@ def _with_duration(node: TraceNode, form: str, duration_us: int) -> TraceNode:
         message = _message(fields)
         return replace(node, duration_us=duration_us, raw=_encoded(len(message)) + message)
     changed = json.loads(node.raw) | {_DIALECTS[form]["duration"]: duration_us}
-    return replace(node, duration_us=duration_us, raw=json.dumps(changed, ensure_ascii=False).encode())
+    # Half of a surrogate pair has no UTF-8, and stays an escape.
+    raw = json.dumps(changed, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return replace(node, duration_us=duration_us, raw=raw)
 
 
 def _element(text: str, at: int, ends: str) -> int:
@@ -322,7 +335,7 @@ def _element(text: str, at: int, ends: str) -> int:
 def _from_json(content: bytes, where: str) -> ExecutionTrace:
     try:
         return _json_trace(content.decode("utf-8"), where)
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as problem:
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise BadFileError(
             "The trace is no JSON of a form that is known.", given=str(problem),
             allowed=f"an object with a list {' or '.join(_DIALECTS)}", where=where,
@@ -332,7 +345,7 @@ def _from_json(content: bytes, where: str) -> ExecutionTrace:
 def _json_trace(text: str, where: str) -> ExecutionTrace:
     whole = json.loads(text)
     form = next(key for key in (*_DIALECTS, None) if key is None or key in whole)
-    if form is None:
+    if form is None or not isinstance(whole[form], list):
         raise ValueError("no list of nodes")
     decoder = json.JSONDecoder()
     nodes, between, kept = [], [], 0
@@ -352,6 +365,8 @@ def _json_trace(text: str, where: str) -> ExecutionTrace:
         _, at = decoder.raw_decode(text, at)
         at = _element(text, at, "}")
     between.append(text[kept:].encode())
+    if len(nodes) != len(whole[form]):
+        raise ValueError(f"two lists {form}")
     return ExecutionTrace(
         form=form, version=str(whole.get("schema", "")), nodes=tuple(nodes), between=tuple(between), where=where
     )
@@ -362,7 +377,7 @@ def _json_node(given: Mapping[str, Any], form: str, raw: bytes) -> TraceNode:
 
     def deps(names: Sequence[str]) -> tuple[int, ...]:
         found = [given[name] for name in names if name in given]
-        return tuple(int(each) for some in found for each in (some if isinstance(some, list) else [some]))
+        return tuple(_json_whole(each) for some in found for each in (some if isinstance(some, list) else [some]))
 
     if form == "nodes":
         attributes = {each["name"]: each["value"] for each in given["attrs"]}
@@ -370,10 +385,18 @@ def _json_node(given: Mapping[str, Any], form: str, raw: bytes) -> TraceNode:
         used = {keys["id"], keys["name"], keys["type"], keys["duration"], *keys["ctrl"], *keys["data"]}
         attributes = {key: value for key, value in given.items() if key not in used}
     return TraceNode(
-        id=int(given[keys["id"]]), name=str(given[keys["name"]]), type=int(given[keys["type"]]) if keys["type"] else -1,
-        ctrl_deps=deps(keys["ctrl"]), data_deps=deps(keys["data"]), duration_us=int(given.get(keys["duration"], 0)),
-        attributes=attributes, raw=raw,
+        id=_json_whole(given[keys["id"]]), name=str(given[keys["name"]]),
+        type=_json_whole(given[keys["type"]]) if keys["type"] else -1,
+        ctrl_deps=deps(keys["ctrl"]), data_deps=deps(keys["data"]),
+        duration_us=_json_whole(given.get(keys["duration"], 0)), attributes=attributes, raw=raw,
     )  # fmt: skip
+
+
+def _json_whole(given: Any) -> int:
+    found = int(given)
+    if isinstance(given, bool) or (isinstance(given, float) and given != found):
+        raise ValueError(f"{given} is no whole number")
+    return found
 
 
 def step_graph(traces: Sequence[ExecutionTrace]) -> StepGraph:
@@ -466,10 +489,13 @@ def _operation(
     node: TraceNode, rank: int, after: tuple[int, ...], names: Mapping[str, int], ranks: int, where: str
 ) -> Operation:
     duration_ps = node.duration_us * _US
+    if not 0 <= duration_ps <= MOST_PS:
+        raise BadTraceError(f"Node {node.id} ({node.name}) has no duration that can be.", given=node.duration_us,
+                            allowed=f"0 to {MOST_PS // _US} microseconds", where=where)  # fmt: skip
     common: dict[str, Any] = {"rank": rank, "after": after, "name": node.name, "duration_ps": duration_ps}
     if _is_collective(node):
         code = _whole(node, "comm_type", 0, where)
-        if code >= len(COLLECTIVES):
+        if not 0 <= code < len(COLLECTIVES):
             raise BadTraceError(f"Node {node.id} ({node.name}) is of no collective.", given=code, where=where)
         common |= {"kind": "collective", "stream": _COLLECTIVE_STREAM, "group": names[_group(node)],
                    "collective": COLLECTIVES[code]}  # fmt: skip
@@ -482,7 +508,7 @@ def _operation(
         common |= {"kind": "send" if sends else "receive", "stream": _SEND_STREAM if sends else _RECEIVE_STREAM,
                    "peer": peer, "tag": _whole(node, "comm_tag", 0, where)}  # fmt: skip
     elif node.type == _COMPUTE and not _on_host(node):
-        flops = float(node.attributes.get("num_ops", 0) or 0)
+        flops = _flops(node, where)
         priced = node.duration_us > 0 or flops == 0
         return Operation(**common | {"stream": _COMPUTE_STREAM, "flops": flops,
                                      "duration_ps": duration_ps if priced else UNPRICED})  # fmt: skip
@@ -497,9 +523,21 @@ def _operation(
     return Operation(**common | {"n_bytes": max(size, 0), "duration_ps": duration_ps if node.duration_us else UNPRICED})
 
 
+def _flops(node: TraceNode, where: str) -> float:
+    given = node.attributes.get("num_ops", 0) or 0
+    try:
+        flops = float(given)
+    except (ValueError, TypeError, OverflowError):
+        flops = math.nan
+    if not 0 <= flops < math.inf:
+        raise BadTraceError(f"The attribute num_ops of node {node.id} ({node.name}) is no number of operations.",
+                            given=given, allowed="0 or more", where=where)  # fmt: skip
+    return flops
+
+
 def _whole(node: TraceNode, name: str, without: int, where: str) -> int:
     value = node.attributes.get(name, without)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadTraceError(f"The attribute {name} of node {node.id} ({node.name}) is no whole number.", given=value,
-                            where=where)  # fmt: skip
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise BadTraceError(f"The attribute {name} of node {node.id} ({node.name}) is no whole number that can be.",
+                            given=value, allowed="64 bits", where=where)  # fmt: skip
     return value

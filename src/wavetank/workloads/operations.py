@@ -17,7 +17,6 @@ import numpy.typing as npt
 from wavetank.errors import BadValueError
 from wavetank.sim.steps import (
     COLLECTIVE,
-    COMPUTE,
     HOST,
     KINDS,
     RECEIVE,
@@ -196,7 +195,15 @@ class StepGraph:
         names = tuple(each.name for each in operations)
 
         def column(of: str) -> npt.NDArray[Any]:
-            return np.array([getattr(each, of) for each in operations], _ARRAYS[of][0])
+            values = [getattr(each, of) for each in operations]
+            whole = _ARRAYS[of][0] is not np.float64
+            for i, value in enumerate(values):
+                _check_number(f"The {of} of operation {i}", value, whole=whole)
+            return np.array(values, np.int64 if whole else np.float64)
+
+        for i, each in enumerate(operations):
+            for before in each.after:
+                _check_number(f"What operation {i} comes after", before)
 
         return cls(
             kind=np.array([kinds.index(each.kind) for each in operations], np.int8),
@@ -307,7 +314,8 @@ class StepGraph:
             ((kind == COLLECTIVE) != (self.group >= 0), "has a group and is no collective, or the other way round",
              "a group for collectives, -1 for others"),
             ((kind == RECEIVE) & (self.peer < 0), "comes from no rank", "the sender's rank as peer"),
-            ((kind == COMPUTE) & (self.peer >= 0), "computes and has a peer", "-1 as peer"),
+            ((kind != COLLECTIVE) & (self.collective >= 0), "is no collective and says which it is", "-1 for others"),
+            ((kind != SEND) & (kind != RECEIVE) & (self.peer >= 0), "is no message and has a peer", "-1 as peer"),
             ((self.link >= 0) & (kind != SEND) & (kind != COLLECTIVE), "takes a link and moves nothing",
              "links for sends and collectives"),
         ):  # fmt: skip
@@ -316,6 +324,8 @@ class StepGraph:
 
     def _check_groups(self) -> None:
         for number, ranks in enumerate(self.groups):
+            for rank in ranks:
+                _check_number(f"A rank of group {number}", rank)
             if not ranks or len(set(ranks)) != len(ranks) or min(ranks) < 0:
                 raise BadValueError(
                     f"Group {number} is no set of ranks.", given=ranks, allowed="one rank or more, each once"
@@ -365,6 +375,15 @@ _ARRAYS: dict[str, tuple[type[Any], float, float]] = {
 }  # fmt: skip
 
 
+def _check_number(what: str, value: object, *, whole: bool = True) -> None:
+    right = isinstance(value, int | np.integer) or (not whole and isinstance(value, float | np.floating))
+    if isinstance(value, bool) or not right or (whole and not -(2**63) <= value < 2**63):  # type: ignore[operator]
+        raise BadValueError(
+            f"{what} is no {'whole ' if whole else ''}number of 64 bits.", given=value,
+            allowed="a whole number" if whole else "a number",
+        )  # fmt: skip
+
+
 def _check_numbers(graph: StepGraph, key: str, given: npt.NDArray[Any], dtype: type[Any], low: float) -> None:
     """Refuse numbers that are too small, too large for their type, or no numbers."""
     whole = dtype is not np.float64
@@ -374,7 +393,8 @@ def _check_numbers(graph: StepGraph, key: str, given: npt.NDArray[Any], dtype: t
             allowed=np.dtype(dtype).name,
         )  # fmt: skip
     # Sizes and seconds beyond 2^62 have no place in sums.
-    high = _HIGHEST.get(key, min(np.iinfo(dtype).max, MOST_PS)) if whole and low >= -1 else np.inf
+    most = np.iinfo(dtype).max if whole else np.inf
+    high = _HIGHEST.get(key, most if low < -1 or not whole else min(most, MOST_PS))
     bad = ~((given >= low) & (given <= high) & np.isfinite(given))
     if bad.any():
         i = int(np.argmax(bad))

@@ -76,12 +76,19 @@ def passes(schedule: str, stage: int, *, stages: int, microbatches: int, chunks:
         As for :func:`check_pipeline`.
     stage : int
 
+    Raises
+    ------
+    BadValueError
+        As :func:`check_pipeline`, and for a stage that there is not.
+
     Examples
     --------
     >>> ["FB"[each.backward] + str(each.microbatch) for each in passes("1f1b", 0, stages=2, microbatches=3)]
     ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
     """
     check_pipeline(schedule, stages, microbatches, chunks)
+    if isinstance(stage, bool) or not isinstance(stage, int | np.integer) or not 0 <= stage < stages:
+        raise BadValueError("The pipeline has no such stage.", given=stage, allowed=f"0 to {stages - 1}", where="stage")
     total = microbatches * chunks
 
     def forward(k: int) -> Pass:
@@ -143,7 +150,8 @@ def pipeline_graph(
     check_pipeline(schedule, stages, microbatches, chunks)
     took = {}
     for name, given in (("forward_ps", forward_ps), ("backward_ps", backward_ps), ("links", links)):
-        each = np.full(stages, -1 if given is None else given) if np.ndim(given or 0) == 0 else np.asarray(given)
+        each = np.asarray(-1 if given is None else given)
+        each = np.full(stages, each) if each.ndim == 0 else each
         if each.shape != (stages,):
             raise BadValueError(f"A pipeline has one of {name} for each stage.", given=each.size, allowed=str(stages))
         took[name] = each
@@ -253,7 +261,7 @@ def data_parallel_graph(
     Raises
     ------
     BadValueError
-        For less than one rank or layer.
+        For less than one rank or layer, or no whole number of them.
 
     Examples
     --------
@@ -262,8 +270,10 @@ def data_parallel_graph(
     125
     """
     for name, value in (("ranks", ranks), ("layers", layers)):
-        if value < 1:
-            raise BadValueError(f"A data-parallel step has {name}.", given=value, allowed="1 or more", where=name)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise BadValueError(
+                f"A data-parallel step has {name}.", given=value, allowed="a whole number from 1", where=name
+            )
     operations: list[Operation] = []
     for rank in range(ranks):
         operations += [Operation(rank=rank, duration_ps=forward_ps, name=f"forward {k}") for k in range(layers)]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError, GaveUpError, MissingExtraError
+from wavetank.sim.steps import DeadlockError
 from wavetank.training.steps.interface import StepCase
 from wavetank.training.steps.rivals import ClosedFormSteps, PythonSteps, SimpySteps
 from wavetank.workloads.operations import Operation, StepGraph
@@ -76,3 +77,15 @@ def test_without_simpy_the_error_says_which_extra_brings_it(monkeypatch):
     with pytest.raises(MissingExtraError, match="'simpy'") as missing:
         SimpySteps().prepare(StepCase(pipeline_graph(**PIPELINE), {}))
     assert "training" in missing.value.hint
+
+
+def test_simpy_says_so_when_operations_wait_for_each_other():
+    pytest.importorskip("simpy")
+    crossed = [
+        Operation(rank=rank, kind="collective", collective="barrier", group=group)
+        for rank, order in ((0, (0, 1)), (1, (1, 0)))
+        for group in order
+    ]
+    graph = StepGraph.of([Operation(rank=2), *crossed], groups=((0, 1), (0, 1)))
+    with pytest.raises(DeadlockError, match="4 of 5 operations never start"):
+        SimpySteps().prepare(StepCase(graph, {}))()

@@ -11,7 +11,7 @@ import numpy as np
 
 from wavetank.errors import BadValueError, GaveUpError, missing_extra
 from wavetank.sim.step_reference import reference_times
-from wavetank.sim.steps import StepTimes, matches
+from wavetank.sim.steps import DeadlockError, StepTimes, matches, numbered_links
 from wavetank.training.steps.interface import StepCase
 from wavetank.workloads.pipelines import pipeline_time_ps
 
@@ -111,9 +111,10 @@ class SimpySteps:
                 before[i] += [last[queue]] if queue in last else []
                 last[queue] = i
         prepared = case.graph.prepared()
+        link, links = numbered_links(steps)
         lists = _Lists(
             tuple(by_stream.values()), before, prepared.taken_ps.tolist(), found.meeting.tolist(), found.members,
-            steps.link.tolist(), int(steps.link.max(initial=-1)) + 1,
+            link.tolist(), links,
         )  # fmt: skip
 
         def call() -> StepTimes:
@@ -164,4 +165,11 @@ def _simpy_ends(simpy: Any, lists: _Lists) -> list[int]:
     for operations in lists.streams:
         environment.process(stream(operations))
     environment.run()
+    # SimPy ends when nothing is left to happen, whether all have run or not.
+    left = end.count(-1)
+    if left:
+        raise DeadlockError(
+            f"{left} of {len(end)} operations never start.", allowed="graphs in which all can run",
+            hint="the executor of wavetank.sim.steps names the operations that wait for each other",
+        )  # fmt: skip
     return end

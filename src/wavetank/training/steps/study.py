@@ -38,7 +38,8 @@ class StepSimulatorSpeed(TimingStudy):
     the case ``ordered`` results are with the next stage at once, so that times are longest paths.  In ``shared`` they
     are sent, eight stages share a link, and no two operations take the same time.  The graph is made, checked and laid
     out before; ``prepare_s`` says what the latter takes.  Every end of an operation is compared with that of the plain
-    Python reference before anything is timed.
+    Python reference before anything is timed.  All systems are given the same partners of messages and collectives;
+    this graph has neither receives nor collectives.
     """
 
     name = "step-simulator-speed"

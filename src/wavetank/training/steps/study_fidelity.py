@@ -36,6 +36,11 @@ class StepFidelity(Study):
     """Every system runs the same collectives on a ring without shared links: native ones, and an all-reduce that is
     spelled out as sends.  They are made here or, with ``traces=recorded``, read from Chakra traces, one file a rank.
     The formula is worked out in floating point, apart from the fabric that prices the graphs.
+
+    What this checks: a native collective has its duration from the fabric, by the same formula in whole picoseconds,
+    and the executor only adds when its members come; the ring of sends alone is timed message by message.  Recorded
+    traces hold what is called, its size and what it depends on, and no measured times: nothing here is held against
+    hardware.
     """
 
     name = "step-fidelity"

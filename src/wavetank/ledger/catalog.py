@@ -561,9 +561,7 @@ def _launch_of(system: SystemEntry, launches: Mapping[str, CommandEntry]) -> tup
     return "", [unknown_name("launch", " ".join(words[2:3]), launches, where=system.where, hint=hint)]
 
 
-def _claims_of(
-    system: SystemEntry, studies: Mapping[str, StudyEntry]
-) -> tuple[tuple[Claim, ...], list[WavetankError]]:
+def _claims_of(system: SystemEntry, studies: Mapping[str, StudyEntry]) -> tuple[tuple[Claim, ...], list[WavetankError]]:
     """Return the claims of a system that a study can decide."""
     wrong: list[WavetankError] = [
         unknown_name("study", each.study, studies, where=f"{system.where}.claims", hint="correct the claim's key study")

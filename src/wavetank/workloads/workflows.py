@@ -366,9 +366,7 @@ def _bytes(
     )
 
 
-def _measured(
-    execution: Any, identities: Mapping[str, int], where: str
-) -> tuple[dict[str, float], dict[str, str]]:
+def _measured(execution: Any, identities: Mapping[str, int], where: str) -> tuple[dict[str, float], dict[str, str]]:
     """Return the runtime of each task that was run, and its program where that is one word."""
     runtimes: dict[str, float] = {}
     programs: dict[str, str] = {}

@@ -23,6 +23,41 @@ def test_a_request_alone_takes_one_step_for_its_prompt_and_one_for_each_further_
     assert served.finish_s[0] == pytest.approx(first + sum(step.seconds(1, 501 + k) for k in range(3)), abs=1e-11)
 
 
+def test_a_group_of_one_tier_serves_as_a_schedule_by_hand(hardware, problem):
+    # In order of arrival: each step decodes what runs and fills up with prompts, one after another.
+    requests = mixed_requests((0.0, 12.0), 6.0, 3)
+    served = serve(requests, fixed(Group(1, 2), checked=False), problem, hardware, drain_s=600.0)
+    step, bound, n = hardware.step_time(2), SAFE * TIERS[1].tpot_s, len(requests.tier)
+    prompt, output = requests.prompt_tokens, requests.output_tokens
+    todo, made, first, last = prompt.copy(), np.zeros(n, int), np.zeros(n), np.zeros(n)
+    running, now, upcoming = [], 0.0, 0
+    while upcoming < n or running:
+        if not running:
+            now = max(now, requests.arrival_s[upcoming])
+        context = int(sum(prompt[r] + made[r] for r in running))
+        before = int(prompt[upcoming] - todo[upcoming]) if upcoming < n else 0
+        chunk = 8192
+        while running and step.seconds(len(running), context, chunk, chunk * before + chunk * (chunk + 1) // 2) > bound:
+            chunk -= 1
+        tokens = pairs = 0
+        begun = []
+        while upcoming < n and requests.arrival_s[upcoming] <= now and tokens < chunk:
+            part, before = int(min(chunk - tokens, todo[upcoming])), int(prompt[upcoming] - todo[upcoming])
+            tokens, pairs = tokens + part, pairs + part * before + part * (part + 1) // 2
+            todo[upcoming] -= part
+            if todo[upcoming]:
+                break
+            begun.append(upcoming)
+            upcoming += 1
+        now += step.seconds(len(running), context, tokens, pairs)
+        first[begun] = now
+        for r in [*running, *begun]:
+            made[r] += 1
+            last[r] = now
+        running = [r for r in [*running, *begun] if made[r] < output[r]]
+    assert np.abs(served.first_s - first).max() < 1e-9 and np.abs(served.finish_s - last).max() < 1e-9
+
+
 def test_an_answer_goes_on_at_a_decoding_group_after_its_cache_has_come(hardware, problem):
     served = serve(requests_at((1.0, 1, 500, 3)), fixed(Group(1, 1, PREFILL), Group(1, 2, DECODE)), problem, hardware)
     first = 1.0 + hardware.step_time(1).seconds(0, 0, 500, 500 * 501 // 2)

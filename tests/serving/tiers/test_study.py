@@ -7,8 +7,9 @@ import pytest
 
 from wavetank.errors import BadValueError
 from wavetank.platforms import device, model
+from wavetank.serving.tiers.interface import Group, Rules
 from wavetank.serving.tiers.nitsum import Nitsum
-from wavetank.serving.tiers.rivals import BestStatic, Clairvoyant, UniformDeadlines
+from wavetank.serving.tiers.rivals import BestStatic, Clairvoyant, FixedPlan, RolesApart, TiersApart, UniformDeadlines
 from wavetank.serving.tiers.study import NAMES, TieredSlo
 from wavetank.study.records import Record
 
@@ -41,6 +42,27 @@ def test_no_system_has_more_goodput_than_what_is_offered_or_than_hindsight():
         found = figures(system)
         assert 0 < found["goodput_per_s"] <= min(offered, knows)
         assert found["goodput_per_s"] / offered == pytest.approx(found["within_share"])
+
+
+def test_hindsight_has_at_least_what_the_plan_chosen_on_other_requests_has(monkeypatch):
+    useless = FixedPlan(plan=(Group(2, 1),), rules=Rules(spills=False))
+    monkeypatch.setattr(Clairvoyant, "hindsight", lambda *_: [useless])
+    stays = figures(BestStatic(), 1)["goodput_per_s"]
+    assert 0 < stays == figures(Clairvoyant(), 1)["goodput_per_s"]
+
+
+@pytest.mark.parametrize(
+    ("system", "given"), [(TiersApart(), {"gpus": 2, "degrees": (1, 2)}), (RolesApart(), {"gpus": 1, "degrees": (1,)})]
+)
+def test_gpus_that_cannot_be_divided_as_a_system_does_are_refused_by_name(system, given):
+    with pytest.raises(BadValueError, match=type(system).__name__):
+        replace(SMALL, **given).measure(system, 0)
+
+
+def test_one_gpu_serves_and_so_does_one_group_of_the_highest_degree():
+    for given in ({"gpus": 1, "degrees": (1,)}, {"gpus": 8, "degrees": (8,), "load": 0.4}):
+        found = figures_of(replace(SMALL, pauses_s=(), **given), Nitsum())
+        assert found["misplaced"] == 0 < found["goodput_per_s"]
 
 
 def test_goodput_is_within_what_the_arithmetic_of_prompts_allows():

@@ -46,7 +46,8 @@ class GpuScheme:
     scheme: str = setting("strassen", says="Name of the built-in scheme", choices=("strassen", "winograd"))
     levels: int = setting(1, says="Levels of the scheme", low=1, high=2)
     method: str = setting(
-        "combined", says="How products are computed; padded takes aligned rows and no scheme",
+        "combined",
+        says="How products are computed; padded takes aligned rows and no scheme",
         choices=("combined", "fused", "padded"),
     )
 

@@ -36,14 +36,10 @@ _CONTEXTS, _SHORTEST, _LONGEST = 25, 128, 8192
 
 
 @njit(inline="always")
-def predicted_s(
-    predictor: Floats, sequences: float, context_tokens: float, prefill_tokens: float
-) -> float:
+def predicted_s(predictor: Floats, sequences: float, context_tokens: float, prefill_tokens: float) -> float:
     """Return the predicted time of a step, s."""
     if prefill_tokens > 0:
-        return (
-            predictor[3] + predictor[4] * sequences + predictor[5] * context_tokens + predictor[6] * prefill_tokens
-        )
+        return predictor[3] + predictor[4] * sequences + predictor[5] * context_tokens + predictor[6] * prefill_tokens
     return predictor[0] + predictor[1] * sequences + predictor[2] * context_tokens
 
 
@@ -177,4 +173,3 @@ def refit(predictor: Floats, at: int, steps: Floats, count: int) -> None:
     change = np.linalg.solve(normal, right)
     for k in range(width):
         predictor[at + k] += change[k] / scale[k]
-

@@ -52,9 +52,7 @@ class Engine:
     chunk_tokens: int = setting(128, unit="tokens", says="Prompt tokens of a step at most", low=1, high=1 << 20)
     max_requests: int = setting(128, unit="requests", says="Requests of a batch at most", low=1, high=1 << 16)
     max_sequences: int = setting(256, unit="sequences", says="Sequences of a step at most", low=1, high=1 << 20)
-    refit_s: float = setting(
-        600.0, unit="s", says="Time between refits of the predictor", low=1e-3, high=math.inf
-    )
+    refit_s: float = setting(600.0, unit="s", says="Time between refits of the predictor", low=1e-3, high=math.inf)
     shared_prefix: bool = setting(False, says="Whether a step reads the common prefix of a request's branches once")
 
     def __post_init__(self) -> None:

@@ -276,9 +276,7 @@ class BranchSurface(BranchAdmission):
     requests: int = setting(
         200, unit="requests", says="Requests served, after as many to tune on", low=20, high=100_000
     )
-    shares: tuple[float, ...] = setting(
-        (0.1, 0.3, 0.6), says="Shares of requests with branches", low=0.0, high=1.0
-    )
+    shares: tuple[float, ...] = setting((0.1, 0.3, 0.6), says="Shares of requests with branches", low=0.0, high=1.0)
     widths: tuple[int, ...] = setting((2, 8), says="Branches of a parallel stage", low=1, high=1024)
     objectives_s: tuple[float, ...] = setting(
         (0.08, 0.15), unit="s", says="Objectives for the time per output token", low=1e-3, high=100.0

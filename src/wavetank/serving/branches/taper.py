@@ -157,9 +157,7 @@ class Taper:
             fixed, each = (fitted[9] + fitted[11] * prefill, fitted[10]) if prefill else fitted[7:9]
             per_token, cost, cost_per_token = 0.0, fitted[8], 0.0
         else:
-            fixed, each, per_token = (
-                (fitted[3] + fitted[6] * prefill, fitted[4], fitted[5]) if prefill else fitted[:3]
-            )
+            fixed, each, per_token = (fitted[3] + fitted[6] * prefill, fitted[4], fitted[5]) if prefill else fitted[:3]
             cost, cost_per_token = fitted[1], fitted[2]
         sequences, tokens = view.decodes, float(view.context_tokens)
         plain_s = fixed + each * sequences + per_token * tokens

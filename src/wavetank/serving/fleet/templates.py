@@ -109,9 +109,7 @@ class Strategy:
         per_token = as_model(service.model).kv_bytes_per_token
         devices = as_device(self.engine.device), as_device(self.decode.device)
         link = min(device.network_bytes_per_s for device in devices)
-        return DisaggregatedCluster(
-            prefill=first, decode=decode, kv_bytes_per_token=per_token, link_bytes_per_s=link
-        )
+        return DisaggregatedCluster(prefill=first, decode=decode, kv_bytes_per_token=per_token, link_bytes_per_s=link)
 
 
 def requests_of(service: Service, n: int, seed: int, rate_per_s: float = 1.0) -> RequestTrace:

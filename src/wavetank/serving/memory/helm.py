@@ -108,11 +108,13 @@ class Helm:
     gain: float = setting(
         0.02, says="Correction of the share per relative change of time per share", low=0.0, high=10.0
     )
-    burst_score: float = setting(3.0, says="Standard deviations of the rate from which on it is a burst", low=0.5,
-                                 high=100.0)
+    burst_score: float = setting(
+        3.0, says="Standard deviations of the rate from which on it is a burst", low=0.5, high=100.0
+    )
     calm_windows: int = setting(5, unit="windows", says="Calm windows that end a burst", low=1, high=10_000)
-    ramp_windows: int = setting(3, unit="windows", says="Windows in which a burst's end takes effect", low=1,
-                                high=10_000)
+    ramp_windows: int = setting(
+        3, unit="windows", says="Windows in which a burst's end takes effect", low=1, high=10_000
+    )
     patience_windows: int = setting(
         2, unit="windows", says="Windows over the objective, at a usual rate, after which the boundary moves again",
         low=0, high=10_000,

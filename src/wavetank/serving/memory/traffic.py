@@ -42,8 +42,9 @@ class Segment:
     row_exponent: float = setting(0.9, says="Zipf exponent of look-ups", low=0.0, high=5.0)
     user_exponent: float = setting(0.9, says="Zipf exponent of users", low=0.0, high=5.0)
     history: float = setting(8192.0, unit="tokens", says="Mean history at its beginning", low=1.0, high=1e6)
-    history_end: float = setting(0.0, unit="tokens", says="Mean history at its end; 0: as at its beginning", low=0.0,
-                                 high=1e6)
+    history_end: float = setting(
+        0.0, unit="tokens", says="Mean history at its end; 0: as at its beginning", low=0.0, high=1e6
+    )
     surge: float = setting(1.0, says="Factor on the rate", low=1e-3, high=1e3)
     hot_share: float = setting(0.0, says="Share of the rows that takes half of all look-ups", low=0.0, high=1.0)
 
@@ -179,9 +180,7 @@ def _ranks(rows: int, exponent: float, group: int) -> tuple[Floats, npt.NDArray[
     return cumulative, guide.astype(np.int64)
 
 
-def _swaps(
-    arrival_s: Floats, groups: int, per_minute: float, draws: np.random.Generator
-) -> npt.NDArray[np.int64]:
+def _swaps(arrival_s: Floats, groups: int, per_minute: float, draws: np.random.Generator) -> npt.NDArray[np.int64]:
     """Return exchanges of ranks, spread evenly over time."""
     count = round(float(arrival_s[-1]) / 60 * per_minute * groups / 2)
     if not count:

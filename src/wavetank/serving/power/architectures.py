@@ -208,9 +208,7 @@ def crossover_context(growing: Architecture, fixed: Architecture) -> float | Non
     float or None
         Tokens; None where the first does not grow faster than the second.
     """
-    slope = (
-        growing.cache_layers * growing.cache_bytes_per_token - fixed.cache_layers * fixed.cache_bytes_per_token
-    )
+    slope = growing.cache_layers * growing.cache_bytes_per_token - fixed.cache_layers * fixed.cache_bytes_per_token
     if slope <= 0:
         return None
     head_start = fixed.context_bytes(0) - growing.context_bytes(0) + _BF16 * (fixed.parameters - growing.parameters)

@@ -149,10 +149,12 @@ class ClassClocks:
     Every class has one clock.
     """
 
-    insensitive: float = setting(0.6, says="Clock where throughput hardly follows it, share of the highest", low=0.2,
-                                 high=1.0)
-    mild: float = setting(0.75, says="Clock where throughput follows it a little, share of the highest", low=0.2,
-                          high=1.0)
+    insensitive: float = setting(
+        0.6, says="Clock where throughput hardly follows it, share of the highest", low=0.2, high=1.0
+    )
+    mild: float = setting(
+        0.75, says="Clock where throughput follows it a little, share of the highest", low=0.2, high=1.0
+    )
     sensitive: float = setting(0.95, says="Clock where throughput follows it, share of the highest", low=0.2, high=1.0)
 
     def choose(self, bench: Bench) -> Mapping[Cell, PhaseSettings]:

@@ -98,5 +98,3 @@ class SimulatedGpu:
             tokens=speed * sum(length * each.tokens_per_s for length, each, _ in pieces),
             clock_set_hz=given.clock_hz,
         )  # fmt: skip
-
-

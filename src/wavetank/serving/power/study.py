@@ -195,9 +195,7 @@ class DecodeEnergy(Study):
         """
         host_s = self.eager_kernel_s if engine == EAGER else 0.0
         return SimulatedBench(
-            gpu=SimulatedGpu(
-                model=some_gpu(self.device, seed, host_s_per_kernel=host_s), excursions=self.excursions
-            ),
+            gpu=SimulatedGpu(model=some_gpu(self.device, seed, host_s_per_kernel=host_s), excursions=self.excursions),
             table=power_table(self.device),
             cells=self.cells(),
             caps_w=tuple(sorted(self.caps, reverse=True)),
@@ -220,9 +218,7 @@ class DecodeEnergy(Study):
             "request_time_share": _mean([a[1] / b[1] for a, b in zip(requests, bases, strict=True)]),
         }
 
-    def _put_engine(
-        self, found: Measurements, engine: str, rows: list[tuple[Cell, PhaseSettings, GpuModel]]
-    ) -> None:
+    def _put_engine(self, found: Measurements, engine: str, rows: list[tuple[Cell, PhaseSettings, GpuModel]]) -> None:
         """Put what depends on the engine: power, limits, and each architecture by itself."""
         decoded = [_decode(*row) for row in rows]
         found.put("decode_energy_share", _mean([energy for energy, _ in decoded]), engine=engine)

@@ -137,6 +137,11 @@ class _Run:
     moved_bytes: float = 0.0
     remade: int = 0
 
+    @property
+    def _link(self) -> float:
+        """Bytes per second of one GPU's link."""
+        return as_device(self.hardware.device).link_bytes_per_s * _LINK_SHARE
+
     def change(self, plan: Plan, now: float) -> None:
         """Go over to another plan."""
         fleet, before = self.fleet, list(zip(self.plan, self.at, strict=True))
@@ -144,7 +149,7 @@ class _Run:
         stays = {first: index for index, (group, first) in enumerate(before)}
         # What waits, and what runs, by the group that it leaves.
         waiting: list[int] = []
-        leaving: list[tuple[int, int, int, int]] = []
+        leaving: list[tuple[int, int, int, int, float]] = []
         kept: dict[int, tuple[int, Group]] = {}
         for group, first in slots:
             index = stays.get(first)
@@ -154,7 +159,7 @@ class _Run:
             after = kept.get(index)
             if after is not None and after[1] == old:
                 continue
-            waiting += self._taken_out(index)
+            waiting += self._taken_out(index, goes_on=after is not None and after[1].role == old.role)
             everybody = after is None or after[1].role == PREFILL
             i = 0
             while i < fleet.sizes[index, BATCH]:
@@ -164,16 +169,16 @@ class _Run:
                     i += 1
                     continue
                 r = int(leave(fleet, index, i))
-                leaving.append((r, first, old.tp, int(fleet.promised[r])))
+                leaving.append((r, first, old.tp, int(fleet.promised[r]), float(fleet.free_s[index])))
                 self._ask_again(r)
         # Caches on their way keep no room anywhere: they go to the groups that decode now.
         moving = [int(fleet.inbox[g, i]) for g in range(len(before)) for i in range(fleet.sizes[g, INBOX])]
         self._arrange(slots, before, kept, now)
         for r in moving:
             hand_over(fleet, r, float(fleet.ready_s[r]))
-        received = np.zeros(len(slots))
-        for r, first, tp, promised in sorted(leaving):
-            if not self._moved_in(r, first, tp, promised, slots, received):
+        received, coming = np.zeros(len(slots)), np.zeros(len(slots), np.int64)
+        for r, first, tp, promised, made_s in sorted(leaving):
+            if not self._moved_in(r, first, tp, promised, made_s, slots, received, coming):
                 waiting.append(r)
         self._pause(slots, received, now)
         for r in sorted(waiting, key=lambda each: (fleet.arrival_s[each], each)):
@@ -185,18 +190,21 @@ class _Run:
         unpromise(self.fleet, r)
         self.fleet.decoder[r] = -1
 
-    def _taken_out(self, g: int) -> list[int]:
-        """Return what waits at a group, which then has no list of it, no prompt in work."""
+    def _taken_out(self, g: int, goes_on: bool) -> list[int]:
+        """Return what waits at a group, which then has no list of it; a prompt in work goes on, or begins anew."""
         fleet = self.fleet
         found = [int(fleet.waits[g, i]) for i in range(fleet.sizes[g, WAITS])]
         found += [int(fleet.lates[g, i]) for i in range(fleet.sizes[g, LATES])]
         working = int(fleet.prompt_now[g])
-        if working >= 0:
+        if working >= 0 and not goes_on:
             found.append(working)
             fleet.held[g] -= fleet.prompt[working] + (fleet.output[working] if fleet.role[g] != PREFILL else 0)
             fleet.prompt_now[g] = -1
         for r in found:
             self._ask_again(r)
+        if working >= 0 and not goes_on:
+            # What was processed of it stays behind.
+            fleet.todo[working] = fleet.prompt[working] + fleet.made[working]
         fleet.sizes[g, WAITS] = fleet.sizes[g, LATES] = 0
         return found
 
@@ -256,17 +264,21 @@ class _Run:
         fleet.decoder[fleet.promised == 0] = -1
 
     def _moved_in(
-        self, r: int, first: int, tp: int, promised: int, slots: Sequence[tuple[Group, int]], received: Floats
-    ) -> bool:
-        """Let a request that ran go on in a group with room, of its tier and on the same GPUs where it can."""
+        self, r: int, first: int, tp: int, promised: int, made_s: float, slots: Sequence[tuple[Group, int]],
+        received: Floats, coming: Ints,
+    ) -> bool:  # fmt: skip
+        """Let a request that ran go on in a group with room, of its tier and on the same GPUs where it can.
+
+        ``made_s`` is the end of the step it was in: a group that is free before goes on, and has it when it comes.
+        """
         fleet = self.fleet
         needs = int(fleet.prompt[r] + fleet.output[r])
         options = []
         for g, (group, start) in enumerate(slots):
-            if group.role == PREFILL or fleet.held[g] + needs > fleet.room[g]:
+            if group.role == PREFILL or fleet.held[g] + coming[g] + needs > fleet.room[g]:
                 continue
             shared = start < first + tp and first < start + group.tp
-            load = (fleet.held[g] + needs) / fleet.room[g]
+            load = (fleet.held[g] + coming[g] + needs) / fleet.room[g]
             context = int(fleet.context[g] + fleet.prompt[r] + fleet.made[r])
             slow = step_s(fleet, g, fleet.running[g] + 1, context, 0, 0) > bound_s(fleet, g, fleet.tier[r])
             options.append((slow, group.tier not in (int(fleet.tier[r]), -1), not shared, load, g))
@@ -278,19 +290,25 @@ class _Run:
         share = 1.0 if apart else moved_share(tp, slots[g][0].tp)
         moved = share * float(fleet.prompt[r] + fleet.made[r]) * as_model(self.hardware.model).kv_bytes_per_token
         self.moved_bytes += moved
-        received[g] += moved
-        fleet.held[g] += needs
-        join(fleet, g, r)
+        later = apart and made_s > fleet.free_s[g]
+        if later:
+            coming[g] += needs
+            fleet.decoder[r] = g
+            hand_over(fleet, r, made_s + moved / (self._link * slots[g][0].tp))
+        else:
+            received[g] += moved
+            fleet.held[g] += needs
+            join(fleet, g, r)
         fleet.promised[r] = promised
         fleet.promises[g] += promised
-        fleet.decoder[r] = g if promised and slots[g][0].role == DECODE else -1
+        fleet.decoder[r] = g if promised and (later or slots[g][0].role == DECODE) else -1
         return True
 
     def _pause(self, slots: Sequence[tuple[Group, int]], received: Floats, now: float) -> None:
         """Add the time of the moved caches, and let groups with work begin."""
-        fleet, link = self.fleet, as_device(self.hardware.device).link_bytes_per_s * _LINK_SHARE
+        fleet = self.fleet
         for g, (group, _) in enumerate(slots):
-            took = received[g] / (link * group.tp)
+            took = received[g] / (self._link * group.tp)
             if took:
                 fleet.free_s[g] = max(fleet.free_s[g], now) + took
                 self.paused_gpu_s += took * group.tp

@@ -115,7 +115,8 @@ class TiersApart:
         """
         found: dict[Plan, float] = {}
         for split in _splits(problem.gpus, len(problem.tiers)):
-            if not all(split):
+            least = min(unit.tp for unit in problem.sliced)
+            if min(split) < least:
                 continue
             chosen: list[Unit] = []
             for tier, own in enumerate(split):

@@ -18,7 +18,7 @@ from wavetank.serving.tiers.interface import Floats, Policy, Problem, Tier, Unit
 from wavetank.serving.tiers.measured import Profile, best_alone
 from wavetank.serving.tiers.nitsum import Nitsum
 from wavetank.serving.tiers.profile import Hardware, units_of
-from wavetank.serving.tiers.rivals import FixedPlan
+from wavetank.serving.tiers.rivals import BestStatic, FixedPlan
 from wavetank.serving.tiers.traffic import SOURCES, Drift, TieredRequests, drifting, lengths_of, mean_lengths
 from wavetank.settings import setting
 from wavetank.study.records import Record
@@ -196,7 +196,7 @@ class TieredSlo(Study):
         """Serve the same requests under one policy."""
         requests = self.requests(seed)
         if hasattr(system, "hindsight"):
-            found = self._figures(self._best_in_hindsight(system, requests))
+            found = self._figures(self._best_in_hindsight(system, requests, seed))
             for pause in self.pauses_s:
                 found.put("goodput_by_pause_per_s", found.rows[0][1], pause_s=pause)
             return found
@@ -211,13 +211,15 @@ class TieredSlo(Study):
             found.put("goodput_by_pause_per_s", value, pause_s=pause)
         return found
 
-    def _best_in_hindsight(self, system: Any, requests: TieredRequests) -> Served:
+    def _best_in_hindsight(self, system: Any, requests: TieredRequests, seed: int) -> Served:
         """Return the run with most goodput, of policies that know what arrives, where a switch takes no time.
 
-        A policy that would do as well without knowing is tried with every pause, so that it cannot do better alone.
+        A policy that would do as well without knowing is tried with every pause, so that it cannot do better alone; so
+        is the plan that stays which other requests chose.
         """
         runs = []
-        for policy in system.hindsight(self.problem(0.0), self._arrived(requests)):
+        known = system.hindsight(self.problem(0.0), self._arrived(requests))
+        for policy in [*known, self.tuned(BestStatic(), seed)]:
             pauses = (0.0, self.pause_s, *self.pauses_s) if isinstance(policy, Nitsum) else (0.0,)
             for pause in sorted(set(pauses)):
                 runs.append(serve(requests, policy, self.problem(pause), self.hardware()))
@@ -268,12 +270,23 @@ class TieredSlo(Study):
         system : object
             A policy, or one with ``candidates(problem, arrived_per_s)``.
         seed : int
+
+        Raises
+        ------
+        BadValueError
+            If the GPUs cannot be divided as the system does.
         """
         if not hasattr(system, "candidates"):
             policy: Policy = system
             return policy
         past = self.requests(seed, past=True)
         tried = system.candidates(self.problem(), self._arrived(past))
+        if not tried:
+            raise BadValueError(
+                f"{type(system).__name__} has no plan for so few groups.", given=f"{self.gpus} GPUs",
+                allowed="one group or more for each tier and for each role", where=f"study {self.name}",
+                hint="give more GPUs or lower degrees, or leave this system out",
+            )  # fmt: skip
         ends = self.duration_s
 
         def goodput(policy: Policy) -> float:

@@ -34,9 +34,7 @@ class Caches:
 
     __slots__ = ("_device", "_model_bytes", "_token_bytes", "models", "prefixes")
 
-    def __init__(
-        self, device: Device, model_bytes: Mapping[str, float], token_bytes: Mapping[str, float]
-    ) -> None:
+    def __init__(self, device: Device, model_bytes: Mapping[str, float], token_bytes: Mapping[str, float]) -> None:
         self._device, self._model_bytes, self._token_bytes = device, model_bytes, token_bytes
         self.models: dict[str, None] = {}
         self.prefixes: dict[tuple[str, str], int] = {}

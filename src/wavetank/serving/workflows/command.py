@@ -15,8 +15,13 @@ from wavetank.units import show
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--scheduler", default="fate", show_default=True, help="As in wavetank compare workflow-scheduling.")
 @click.option("--gpu", "gpus", multiple=True, help="A device, as the platforms name it; repeat it. [4 of two kinds]")
-@click.option("--speed", type=click.FloatRange(0.01, 1000.0), default=20.0, show_default=True,
-              help="Seconds of the workflow per second of this machine.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(0.01, 1000.0),
+    default=20.0,
+    show_default=True,
+    help="Seconds of the workflow per second of this machine.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws models and lengths for the kinds of tasks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path, scheduler: str, gpus: tuple[str, ...], speed: float, seed: int, as_json: bool) -> int:

@@ -202,9 +202,7 @@ def prefix_left_s(times: Times, task: int, device: int, caches: Caches) -> float
     return whole * (1 - cached / stage.prefix_tokens) if cached else whole
 
 
-def begins_s(
-    view: View, times: Times, key: StageKey, device: int, caches: Caches
-) -> float:
+def begins_s(view: View, times: Times, key: StageKey, device: int, caches: Caches) -> float:
     """Return when a device could begin the part of a stage that can be shared: it waited, loaded and has the prefix.
 
     Parameters
@@ -252,9 +250,7 @@ def ends_s(
     return found
 
 
-def split_over(
-    view: View, times: Times, key: StageKey, devices: Sequence[int], caches: Sequence[Caches]
-) -> Split:
+def split_over(view: View, times: Times, key: StageKey, devices: Sequence[int], caches: Sequence[Caches]) -> Split:
     """Return how a stage would be shared between devices.
 
     Parameters

@@ -119,9 +119,7 @@ class _Planning:
             if all(view.devices[device].idle for device in each.devices)
         ]
 
-    def _priced(
-        self, view: View, ready: Sequence[StageKey], candidates: Sequence[Candidate]
-    ) -> list[Candidate]:
+    def _priced(self, view: View, ready: Sequence[StageKey], candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates with scores that count what their devices' time is worth, and what would come late.
 
         Device time is priced by what all that is left could be done with.  A stage is late by what its longest way to
@@ -170,9 +168,7 @@ class _Planning:
             found += own[: self._about.candidates]
         return found
 
-    def _with_future(
-        self, view: View, candidates: Sequence[Candidate], caches: Sequence[Caches]
-    ) -> list[Candidate]:
+    def _with_future(self, view: View, candidates: Sequence[Candidate], caches: Sequence[Caches]) -> list[Candidate]:
         """Return the candidates with scores that count what later stages take after each."""
         horizon = _Horizon(view, self._watch.times, self._about.horizon)
         resident, warm = "residency" in self._looks, "prefixes" in self._looks
@@ -210,7 +206,7 @@ class _Planning:
         below = self._descendants(horizon, view, own[0].key)
         rows = [row for row, _, _ in below]
         # What stages that do not follow lose or gain, once per model: it is loaded again once, for the first of them.
-        loss = about.discount ** horizon.depth * (after.min(axis=2) - now.min(axis=1))
+        loss = about.discount**horizon.depth * (after.min(axis=2) - now.min(axis=1))
         loss[:, [horizon.row[own[0].key], *rows]] = 0.0
         found = np.maximum.reduceat(loss, horizon.starts, axis=1).clip(min=0.0).sum(axis=1)
         found += np.minimum.reduceat(loss, horizon.starts, axis=1).clip(max=0.0).sum(axis=1)
@@ -254,9 +250,7 @@ class _Planning:
         return list(found.values())
 
 
-def solved(
-    candidates: Sequence[Candidate], reward_s: dict[StageKey, float], work: float
-) -> list[Candidate] | None:
+def solved(candidates: Sequence[Candidate], reward_s: dict[StageKey, float], work: float) -> list[Candidate] | None:
     """Return the best set of candidates, at most one per stage and per device; None where the solver found none.
 
     Parameters
@@ -336,7 +330,9 @@ class Fate:
         2.0, unit="s", says="Time for which a device that gets nothing now is taken to stay idle", low=0.0, high=1e6
     )
     late_weight: float = setting(
-        1.0, says="Weight of the time by which the way to the end exceeds what all work takes at least", low=0.0,
+        1.0,
+        says="Weight of the time by which the way to the end exceeds what all work takes at least",
+        low=0.0,
         high=100.0,
     )
     rank_weight: float = setting(

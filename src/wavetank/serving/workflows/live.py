@@ -67,9 +67,7 @@ class _Process:
         answers.put((number, None))
 
 
-def run_live(
-    applications: Sequence[Application], dispatcher: Dispatcher, *, speed: float = 10.0
-) -> Run:
+def run_live(applications: Sequence[Application], dispatcher: Dispatcher, *, speed: float = 10.0) -> Run:
     """Run applications on processes to their end.
 
     Parameters

@@ -78,9 +78,7 @@ class WorkflowScheduling(Study):
     load_bytes_per_s: float = setting(
         25e9, unit="bytes/s", says="Rate at which models are loaded, at most the device's PCIe link", low=1e6, high=1e13
     )
-    network_bytes_per_s: float = setting(
-        1.25e9, unit="bytes/s", says="Between any two devices", low=1e3, high=1e13
-    )
+    network_bytes_per_s: float = setting(1.25e9, unit="bytes/s", says="Between any two devices", low=1e3, high=1e13)
     small: int = setting(3, says="Small workflows that run by themselves", low=0, high=5)
 
     def check(self) -> None:
@@ -134,9 +132,7 @@ class WorkflowScheduling(Study):
         times = [Times(application=each, platform=platform) for each in batch]
         least = balance(work_left(times, {}), np.zeros(len(platform.devices))).least_s
         gaps = stream(seed, "workflows", "arrivals").exponential(least / len(batch) / self.load, len(batch))
-        return tuple(
-            replace(each, arrival_s=at) for each, at in zip(batch, np.cumsum(gaps).tolist(), strict=True)
-        )
+        return tuple(replace(each, arrival_s=at) for each, at in zip(batch, np.cumsum(gaps).tolist(), strict=True))
 
     def measure(self, system: Any, seed: int) -> Measurements:
         """Let a scheduler run all applications twice, and small ones by themselves."""
@@ -175,9 +171,7 @@ def _platform(gpus: tuple[str, ...], load_bytes_per_s: float, network_bytes_per_
 
 
 def _reused(batch: tuple[Application, ...], run: Run) -> float:
-    asked = sum(
-        batch[each.key[0]].stages[each.key[1]].prefix_tokens * len(each.devices) for each in run.stages
-    )
+    asked = sum(batch[each.key[0]].stages[each.key[1]].prefix_tokens * len(each.devices) for each in run.stages)
     return sum(each.reused_tokens for each in run.stages) / asked if asked else 0.0
 
 

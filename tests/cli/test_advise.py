@@ -360,3 +360,18 @@ def test_the_kept_run_at_the_usual_settings_comes_before_newer_ones(
         assert label.startswith("generated-group --set ")
         assert " --set layout=group" in label
         assert "trace" not in label
+
+
+def test_the_kept_run_with_the_systems_of_a_plain_run_comes_before_a_newer_one_of_a_few(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A later run of three systems has not looked at the one that leads."""
+    from wavetank.ledger import claims
+
+    kept = claims.evidence_folder() / "llm-routing"
+    for name, started in (("default", "2026-01-01"), ("latency-routers", "2026-02-02")):
+        shutil.copytree(kept / name, tmp_path / "llm-routing" / name)
+        file = tmp_path / "llm-routing" / name / "run.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "started": f"{started}T00:00:00"}))
+    monkeypatch.setattr(claims, "evidence_folder", lambda: tmp_path)
+    assert advise.kept_answer("llm-routing")[0] == "default"

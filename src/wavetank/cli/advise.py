@@ -230,8 +230,9 @@ def _commands(entry: StudyEntry) -> list[str]:
 def kept_answer(study: str) -> tuple[str, Answer | None]:
     """Return what the kept run of a study that decides something says, and that run's label and unusual settings.
 
-    Of several it is the one with the fewest settings that are not the defaults, then the newest: the nearest to the
-    study's plain run.  Nothing is built or compiled for it.  A run that cannot be read is passed over.
+    Of several it is the one with the fewest settings that are not the defaults, then with most systems of the plain
+    run, then the newest: the nearest to the study's plain run.  Nothing is built or compiled for it.  A run that cannot
+    be read is passed over.
 
     Parameters
     ----------
@@ -247,6 +248,7 @@ def kept_answer(study: str) -> tuple[str, Answer | None]:
 
     kind = catalog.study(study).load()
     usual = {field.name: field.default for field in dataclasses.fields(kind)}
+    contenders = set(catalog.everything().plain_run(study))
     runs = []
     for file in (evidence_folder() / study).glob("*/run.json"):
         started = re.search(r'"started": "([^"]*)"', file.read_text(encoding="utf-8", errors="replace"))
@@ -254,9 +256,10 @@ def kept_answer(study: str) -> tuple[str, Answer | None]:
             plan = runfolder.load_plan(file.with_name("study.toml"))
             built = build_study(kind, plan.settings)
             unusual = [name for name, default in usual.items() if getattr(built, name) != default]
-            runs.append((-len(unusual), started[1] if started else "", file.parent, plan, built, unusual))
+            nearness = -len(unusual), len(contenders & set(plan.systems)), started[1] if started else ""
+            runs.append((nearness, file.parent, plan, built, unusual))
     undecided: tuple[str, Answer | None] = ("", None)
-    for *_, folder, plan, built, unusual in sorted(runs, key=lambda run: run[:2], reverse=True):
+    for _, folder, plan, built, unusual in sorted(runs, key=lambda run: run[0], reverse=True):
         try:
             records = tuple(read_parquet(folder / "records.parquet"))
             answer = Comparison(built, plan, records, {}, (), folder).answer

@@ -142,7 +142,7 @@ def test_what_was_seen_before_counts_half() -> None:
 
 
 def test_with_a_slow_host_the_runtime_law_takes_rows_from_it() -> None:
-    devices = (CpuWorker(repeats=30), CpuWorker())
+    devices = (CpuWorker(repeats=120), CpuWorker())
     _, trace, _ = factored(positive(640), 32, RuntimeSplit(share=0.1, every=1, ignore_rows=0), 0.1, devices)
     assert trace.borders[0][1] == 18
     assert min(border for _, border in trace.borders[1:4]) < 14

@@ -131,6 +131,36 @@ def test_the_model_has_the_buckets_that_the_tests_kill_in() -> None:
     assert len(built()._buckets) == BUCKETS - 1
 
 
+class Timed:
+    """The last of two replicas, with a clock of its own: a second per sum and per microbatch."""
+
+    def __init__(self) -> None:
+        self.number, self.members, self.now_s, self.sums = 0, (0, 1), 0.0, 0
+
+    def all_reduce(self, tensor: Any, **at: int) -> None:
+        self.now_s += 1.0
+        self.sums += 1
+        if at["attempt"] == 1 and at["bucket"] == 1:
+            self.members = (0,)
+            raise GroupBrokenError("broken")
+
+    def agree(self, well: bool) -> Decision:
+        self.now_s += 100.0
+        return Decision(well, 1, self.members, () if well else (1,))
+
+    def point(self, name: str, **at: int) -> None:
+        self.now_s += 1.0
+
+
+def test_a_recovery_lasts_until_the_gradients_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Timed()
+    monkeypatch.setattr("wavetank.training.failures.trainer.time.monotonic", lambda: group.now_s)
+    report = built(group).step(range(6))
+    assert group.sums == 2 + BUCKETS
+    # Two votes, three lost microbatches, all sums again.
+    assert report.recovery_s == 100.0 + 3.0 + BUCKETS + 100.0
+
+
 @pytest.mark.parametrize("bucket", range(BUCKETS))
 @pytest.mark.parametrize("dying", [0, 2])
 def test_a_death_at_any_bucket_leaves_the_parameters_of_a_run_without_failure(

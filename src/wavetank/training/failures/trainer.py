@@ -70,7 +70,8 @@ class StepReport:
     attempts : int
         Reductions of all buckets, the last one included; 1 when nothing happened.
     recovery_s : float
-        From noticing the last break until the survivors had agreed; 0 when nothing happened.
+        From noticing the first break, or from the vote that reports it, until all gradients are summed: agreement, the
+        new group, lost microbatches and the sums included; 0 when nothing happened.
     """
 
     step: int
@@ -156,15 +157,14 @@ class ResilientTrainer:
             bucket.zero_()
         mine = list(held[group.number])
         self._accumulate(mine, ids, losses)
-        attempts, recovery_s = 0, 0.0
+        attempts, begun_s = 0, math.inf
         while True:
             attempts += 1
             copies, broken_s = self._reduce(buckets, attempts)
             decision = group.agree(broken_s is None)
             if decision.commit:
                 break
-            if broken_s is not None:
-                recovery_s = time.monotonic() - broken_s
+            begun_s = min(begun_s, time.monotonic() if broken_s is None else broken_s)
             if self.rollback:
                 for bucket, copy in zip(buckets, copies, strict=False):
                     bucket.copy_(copy)
@@ -173,6 +173,7 @@ class ResilientTrainer:
             held = {rank: held[rank] + extra[rank] for rank in members}
             self._accumulate(extra[group.number], ids, losses)
             mine += extra[group.number]
+        recovery_s = max(0.0, time.monotonic() - begun_s)
         self._apply(ids, losses)
         report = StepReport(
             self.steps_done, float(losses.mean()), decision.members, tuple(mine), attempts, recovery_s

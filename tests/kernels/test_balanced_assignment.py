@@ -40,10 +40,44 @@ def test_a_bin_of_twice_the_speed_gets_twice_the_work():
 
 
 @pytest.mark.parametrize(
-    "given", [{"bins": 0}, {"costs": [np.nan]}, {"sizes": [-1.0]}, {"speeds": [0.0, 1.0]}, {"costs": [1.0, 2.0]}]
+    "given",
+    [
+        {"bins": 0},
+        {"costs": [np.nan]},
+        {"sizes": [-1.0]},
+        {"speeds": [0.0, 1.0]},
+        {"costs": [1.0, 2.0]},
+        {"costs": [np.inf]},
+        {"sizes": [np.inf]},
+        {"speeds": [np.inf, 1.0]},
+        {"room": np.nan},
+        {"room": -1.0},
+    ],
 )
 def test_what_is_no_item_and_no_bin_is_refused(given):
-    words = {"costs": [1.0], "sizes": [1.0], "bins": 2, "speeds": None} | given
+    words = {"costs": [1.0], "sizes": [1.0], "bins": 2, "speeds": None, "room": np.inf} | given
     speeds = None if words["speeds"] is None else np.array(words["speeds"])
     with pytest.raises(BadValueError):
-        longest_first(np.array(words["costs"]), np.array(words["sizes"]), words["bins"], speeds=speeds)
+        longest_first(np.array(words["costs"]), np.array(words["sizes"]), words["bins"], words["room"], speeds)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), min_size=1, max_size=12),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.integers(0, 9),
+)
+def test_the_rule_written_out_gives_the_same(items, speeds, room):
+    expected = [-1] * len(items)
+    bins = [[0, 0] for _ in speeds]
+    for place in sorted(range(len(items)), key=lambda each: (-items[each][0], -items[each][1], each)):
+        cost, size = items[place]
+        ends = [
+            ((load + cost) / speed, taken, number)
+            for number, ((load, taken), speed) in enumerate(zip(bins, speeds, strict=True)) if taken + size <= room
+        ]  # fmt: skip
+        if ends:
+            expected[place] = min(ends)[2]
+            bins[expected[place]][0] += cost
+            bins[expected[place]][1] += size
+    costs, sizes = np.array(items, float).T
+    assert longest_first(costs, sizes, len(speeds), room, np.array(speeds, float)).tolist() == expected

@@ -84,3 +84,30 @@ def test_keys_of_another_width_are_refused():
         attend_block(q, k[:, :, :4], v[:, :, :4])
     with pytest.raises(BadValueError, match="go together"):
         attend_block(q, k, v[:, :3])
+    for empty in ((q[0], k, v), (q, k[:0], v[:0]), (q[:, :, :0], k[:, :, :0], v[:, :, :0])):
+        with pytest.raises(BadValueError, match="go together"):
+            attend_block(*empty)
+
+
+def test_queries_that_see_nothing_have_and_give_no_gradient():
+    q, k, v = arrays()
+    weight = np.random.default_rng(1).normal(size=q.shape)
+    # The first two queries stand before all keys.
+    whole = attend_block(q, k, v, -2)
+    found = block_gradients(q, k, v, whole, weight, -2)
+    seeing = q[:, 2:], k, v
+    rest = block_gradients(*seeing, attend_block(*seeing, 0), weight[:, 2:], 0)
+    assert np.all(found[0][:, :2] == 0)
+    assert np.all(found[0][:, 2] == pytest.approx(rest[0][:, 0], abs=1e-14))
+    for each, other in zip(found[1:], rest[1:], strict=True):
+        assert each == pytest.approx(other, abs=1e-14)
+
+
+def test_a_block_without_keys_is_nothing():
+    q, k, v = arrays()
+    none = attend_block(q, k[:, :0], v[:, :0], 0)
+    assert np.all(none.out == 0)
+    assert np.all(np.isneginf(none.log_sum))
+    gradients = block_gradients(q, k[:, :0], v[:, :0], attend_block(q, k, v), q, 0)
+    assert [each.shape for each in gradients] == [q.shape, k[:, :0].shape, v[:, :0].shape]
+    assert np.all(gradients[0] == 0)

@@ -51,7 +51,29 @@ def test_equal_edges_give_equal_colours_and_none_give_none():
     assert largest_degree(np.array([], int), np.array([], int)) == 0
 
 
-@pytest.mark.parametrize(("senders", "receivers"), [([0, 1], [0]), ([-1], [0]), ([[0]], [[1]])])
+@pytest.mark.parametrize(
+    ("senders", "receivers"), [([0, 1], [0]), ([-1], [0]), ([[0]], [[1]]), ([0.5], [0]), ([0], [np.nan])]
+)
 def test_edges_without_two_ends_are_refused(senders, receivers):
-    with pytest.raises(BadValueError):
-        colour_edges(np.array(senders), np.array(receivers))
+    for each in (colour_edges, largest_degree):
+        with pytest.raises(BadValueError):
+            each(np.array(senders), np.array(receivers))
+
+
+def test_numbers_that_are_far_apart_take_no_room():
+    senders, receivers = np.array([0, 1 << 60, 0]), np.array([1 << 61, 1 << 61, 5])
+    assert largest_degree(senders, receivers) == 2
+    assert colour_edges(senders, receivers).tolist() == colour_edges(np.array([0, 1, 0]), np.array([1, 1, 0])).tolist()
+
+
+def test_a_message_to_oneself_and_one_sent_twice_are_edges_like_others():
+    colours = colour_edges(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0]))
+    assert is_proper(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0]), colours)
+    assert np.unique(colours).tolist() == [0, 1, 2]
+
+
+def test_a_table_that_no_memory_holds_is_refused():
+    many = np.arange(40_000)
+    assert largest_degree(many, 0 * many) == 40_000
+    with pytest.raises(BadValueError, match="too much memory"):
+        colour_edges(many, 0 * many)

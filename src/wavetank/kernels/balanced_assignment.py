@@ -41,7 +41,7 @@ def longest_first(costs: Floats, sizes: Floats, bins: int, room: float = np.inf,
     Raises
     ------
     BadValueError
-        If there is no bin, or a cost, a size or a speed is no number in range.
+        If there is no bin, or a cost, a size, a speed or the room is no number in range; only the room may be infinite.
 
     Examples
     --------
@@ -51,11 +51,12 @@ def longest_first(costs: Floats, sizes: Floats, bins: int, room: float = np.inf,
     costs, sizes = np.ascontiguousarray(costs, np.float64), np.ascontiguousarray(sizes, np.float64)
     speeds = np.ones(max(bins, 0)) if speeds is None else np.ascontiguousarray(speeds, np.float64)
     # Written so that nan fails too.
-    right = costs.shape == sizes.shape and costs.ndim == 1 and bool(np.all(costs >= 0) and np.all(sizes >= 0))
+    right = costs.shape == sizes.shape and costs.ndim == 1 and room >= 0
+    right = right and all(bool(np.all((each >= 0) & np.isfinite(each))) for each in (costs, sizes, speeds))
     if bins < 1 or speeds.shape != (bins,) or not right or not np.all(speeds > 0):
         raise BadValueError(
-            "Items have a cost and a size from 0, bins a speed above 0.",
-            given=f"{costs.shape} costs, {sizes.shape} sizes, {bins} bins, {speeds.shape} speeds",
+            "Items have a finite cost and size from 0, bins room from 0 and a finite speed above 0.",
+            given=f"{costs.shape} costs, {sizes.shape} sizes, {bins} bins, {speeds.shape} speeds, room {room}",
         )  # fmt: skip
     order = np.lexsort((np.arange(costs.size), -sizes, -costs))
     placed: Ints = _placed(costs, sizes, speeds, float(room), order)

@@ -45,7 +45,7 @@ def nothing(queries: Floats) -> Partial:
     ----------
     queries : float64 array (heads, queries, dim)
     """
-    return Partial(np.zeros_like(queries), np.full(queries.shape[:2], -np.inf))
+    return Partial(np.zeros(queries.shape), np.full(queries.shape[:2], -np.inf))
 
 
 def attend_block(queries: Floats, keys: Floats, values: Floats, ahead: int | None = None) -> Partial:
@@ -66,7 +66,7 @@ def attend_block(queries: Floats, keys: Floats, values: Floats, ahead: int | Non
         If the shapes do not go together.
     """
     scores = _scores(queries, keys, values, ahead)
-    top = scores.max(-1)
+    top = scores.max(-1, initial=-np.inf)
     safe = np.where(np.isfinite(top), top, 0.0)
     weights = np.exp(scores - safe[..., None])
     sums = weights.sum(-1)
@@ -105,12 +105,14 @@ def block_gradients(
     queries, keys, values, ahead
         As for :func:`attend_block`.
     whole : Partial
-        Attention of the queries over all of their keys.
+        Attention of the queries over all of their keys.  A query that sees none of them has and gives no gradient.
     out_grad : float64 array (heads, queries, dim)
         Gradient of the output.
     """
     scale = 1.0 / math.sqrt(queries.shape[-1])
-    weights = np.exp(_scores(queries, keys, values, ahead) - whole.log_sum[..., None])
+    # Where nothing is seen all scores are minus infinity: less 0 their weights are 0, less minus infinity they are nan.
+    log_sum = np.where(np.isneginf(whole.log_sum), 0.0, whole.log_sum)
+    weights = np.exp(_scores(queries, keys, values, ahead) - log_sum[..., None])
     given = out_grad.reshape(*_grouped(out_grad, keys))
     spread = _by_heads(weights, keys)
     own = (out_grad * whole.out).sum(-1).reshape(*_grouped(whole.log_sum, keys), 1)
@@ -122,14 +124,15 @@ def block_gradients(
 
 
 def _scores(queries: Floats, keys: Floats, values: Floats, ahead: int | None) -> Floats:
-    heads, count, dim = queries.shape
-    if keys.shape != values.shape or keys.ndim != 3 or keys.shape[2] != dim or heads % keys.shape[0]:
+    right = queries.ndim == keys.ndim == 3 and keys.shape == values.shape and keys.shape[2] == queries.shape[2] > 0
+    if not right or keys.shape[0] < 1 or queries.shape[0] % keys.shape[0]:
         raise BadValueError(
             "Queries, keys and values do not go together.", given=(queries.shape, keys.shape, values.shape),
             allowed="(heads, queries, dim) and twice (key heads, keys, dim), heads a multiple of key heads",
         )  # fmt: skip
+    heads, count, dim = queries.shape
     grouped = queries.reshape(*_grouped(queries, keys)) @ keys[:, None].swapaxes(-1, -2)
-    scores: Floats = grouped.reshape(heads, count, -1) / math.sqrt(dim)
+    scores: Floats = grouped.reshape(heads, count, keys.shape[1]) / math.sqrt(dim)
     if ahead is not None:
         hidden = np.arange(keys.shape[1]) > np.arange(count)[:, None] + ahead
         scores[:, hidden] = -np.inf

@@ -18,6 +18,9 @@ from wavetank.sim.compiled import compiled
 
 Ints = NDArray[np.int64]
 
+# Cells of the table of vertices and colours: 2 GiB.
+_MOST_CELLS = 1 << 28
+
 
 def largest_degree(senders: Ints, receivers: Ints) -> int:
     """Return how many edges the busiest sender or receiver has: no fewer colours are enough.
@@ -25,10 +28,14 @@ def largest_degree(senders: Ints, receivers: Ints) -> int:
     Parameters
     ----------
     senders, receivers : int64 array (edges,)
+
+    Raises
+    ------
+    BadValueError
+        If the arrays differ in length or hold no whole numbers from 0.
     """
-    if senders.size == 0:
-        return 0
-    return int(max(np.bincount(senders).max(), np.bincount(receivers).max()))
+    senders, receivers = _checked(senders, receivers)
+    return max(int(np.unique(side, return_counts=True)[1].max(initial=0)) for side in (senders, receivers))
 
 
 def colour_edges(senders: Ints, receivers: Ints) -> Ints:
@@ -49,28 +56,42 @@ def colour_edges(senders: Ints, receivers: Ints) -> Ints:
     Raises
     ------
     BadValueError
-        If the arrays differ in length or a number is below 0.
+        If the arrays differ in length or hold no whole numbers from 0, or if the busiest vertex has so many edges that
+        the table of vertices and colours would take more than 2 GiB.
 
     Examples
     --------
     >>> colour_edges(np.array([0, 0, 1]), np.array([0, 1, 0])).tolist()
     [0, 1, 1]
     """
-    senders, receivers = np.ascontiguousarray(senders, np.int64), np.ascontiguousarray(receivers, np.int64)
+    senders, receivers = _checked(senders, receivers)
+    if senders.size == 0:
+        return np.empty(0, np.int64)
+    # Numbers may be far apart: only those that occur take room.
+    (first, senders), (second, receivers) = (np.unique(side, return_inverse=True) for side in (senders, receivers))
+    vertices, degree = max(first.size, second.size), largest_degree(senders, receivers)
+    if 2 * vertices * degree > _MOST_CELLS:
+        raise BadValueError(
+            "The table of vertices and colours would take too much memory.",
+            given=f"{vertices} vertices, {degree} edges at the busiest",
+            allowed=f"a product of {_MOST_CELLS // 2} at most", hint="colour parts of the edges one after another",
+        )  # fmt: skip
+    coloured: Ints = _coloured(senders, receivers, vertices, degree)
+    return coloured
+
+
+def _checked(senders: Ints, receivers: Ints) -> tuple[Ints, Ints]:
+    senders, receivers = np.asarray(senders), np.asarray(receivers)
     if senders.shape != receivers.shape or senders.ndim != 1:
         raise BadValueError(
             "Every edge has a sender and a receiver.", given=(senders.shape, receivers.shape),
             allowed="two arrays of one length",
         )  # fmt: skip
-    if senders.size == 0:
-        return np.empty(0, np.int64)
-    if min(int(senders.min()), int(receivers.min())) < 0:
-        raise BadValueError(
-            "Senders and receivers are numbered from 0.", given=int(min(senders.min(), receivers.min()))
-        )
-    vertices = int(max(senders.max(), receivers.max())) + 1
-    coloured: Ints = _coloured(senders, receivers, vertices, largest_degree(senders, receivers))
-    return coloured
+    for side in (senders, receivers):
+        # An empty list has no kind of its own.
+        if side.size and (side.dtype.kind not in "iu" or side.min() < 0):
+            raise BadValueError("Senders and receivers are whole numbers from 0.", given=str(side.min()))
+    return np.ascontiguousarray(senders, np.int64), np.ascontiguousarray(receivers, np.int64)
 
 
 @compiled

@@ -92,3 +92,20 @@ def test_arrays_of_other_tokens_are_refused():
     plan = distribute(np.array(LENGTHS), 2)
     with pytest.raises(BadValueError, match="another shape"):
         attend(q, k, v, plan, out_grad=grad[:2])
+
+
+def test_a_message_without_a_round_is_refused_and_not_lost():
+    plan = distribute(np.array(LENGTHS), 4, block=4)
+    colours = rounds(plan)
+    never = colours.copy()
+    never[0] = -1
+    for wrong in (never, colours[:-1], np.append(colours, 0)):
+        with pytest.raises(BadValueError, match="Every message"):
+            attend(*arrays(LENGTHS)[:3], plan, colours=wrong)
+
+
+def test_whole_numbers_are_numbers():
+    ones = np.ones((2, sum(LENGTHS), 3), int)
+    found = attend(ones, ones, ones, distribute(np.array(LENGTHS), 3, block=4), out_grad=np.ones(ones.shape))
+    assert found.out == pytest.approx(np.ones(ones.shape))
+    assert np.abs(found.query_grad).max() < 1e-12

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.training.context.costs import whole
+from wavetank.training.context.costs import whole, work
 from wavetank.training.context.fcp import Fcp, coalescing, cut, distribute, planned_step, rounds
 from wavetank.training.context.interface import Batch, Cluster, imbalance
 from wavetank.training.context.rivals import grouped
@@ -159,3 +159,27 @@ def test_what_cannot_be_placed_is_refused(lengths, words):
         distribute(np.array(lengths, np.int64), 2, **words)
     with pytest.raises(BadValueError, match="another number"):
         distribute(np.array([3]), 2, cluster=cluster(3))
+    for parts in ([3.9, 2.0], [np.nan]):
+        with pytest.raises(BadValueError, match="whole numbers"):
+            distribute(np.array(parts), 2)
+
+
+def test_shorter_blocks_are_tried_where_longer_ones_find_no_room():
+    # Three sequences of 8000 tokens on two ranks: one of them must be cut.
+    tight = batch([8000] * 3, 2, tokens_per_rank=12_000, slack=0.0)
+    assert Fcp().step(tight).choice < 8192
+    with pytest.raises(BadValueError, match="no room"):
+        Fcp(block_tokens=8192).step(tight)
+
+
+def test_a_processor_that_rounds_otherwise_makes_the_same_plan(monkeypatch):
+    mix = mixed(64)
+    plan = Fcp().plan(mix, 2048)
+
+    def rounded_up_or_down(*given):
+        found = work(*given)
+        odd = np.arange(found.size).reshape(found.shape) % 2
+        return np.nextafter(found, np.where(odd, np.inf, 0.0))
+
+    monkeypatch.setattr("wavetank.training.context.fcp.work", rounded_up_or_down)
+    assert Fcp().plan(mix, 2048).owner.tolist() == plan.owner.tolist()

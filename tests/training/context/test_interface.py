@@ -50,3 +50,10 @@ def test_imbalance_is_how_much_the_most_is_above_the_mean():
     assert imbalance(np.array([1.0, 2.0, 3.0])) == pytest.approx(0.5)
     assert imbalance(np.zeros(3)) == 0.0
     assert imbalance(np.full(3, 0.1)) == 0.0
+
+
+@pytest.mark.parametrize("lengths", [[2.5, 3.0], [np.nan]])
+def test_parts_of_tokens_are_refused(lengths):
+    one = Cluster(flops_per_s=np.ones(1), network_bytes_per_s=np.ones(1), link_bytes_per_s=np.ones(1))
+    with pytest.raises(BadValueError, match="whole numbers"):
+        Batch(lengths=np.array(lengths), cluster=one, room_tokens=100)

@@ -6,6 +6,7 @@ from tests.training.context.test_fcp import batch, cluster, mixed
 
 from wavetank.errors import BadValueError
 from wavetank.kernels.edge_colouring import colour_edges
+from wavetank.training.context.costs import useful_flops
 from wavetank.training.context.fcp import Fcp
 from wavetank.training.context.interface import imbalance
 from wavetank.training.context.rivals import (
@@ -19,6 +20,7 @@ from wavetank.training.context.rivals import (
     grouped,
     passes_s,
     powers_of_two,
+    received_bytes,
 )
 
 RING, PAPER = HeadsAndRings(heads="none"), (BestOfBoth(), MinHeap(), HeadsAndRings(heads="none"), Grouping())
@@ -37,7 +39,7 @@ def test_rings_and_heads_share_the_same_work():
         compute, around, exchanged = group_s(lengths, heads, ring, ranks, 1.0, 50e9)
         assert 16 * ring * compute[0] == pytest.approx(total, rel=1e-5)
         assert (exchanged[0] > 0) == (heads > 1)
-        assert around[0] == pytest.approx(1e6 / 16 * 4096 / 50e9)
+        assert around[0] == pytest.approx(1e6 / 16 * max(1, heads / 8) * 4096 / 50e9)
 
 
 def test_a_ring_hides_its_messages_behind_computing_and_heads_hide_nothing():
@@ -126,3 +128,35 @@ def test_chunks_of_a_min_heap_keep_their_room():
     assert imbalance(MinHeap().step(mix).compute_s) < 0.1
     with pytest.raises(BadValueError, match="no room"):
         MinHeap().plan(batch([3000] * 3, 2, tokens_per_rank=4600, slack=0.0), 4096)
+
+
+@pytest.mark.parametrize(
+    "sharer",
+    [
+        Fcp(), Fcp(coalesced=1), Unplanned(), MinHeap(), HeadsAndRings(), RING, HeadsAndRings(heads="only"), Grouping(),
+        Grouping(spread="chosen", heads=True), BestOfBoth(),
+    ],
+)  # fmt: skip
+def test_every_sharer_computes_exactly_what_attends(sharer):
+    mix = batch(mixed(64).lengths, 64, half_tokens=0.0)
+    done = float((sharer.step(mix).compute_s * mix.cluster.flops_per_s).sum())
+    assert done == pytest.approx(useful_flops(mix.lengths, mix.cluster) / mix.cluster.kernel_share, rel=1e-12)
+
+
+def test_keys_that_are_copied_go_around_as_often():
+    ranks = cluster(64)
+    lengths = np.array([1e6])
+    few, many = (group_s(lengths, heads, 2, ranks, 1.0, 50e9)[1][0] for heads in (8, 32))
+    # A head of keys and values of half of the tokens is the least that a rank has.
+    assert many == few == pytest.approx(1e6 / 2 * 4096 / 8 / 50e9)
+
+
+def test_what_a_rank_receives_is_counted_by_hand():
+    heads = cluster(64).heads
+    tokens = np.array([100.0])
+    assert received_bytes(tokens, 1, 4, cluster(64)) == pytest.approx(100 * 3 * heads.kv_bytes)
+    assert received_bytes(tokens, 4, 1, cluster(64)) == pytest.approx(75 * (heads.qo_bytes + heads.kv_bytes))
+    # 32 ranks on 8 heads of keys: four copies.
+    wide = 100 * 31 / 32 * (heads.qo_bytes + 4 * heads.kv_bytes) + 100 * 4 * heads.kv_bytes
+    assert received_bytes(tokens, 32, 2, cluster(64)) == pytest.approx(wide)
+    assert received_bytes(tokens, 1, 1, cluster(64)) == 0

@@ -74,9 +74,14 @@ def schedule(plan: Plan, colours: Ints, rank: int) -> Schedule:
     Raises
     ------
     BadValueError
-        If the rank would send or receive two messages in one round.
+        If a message has no round, or the rank would send or receive two messages in one round.
     """
     blocks, targets = plan.edges
+    if colours.shape != blocks.shape or (colours.size and colours.min() < 0):
+        raise BadValueError(
+            "Every message of the plan has a round from 0.", given=f"rounds of {colours.size} messages, the first "
+            f"{int(colours.min(initial=0))}", allowed=f"{blocks.size} messages",
+        )  # fmt: skip
     senders = plan.owner[blocks]
     sends: dict[int, tuple[int, int]] = {}
     receives: dict[int, tuple[int, int]] = {}
@@ -140,7 +145,7 @@ def attend_rank(
     outs = {block: part.out for block, part in sums.items()}
     if out_grads is None:
         return outs, {}, {}, {}
-    query_grads = {block: np.zeros_like(queries[block]) for block in queries}
+    query_grads = {block: np.zeros(queries[block].shape) for block in queries}
     pair_grads = {block: np.zeros((2, *keys[block].shape)) for block in keys}
 
     def gradients(block: int, pair: Floats | tuple[Floats, Floats]) -> Floats:

@@ -129,7 +129,7 @@ def distribute(
     Raises
     ------
     BadValueError
-        If the tokens do not fit, a length is below 1, or the cluster has another number of ranks.
+        If the tokens do not fit, a length is below 1 or no whole number, or the cluster has another number of ranks.
 
     Examples
     --------
@@ -137,9 +137,12 @@ def distribute(
     >>> plan.owner.tolist()
     [0, 1, 1, 0, 0, 1]
     """
-    lengths = np.asarray(lengths, np.int64)
-    if lengths.ndim != 1 or lengths.size == 0 or lengths.min() < 1 or block < 1:
-        raise BadValueError("Sequences and blocks have a token or more.", given=f"{lengths}, block {block}"[:100])
+    lengths = np.asarray(lengths)
+    if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu" or lengths.min() < 1 or block < 1:
+        raise BadValueError(
+            "Sequences and blocks have whole numbers of tokens, one or more.", given=f"{lengths}, block {block}"[:100]
+        )
+    lengths = lengths.astype(np.int64)
     if cluster is None:
         speeds = np.ones(max(ranks, 1))
         cluster = Cluster(
@@ -152,9 +155,9 @@ def distribute(
     # Pairs of a sequence change places later: each takes the room of the largest.
     sizes = (-(-lengths // -(-lengths // block)))[sequence].astype(np.float64)
     items = int(item.max()) + 1
-    where = longest_first(
-        per_rank(items, item, costs), per_rank(items, item, sizes), ranks, room_tokens, cluster.flops_per_s
-    )
+    # Powers differ in their last digit between processors, and so would the order of pairs of one cost.
+    rounded = per_rank(items, item, costs).astype(np.float32).astype(np.float64)
+    where = longest_first(rounded, per_rank(items, item, sizes), ranks, room_tokens, cluster.flops_per_s)
     if where.min() < 0:
         raise BadValueError(
             "A block has no room on any rank.", given=f"{int(lengths.sum())} tokens on {ranks} ranks",
@@ -296,12 +299,17 @@ class Fcp:
         return rounds(plan)
 
     def step(self, batch: Batch) -> Step:
-        """Return what one step takes, with the best length of blocks."""
+        """Return what one step takes, with the best length of blocks that find room."""
         best: Step | None = None
+        refused: list[BadValueError] = []
         for block in (self.block_tokens,) if self.block_tokens else BLOCKS:
-            plan = self.plan(batch, block)
+            try:
+                plan = self.plan(batch, block)
+            except BadValueError as error:
+                refused.append(error)
+                continue
             step = replace(planned_step(plan, self.rounds(plan), batch, self.coalesced), choice=float(block))
             best = step if best is None or step.time_s < best.time_s else best
         if best is None:
-            raise BadValueError("There is no length of blocks to choose.", given=self.block_tokens)
+            raise refused[0]
         return best

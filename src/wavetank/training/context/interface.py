@@ -116,8 +116,8 @@ class Batch:
     room_tokens: int
 
     def __post_init__(self) -> None:
-        if self.lengths.size == 0 or self.lengths.min() < 1:
-            raise BadValueError("Sequences have a token or more.", given=str(self.lengths[:5]))
+        if self.lengths.size == 0 or self.lengths.dtype.kind not in "iu" or self.lengths.min() < 1:
+            raise BadValueError("Sequences have a token or more, in whole numbers.", given=str(self.lengths[:5]))
         if self.tokens > self.room_tokens * self.cluster.ranks:
             raise BadValueError(
                 "The batch has more tokens than the ranks can hold.", given=self.tokens,

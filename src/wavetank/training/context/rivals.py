@@ -59,15 +59,31 @@ def group_s(
         compute = work(lengths * (lengths + 1) / 2 / ring**2, 2 * chunk, chunk, cluster) / heads
     link = float(cluster.link_bytes_per_s.min())
     across = heads * ring > cluster.node
-    around = shared * cluster.heads.kv_bytes / (network_bytes_per_s if across else link)
+    # Where there are more ranks than heads of keys, these are copied, and each copy goes around.
+    copies = max(1.0, heads / cluster.heads.keys)
+    around = shared * copies * cluster.heads.kv_bytes / (network_bytes_per_s if across else link)
     exchanged = np.zeros(lengths.size)
     if heads > 1:
-        # Where there are more ranks than heads of keys, these are copied.
-        copies = max(1.0, heads / cluster.heads.keys)
         sent = shared * (cluster.heads.qo_bytes + copies * cluster.heads.kv_bytes)
         inside = min(heads, cluster.node)
         exchanged = sent * np.maximum((inside - 1) / heads / link, (heads - inside) / heads / network_bytes_per_s)
     return compute / flops_per_s, around, exchanged
+
+
+def received_bytes(tokens: Floats, heads: int, ring: int, cluster: Cluster) -> Floats:
+    """Return what a rank receives in the forward pass: others' blocks of the ring, and others' part of its heads.
+
+    Parameters
+    ----------
+    tokens : float64 array
+        Of the rank.
+    heads, ring : int
+        As for :func:`group_s`.
+    cluster : Cluster
+    """
+    keys = max(1.0, heads / cluster.heads.keys) * cluster.heads.kv_bytes
+    found: Floats = tokens * ((ring - 1) * keys + (heads - 1) / heads * (cluster.heads.qo_bytes + keys))
+    return found
 
 
 def passes_s(compute: Floats, around: Floats, exchanged: Floats, ring: int, latency_s: float) -> Floats:
@@ -137,9 +153,7 @@ def grouped(batch: Batch, heads: int, ring: int) -> Step | None:
     times = passes_s(sums[0] / speed, sums[1], sums[2], ring, cluster.latency_s)
     computed = sum(each for each, _ in PASSES) * np.repeat(sums[0] / speed, size) * ring
     tokens = np.repeat(per_rank(groups, where, lengths) / size, size)
-    sent = tokens * (
-        (ring - 1) * cluster.heads.kv_bytes + (heads > 1) * (cluster.heads.qo_bytes + cluster.heads.kv_bytes)
-    )
+    sent = received_bytes(tokens, heads, ring, cluster)
     return Step(time_s=float(times.max()), compute_s=computed, sent_bytes=sent, received_bytes=sent, choice=float(size))
 
 
@@ -187,11 +201,7 @@ class Grouping:
                 better = spent < best
                 best = np.where(better, spent, best)
                 kept = np.where(better, sum(each for each, _ in PASSES) * compute * ring, kept)
-                each = lengths[of] / size * (
-                    (ring - 1) * cluster.heads.kv_bytes
-                    + (heads > 1) * (cluster.heads.qo_bytes + cluster.heads.kv_bytes)
-                )  # fmt: skip
-                kept_sent = np.where(better, each, kept_sent)
+                kept_sent = np.where(better, received_bytes(lengths[of] / size, heads, ring, cluster), kept_sent)
             time_s[of], compute_s[of], sent[of] = best, kept, kept_sent
         order = np.lexsort((-time_s, -sizes))
         relative = cluster.flops_per_s / slowest
@@ -255,7 +265,7 @@ class Unplanned(Fcp):
 
 @dataclass(frozen=True, kw_only=True)
 class MinHeap(Unplanned):
-    """Sharer that deals equal numbers of chunks, the most expensive first to the least loaded rank."""
+    """Sharer that deals chunks, the most expensive first, to the least loaded rank that has room."""
 
     def plan(self, batch: Batch, block: int) -> Plan:
         """Return the plan with chunks of a length."""

@@ -56,7 +56,7 @@ def colour_edges(senders: Ints, receivers: Ints) -> Ints:
     Raises
     ------
     BadValueError
-        If the arrays differ in length or hold no whole numbers from 0, or if the busiest vertex has so many edges that
+        If the arrays differ in length or hold no whole numbers from 0, or if the busiest vertex has too many edges that
         the table of vertices and colours would take more than 2 GiB.
 
     Examples

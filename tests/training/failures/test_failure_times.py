@@ -77,6 +77,16 @@ def test_a_server_with_several_faults_at_a_time_is_away_from_the_first_to_the_la
     assert end_s == 9 * DAY_S
 
 
+def test_the_order_of_events_in_the_file_does_not_matter(tmp_path: Path) -> None:
+    events = [
+        event("a", 1, "fault_start"), event("a", 3, "fault_end"), event("b", 2, "fault_start"),
+        event("a", 4, "fault_start"), event("b", 5, "fault_end"), event("a", 6, "fault_end"),
+    ]  # fmt: skip
+    servers, end_s = read_faults(written(tmp_path / "rising", events))
+    assert servers == (((1 * DAY_S, 3 * DAY_S), (4 * DAY_S, 6 * DAY_S)), ((2 * DAY_S, 5 * DAY_S),))
+    assert read_faults(written(tmp_path / "falling", events[::-1])) == (servers, end_s)
+
+
 def test_faster_divides_all_times_and_servers_are_drawn(tmp_path: Path) -> None:
     folder = written(tmp_path / "set", [event("a", 1, "fault_start"), event("a", 3, "fault_end")])
     found = recorded_failures(400, 10.0, stream(0, "x"), folder)
@@ -99,6 +109,9 @@ def test_more_servers_than_were_recorded_are_refused(bad: tuple[int, float]) -> 
         b"", b"{", gzip.compress(b"{"), gzip.compress(b"[1]"), gzip.compress(b"[]"), gzip.compress(b'[{"node_id": 1}]'),
         gzip.compress(json.dumps([event("a", float("nan"), "fault_start")]).encode()),
         gzip.compress(json.dumps([event("a", 1, "explosion")]).encode()), gzip.compress(b"[]")[:-6],
+        gzip.compress(b"[]")[:10] + b"\xff" * 20, gzip.compress(b"[" * 200_000),
+        gzip.compress(json.dumps([event("a", -1, "fault_start")]).encode()),
+        gzip.compress(json.dumps([event("a", 1, "fault_end")]).encode()),
     ],
 )  # fmt: skip
 def test_damaged_traces_are_refused_by_name(tmp_path: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.training.failures.jobs import STEP_S, job, timed
+from tests.training.failures.step_by_step import Walk
 
 from wavetank.errors import BadValueError
 from wavetank.sim.rng import stream
@@ -260,3 +261,80 @@ def test_books_balance_whatever_fails(rows, answer, plan):
     assert found.failures <= len(rows)
     # Whatever happens, no run is faster than one in which nothing does.
     assert found.trained <= run(answer, timed(horizon_s=250.0)).trained
+
+
+def drawn(seed):
+    """A random job, its failures, an answer and a plan; no two times are equal."""
+    draws = np.random.default_rng(seed)
+    replicas = int(draws.integers(1, 7))
+    of = job(
+        replicas=replicas, gpus=int(draws.integers(1, 5)), microbatches=replicas * int(draws.integers(1, 5)),
+        microbatch_s=draws.uniform(0.05, 2), gradient_bytes=draws.uniform(0, 4e9), snapshot_s=draws.uniform(0, 0.3),
+        **{name: draws.choice([0.0, 0.3, 3.0, 30.0]) * draws.uniform(0.5, 1)
+           for name in ("detect_s", "regroup_s", "copy_s", "checkpoint_s", "restart_s")},
+    )  # fmt: skip
+    plan = Plan(
+        checkpoint_every=int(draws.choice([0, 1, 2, 7])), spares=int(draws.choice([0, 0, 1, 3])),
+        keeps_batch=bool(draws.random() < 0.5), snapshots=bool(draws.random() < 0.5),
+        rejoins=bool(draws.random() < 0.5),
+    )  # fmt: skip
+    horizon_s = draws.choice([0.5, 50.0, 400.0]) * draws.uniform(0.5, 1)
+    count = int(draws.choice([0, 1, 5, 20, 60]))
+    longest_s = draws.choice([0.0, 5.0, 100.0, math.inf])
+    rows = sorted(
+        (time_s, int(draws.integers(replicas + plan.spares + 1)),
+         math.inf if longest_s == math.inf else time_s + draws.uniform(0, longest_s))
+        for time_s in draws.uniform(0, 1.2 * horizon_s, count)
+    )  # fmt: skip
+    return of, rows, horizon_s, str(draws.choice(ANSWERS)), plan
+
+
+class OrRestart(Always):
+    """Replaces while there are spares."""
+
+    def answer(self, loss):
+        return FROM_CHECKPOINT if self.given == REPLACE and not loss.spares else self.given
+
+
+def books(found):
+    return [found.steps, found.trained, found.wanted, found.computed, found.dropped, found.failures, found.replicas,
+            found.time_s, found.recovering_s, found.live_gpu_s, found.healthy_gpu_s, found.owned_gpu_s]  # fmt: skip
+
+
+def test_books_are_those_of_a_walk_step_by_step():
+    deaths = 0
+    for seed in range(400):
+        of, rows, horizon_s, answer, plan = drawn(seed)
+        walk = Walk(of, rows, horizon_s, answer, plan)
+        walk.go()
+        found = simulate(of, timed(*rows, horizon_s=horizon_s), OrRestart(answer), plan, broken_gpus=1)
+        assert books(found) == pytest.approx(walk.books(1)), (seed, answer, plan)
+        deaths += walk.deaths
+    assert deaths > 1000
+
+
+def test_who_dies_while_others_join_takes_back_no_time():
+    # Joining takes from 7 s to 47.5 s; a replica dies at 8 s.
+    failures = timed((0.5, 3, 6.0), (8.0, 0, math.inf), horizon_s=200.0)
+    found = run(COMPUTE_LOST, failures, Plan(checkpoint_every=1, rejoins=True), copy_s=40.0)
+    walk = Walk(job(copy_s=40.0), [(0.5, 3, 6.0), (8.0, 0, math.inf)], 200.0, COMPUTE_LOST,
+                Plan(checkpoint_every=1, rejoins=True))  # fmt: skip
+    walk.go()
+    assert books(found) == pytest.approx(walk.books(2))
+    assert found.time_s == 200.0
+
+
+def test_a_machine_that_fails_again_before_it_is_used_only_stays_away_for_longer():
+    # Both are away at 2 s; the second would be back at 30 s, but for a failure at 20 s.
+    failures = timed((1.0, 0, 50.0), (2.0, 1, 30.0), (20.0, 1, 90.0), horizon_s=200.0)
+    found = run(FROM_CHECKPOINT, failures, Plan(checkpoint_every=1), replicas=2, restart_s=0.0)
+    assert found.failures == 2
+    assert found.replicas == 1
+
+
+def test_a_repaired_replica_joins_at_the_next_step_however_long_a_checkpoint_takes():
+    # Three replicas do steps from 0.5 s on; the fourth is back at 40 s.
+    failures = timed((0.0, 3, 40.0), horizon_s=60.0)
+    runs = [run(SKIP_STEP, failures, Plan(rejoins=True), checkpoint_s=each) for each in (0.0, 25.0)]
+    assert books(runs[0]) == books(runs[1])
+    assert runs[0].replicas == 4

@@ -6,6 +6,8 @@ import functools
 import gzip
 import json
 import math
+import operator
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,11 +165,12 @@ def read_faults(folder: Path) -> tuple[tuple[tuple[tuple[float, float], ...], ..
     try:
         rows: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))
         events = [(str(row["node_id"]), float(row["event_time"]) * _DAY_S, str(row["event_type"])) for row in rows]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadFileError("This is no trace of faults.", given=str(error)[:200], where=str(path)) from error
     open_: dict[str, list[float]] = {}
     away: dict[str, list[tuple[float, float]]] = {}
-    for server, time_s, kind in events:
+    # The earliest first, whatever the order in the file; of one time as they stand there.
+    for server, time_s, kind in sorted(events, key=operator.itemgetter(1)):
         if kind not in ("fault_start", "fault_end") or not 0 <= time_s < math.inf:
             raise BadFileError("This is no event of a trace of faults.", given=f"{kind} at {time_s} s", where=str(path))
         begun = open_.setdefault(server, [])

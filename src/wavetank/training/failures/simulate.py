@@ -156,35 +156,37 @@ class _Course:
         self.steps += self.since_steps
         self.since = self.since_wanted = self.since_steps = 0
 
-    def quiet(self, until_s: float, steps: float) -> bool:
-        """Do whole steps and checkpoints until one would pass the time, or the steps are done.
+    def quiet(self, until_s: float, steps: float, begun_by_s: float = math.inf) -> bool:
+        """Do whole steps and checkpoints until one would pass the time, or begin too late, or the steps are done.
 
         Returns whether it is a step that the time falls into, and not a checkpoint.
         """
         every, checkpoint_s = self.plan.checkpoint_every, self.job.checkpoint_s
         step_s, due = self.step_s(), self.due
         while True:
-            room_s = until_s - self.now_s
+            # No room at all where replicas died while others joined.
+            room_s, early_s = until_s - self.now_s, begun_by_s - self.now_s
             if every and self.since_steps >= every:
-                if room_s < checkpoint_s:
+                if room_s < checkpoint_s or early_s <= 0:
                     return False
                 self.advance(checkpoint_s)
                 self.saved()
                 continue
-            if steps <= 0:
+            if steps <= 0 or early_s <= 0:
                 return True
             if every and not self.since_steps:
                 # Whole rounds of steps and a checkpoint, at once.
                 round_s = every * step_s + checkpoint_s
-                rounds = int(min(room_s / round_s, steps / every, 1e15))
-                if rounds:
+                rounds = int(min(min(room_s, early_s) / round_s, steps / every, 1e15))
+                if rounds > 0:
                     self.advance(rounds * round_s)
                     self.did(rounds * every * due, rounds * every)
                     self.computed += rounds * every * due
                     self.saved()
                     steps -= rounds * every
                     continue
-            count = int(min(room_s / step_s, steps, every - self.since_steps if every else 1e15))
+            begun = math.ceil(min(early_s / step_s, 1e15))
+            count = int(min(room_s / step_s, begun, steps, every - self.since_steps if every else 1e15))
             if count <= 0:
                 return True
             self.advance(count * step_s)
@@ -206,8 +208,7 @@ class _Course:
         while self.now_s < self.end_s and self.active:
             time_s, machine = self.event()
             back_s = self.next_return()
-            patience_s = self.step_s() + self.job.checkpoint_s
-            in_step = self.quiet(min(time_s, back_s + patience_s, self.end_s), math.inf)
+            in_step = self.quiet(min(time_s, self.end_s), math.inf, back_s)
             if back_s <= self.now_s:
                 self.join()
             elif time_s >= self.end_s:
@@ -228,23 +229,27 @@ class _Course:
 
     def note(self) -> None:
         """Take down the failure that comes next: its machine is away."""
-        if self.timed is not None:
-            machine, back_s = int(self.timed.machine[self.next]), float(self.timed.back_s[self.next])
-            self.away[machine] = max(back_s, self.away.get(machine, 0.0))
-            if machine in self.spares:
-                self.spares.remove(machine)
-            self.next += 1
-        self.refill()
+        if self.timed is None:
+            return
+        time_s, machine = self.event()
+        self.away[machine] = max(float(self.timed.back_s[self.next]), self.away.get(machine, 0.0))
+        before = len(self.spares)
+        if machine in self.spares:
+            self.spares.remove(machine)
+        self.next += 1
+        self.refill(max(self.now_s, time_s))
+        # A spare may fail in the middle of a step that is still to come; until then it is held.
+        self.live_gpu_s += max(0.0, time_s - self.now_s) * (before - len(self.spares)) * self.job.gpus
 
-    def refill(self) -> None:
-        """Make repaired machines spares again."""
-        for machine in self.ready():
+    def refill(self, time_s: float) -> None:
+        """Make machines spares that are repaired at that time."""
+        for machine in self.ready(time_s):
             if len(self.spares) < self.plan.spares:
                 self.spares.append(machine)
                 del self.away[machine]
 
-    def ready(self) -> list[int]:
-        return sorted(machine for machine, back_s in self.away.items() if back_s <= self.now_s)
+    def ready(self, time_s: float) -> list[int]:
+        return sorted(machine for machine, back_s in self.away.items() if back_s <= time_s)
 
     def next_return(self) -> float:
         """Return when a repaired machine may join; infinity where none does."""
@@ -254,7 +259,7 @@ class _Course:
 
     def join(self) -> None:
         """Let what was repaired take part again, with the state of another replica."""
-        self.active += self.ready()[: self.job.replicas - len(self.active)]
+        self.active += self.ready(self.now_s)[: self.job.replicas - len(self.active)]
         for machine in self.active:
             self.away.pop(machine, None)
         self.advance(self.job.regroup_s + self.job.copy_s)
@@ -276,15 +281,18 @@ class _Course:
             self.strike(machine)
             answer = self.asked()
             seconds = self.cost_s(answer, due, held, in_step=in_step, unfinished_s=unfinished_s)
+            ends_s = self.now_s + seconds
             again = self.struck_within(seconds)
             if again is None:
                 break
             machine, unfinished_s = again, 0.0
         self.recovering_s += self.now_s - begun_s
+        if ends_s > self.end_s:
+            return
         if answer == FROM_CHECKPOINT:
             self.computed += due * in_step
             self.restart()
-        elif in_step and self.now_s < self.end_s:
+        elif in_step:
             self.finish(answer, due, min(due, held * (self.failures - before)))
 
     def asked(self) -> str:
@@ -323,8 +331,8 @@ class _Course:
             if time_s > min(stop_s, self.end_s):
                 self.advance(stop_s - self.now_s)
                 return None
+            self.advance(max(0.0, time_s - self.now_s))
             if machine in self.active:
-                self.advance(max(0.0, time_s - self.now_s))
                 return machine
             self.note()
 
@@ -344,14 +352,25 @@ class _Course:
         """Go back to the checkpoint, with all machines that can be used."""
         self.since = self.since_wanted = self.since_steps = 0
         if not self.active and not self.spares and self.plan.checkpoint_every:
-            back_s = min(self.away.values(), default=math.inf)
-            self.advance(max(0.0, back_s - self.now_s) if back_s < math.inf else 0.0)
-        for machine in [*self.ready(), *self.spares]:
+            self.wait_for_repair()
+        for machine in [*self.ready(self.now_s), *self.spares]:
             if len(self.active) < self.job.replicas:
                 self.active.append(machine)
                 self.away.pop(machine, None)
         self.spares = [machine for machine in self.spares if machine not in self.active]
-        self.refill()
+        self.refill(self.now_s)
+
+    def wait_for_repair(self) -> None:
+        """Let time pass until a machine can be used, if one ever can; what fails meanwhile stays away for longer."""
+        while True:
+            back_s, (time_s, _) = min(self.away.values(), default=math.inf), self.event()
+            if back_s == math.inf:
+                return
+            if time_s >= min(back_s, self.end_s):
+                self.advance(max(0.0, back_s - self.now_s))
+                return
+            self.advance(max(0.0, time_s - self.now_s))
+            self.note()
 
     def result(self, broken_gpus: int) -> TrainingRun:
         self.saved()

@@ -39,6 +39,7 @@ class TrainerRecovery(Study):
     secondary: ClassVar[tuple[str, ...]] = ("difference",)
     in_process: ClassVar[bool] = True
     by_name: ClassVar[bool] = True
+    default_seeds: ClassVar[int] = 4
     metrics = (
         Metric("standstill_s", "s", "lower", "measured",
                "from the notice of the death until a survivor has done the step in which it struck, or a later one "

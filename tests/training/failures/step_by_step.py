@@ -129,9 +129,11 @@ class Walk:
                 unfinished = 0.0
         finally:
             self.recovering += self.now - begun
+            if self.said == FROM_CHECKPOINT:
+                # Also where the time is up before the restart is over.
+                self.computed += due if in_step else 0
+                self.fresh = []
         if self.said == FROM_CHECKPOINT:
-            self.computed += due if in_step else 0
-            self.fresh = []
             self.restart()
         elif in_step:
             lost = min(lost, due)

@@ -179,6 +179,8 @@ def test_a_failure_while_a_checkpoint_is_written_spoils_it():
     struck_s = 2 * STEP_S + 0.5
     found = run(FROM_CHECKPOINT, timed((struck_s, 0, math.inf), horizon_s=struck_s + 20.25), plan)
     assert found.trained == 0
+    # Neither is it there where the time is up in the middle of the restart.
+    assert run(FROM_CHECKPOINT, timed((struck_s, 0, math.inf), horizon_s=struck_s + 10.0), plan).trained == 0
     kept = run(COMPUTE_LOST, timed((struck_s, 0, math.inf), horizon_s=struck_s + 0.75), plan)
     assert kept.trained == 16
 

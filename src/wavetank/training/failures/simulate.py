@@ -287,10 +287,13 @@ class _Course:
                 break
             machine, unfinished_s = again, 0.0
         self.recovering_s += self.now_s - begun_s
+        if answer == FROM_CHECKPOINT:
+            # Also where the time is up before the restart is over.
+            self.since = self.since_wanted = self.since_steps = 0
+            self.computed += due * in_step
         if ends_s > self.end_s:
             return
         if answer == FROM_CHECKPOINT:
-            self.computed += due * in_step
             self.restart()
         elif in_step:
             self.finish(answer, due, min(due, held * (self.failures - before)))
@@ -350,7 +353,6 @@ class _Course:
 
     def restart(self) -> None:
         """Go back to the checkpoint, with all machines that can be used."""
-        self.since = self.since_wanted = self.since_steps = 0
         if not self.active and not self.spares and self.plan.checkpoint_every:
             self.wait_for_repair()
         for machine in [*self.ready(self.now_s), *self.spares]:

@@ -336,6 +336,12 @@ def test_infinitely_more_in_one_case_is_said() -> None:
     assert _amount([2.0, float("inf")], "losses", "base") == "infinitely more losses than base"
 
 
+def test_what_the_other_has_nothing_of_is_said_without_a_multiple() -> None:
+    assert _amount([float("inf")], "savings", "base") == "savings, of which base has none"
+    assert _amount([float("inf"), float("inf")], "savings") == "savings"
+    assert _amount([float("inf")]) == "infinitely more"
+
+
 def test_nobody_is_said_to_be_beaten_only_where_it_is_decided() -> None:
     slow = [1.5, 1.51, 1.52, 1.5, 1.49, 1.5]
     base = [1.0] * 6

@@ -577,8 +577,12 @@ def _amount(ratios: Sequence[float], metric: str = "", versus: str = "") -> str:
     ('8.3 % more capacity than b', '0.31 times the time of b', '0.4 to 0.7 times the time of b')
     >>> _amount([0.9, 0.95]), _amount([0.0], "losses", "b")
     ('5 to 10 % less', 'no losses, unlike b')
+    >>> _amount([math.inf], "savings", "b")
+    'savings, of which b has none'
     """
     least, most = ratios[0], ratios[-1]
+    if math.isinf(least) and metric:
+        return metric + (f", of which {versus} has none" if versus else "")
     if math.isinf(most):
         return " ".join(filter(None, ["infinitely more", metric, f"than {versus}" if versus else ""]))
     if most == 0:

@@ -52,7 +52,8 @@ class TieredSlo(Study):
         Metric("goodput_per_s", "requests/s", "higher", "simulated",
                "requests per second that keep both objectives, of those that arrive after the first 10 s; what is not "
                "done a minute after the last arrival has not kept them", words="goodput"),
-        Metric("within_share", "", "higher", "simulated", "share of these requests that keep both objectives"),
+        Metric("within_share", "", "higher", "simulated", "share of these requests that keep both objectives",
+               words="share within the objectives"),
         Metric("worst_tier_share", "", "higher", "simulated", "the same share in the tier where it is lowest",
                words="share within the objectives in the worst tier"),
         Metric("share_of_gain", "", "higher", "simulated",

@@ -45,10 +45,12 @@ class ContextParallel(Study):
         Metric("mfu", "", "higher", "simulated",
                "operations of causal attention, forward and backward / (time * peak of all devices)",
                words="model FLOPs utilisation"),
-        Metric("imbalance_compute", "", "lower", "simulated", "computing of a rank: max / mean - 1"),
-        Metric("imbalance_sent", "", "lower", "counted", "bytes that a rank sends in the forward pass: max / mean - 1"),
+        Metric("imbalance_compute", "", "lower", "simulated", "computing of a rank: max / mean - 1",
+               words="imbalance of computing"),
+        Metric("imbalance_sent", "", "lower", "counted", "bytes that a rank sends in the forward pass: max / mean - 1",
+               words="imbalance of sent bytes"),
         Metric("imbalance_received", "", "lower", "counted",
-               "bytes that a rank receives in the forward pass: max / mean - 1"),
+               "bytes that a rank receives in the forward pass: max / mean - 1", words="imbalance of received bytes"),
         Metric("received_bytes_per_token", "bytes", "lower", "counted",
                "bytes that all ranks receive in the forward pass / tokens of the batch", words="bytes per token"),
         Metric("rounds_over_degree", "", "lower", "counted",
@@ -60,7 +62,7 @@ class ContextParallel(Study):
         Metric("choice", "", "", "simulated", "tokens of a block, ranks of a group, or ranks over the fewest that hold "
                "a sequence, as chosen for the batch", table=False),
         Metric("planning_s", "s", "lower", "measured", "planning one batch on this machine, all that was tried for its "
-               "choice included"),
+               "choice included", words="time to plan"),
         Metric("tokens_per_s_by_ranks", "tokens/s", "higher", "simulated", "tokens per second by number of ranks, with "
                "as many tokens per rank", table=False, words="tokens per second"),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -387,7 +388,13 @@ def test_a_port_in_use_is_reported(play: Any) -> None:
             with pytest.raises(BadValueError, match="port is in use"):
                 async with ProcessCluster(Raft(), 2, hosts=["a", "b"], control_address=address):
                     pass
-            settings = ClusterSettings(base_port=address[1])
+        # Below the ports that the system hands out, where no other program of this machine takes the second one.
+        for port in range(21_000, 31_000, 2):
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+                taken = socket.create_server(("127.0.0.1", port))
+                break
+        with taken:
+            settings = ClusterSettings(base_port=port)
             with pytest.raises(BadValueError, match="port is in use") as caught:
                 async with ProcessCluster(DurableCounter(), 2, processes=2, settings=settings):
                     pass

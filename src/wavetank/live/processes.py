@@ -289,25 +289,31 @@ class ChildProcess:
     def stop(self, patience_s: float | None = None) -> None:
         """End the process and its own children: politely, after five seconds or another time by force.
 
-        Polite is the end of its input where that is a pipe, and SIGTERM otherwise.
+        Polite is the end of its input where that is a pipe, and SIGTERM otherwise.  Without any patience nothing
+        polite happens first, so that a quick process cannot act on it before the force.
         """
         patience_s = _STOP_TIMEOUT_S if patience_s is None else patience_s
         try:
-            if self._pipes:
-                # What a process that has ended did not read belongs to nobody any more.
-                with contextlib.suppress(BrokenPipeError):
-                    self.stdin.close()
-            elif patience_s and self.running:
-                self._process.terminate()
-            self.resume()
-            self.wait(patience_s)
+            if patience_s > 0:
+                if self._pipes:
+                    self._close_input()
+                elif self.running:
+                    self._process.terminate()
+                self.resume()
+                self.wait(patience_s)
         finally:
             # The group outlives its leader while a child of it runs.
             self._signal(signal.SIGKILL)
             self._process.wait()
             if self._pipes:
+                self._close_input()
                 self.stdout.close()
             self._output.close()
+
+    def _close_input(self) -> None:
+        # What a process that has ended did not read belongs to nobody any more.
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

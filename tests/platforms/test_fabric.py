@@ -231,3 +231,25 @@ def test_more_bytes_never_take_less_and_levels_never_hurt_where_each_rank_has_it
     )
     # A message has a byte more at most where parts are no whole bytes, in each of its rounds.
     assert level_by_level <= ring + 2 * size * 1 + 2 * units * 10
+
+
+def test_neighbours_share_one_of_several_links_and_a_message_takes_one():
+    levels = (
+        Level(name="node", size=4, alpha_s=0.0, bytes_per_s=1e9),
+        Level(name="system", size=2, alpha_s=0.0, bytes_per_s=8.0, shared=True, links=2),
+    )
+    fabric = Fabric(levels=levels)
+    # One message has a link of 4 bytes/s, two neighbours share it, and two that are apart do not.
+    assert fabric.message_ps(0, 4, 8) == 2 * 10**12
+    for senders, seconds in (((0, 1), 4), ((0, 2), 2), ((0, 1, 2, 3), 4), ((1, 5), 2)):
+        one = Round(np.array(senders), (np.array(senders) + 4) % 8, 8)
+        assert fabric.round_ps(one) == seconds * 10**12
+    assert [fabric.link_of(rank, (rank + 4) % 8) for rank in range(8)] == [8, 8, 9, 9, 10, 10, 11, 11]
+    # Every rank of the lower level has a number of its own there.
+    assert fabric.link_of(0, 1) == -1
+
+
+@pytest.mark.parametrize("words", [{"links": 0}, {"links": True}, {"links": 2, "shared": False}])
+def test_links_that_are_no_parts_are_refused(words):
+    with pytest.raises(BadValueError, match="level"):
+        Level(**({"name": "node", "size": 4, "alpha_s": 0.0, "bytes_per_s": 1.0, "shared": True} | words))

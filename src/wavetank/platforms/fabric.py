@@ -68,6 +68,9 @@ class Level:
         Of the link by which a unit sends into this level.
     shared : bool, default False
         Whether all ranks of a unit share that link; otherwise each has one of its own.
+    links : int, default 1
+        Of a shared link, the equal parts that it consists of, as the network cards of a node: neighbours in number have
+        one in common, and a message takes one.
     """
 
     name: str
@@ -75,11 +78,16 @@ class Level:
     alpha_s: float
     bytes_per_s: float
     shared: bool = False
+    links: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or not 1 <= self.size <= 10**7:
-            raise BadValueError(f"The level {self.name!r} connects some units.", given=self.size,
-                                allowed="1 to 10^7, a whole number", where="size")  # fmt: skip
+        for name, whole in (("size", self.size), ("links", self.links)):
+            if isinstance(whole, bool) or not isinstance(whole, int) or not 1 <= whole <= 10**7:
+                raise BadValueError(f"The level {self.name!r} connects some units.", given=whole,
+                                    allowed="1 to 10^7, a whole number", where=name)  # fmt: skip
+        if self.links > 1 and not self.shared:
+            raise BadValueError(f"Links of the level {self.name!r} that nobody shares have no parts.", given=self.links,
+                                allowed="1, or shared = true", where="links")  # fmt: skip
         # Written so that nan fails too.
         for name, low, high in (("alpha_s", 0.0, 1e3), ("bytes_per_s", 1.0, 1e18)):
             value = getattr(self, name)
@@ -187,9 +195,12 @@ class Fabric:
 
     def _links(self, senders: _Longs, levels: npt.NDArray[np.intp]) -> _Longs:
         shared = np.array([level.shared for level in self.levels])
+        parts = np.array([level.links for level in self.levels])
         # Links of a level are numbered by unit, after those of the levels below.
-        first = np.cumsum([0, *(self.ranks // self._strides[:-1])])[:-1]
-        return np.where(shared[levels], first[levels] + senders // self._strides[levels], -1)
+        first = np.cumsum([0, *(self.ranks // self._strides[:-1] * parts)])[:-1]
+        unit, place = np.divmod(senders, self._strides[levels])
+        own = unit * parts[levels] + place * parts[levels] // self._strides[levels]
+        return np.where(shared[levels], first[levels] + own, -1)
 
     def round_ps(self, one: Round) -> int:
         """Return how long the messages of one round take, which leave at the same time, ps.
@@ -213,7 +224,7 @@ class Fabric:
         for level in np.unique(levels):
             figures = self.levels[level]
             most = int(at_once[levels == level].max())
-            took_ps = figures.alpha_s * PS_PER_S + most * one.n_bytes / figures.bytes_per_s * PS_PER_S
+            took_ps = figures.alpha_s * PS_PER_S + most * figures.links * one.n_bytes / figures.bytes_per_s * PS_PER_S
             longest = max(longest, int(took_ps + 0.5))
         return longest
 

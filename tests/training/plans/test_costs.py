@@ -6,7 +6,15 @@ import pytest
 from tests.training.plans.test_interface import TINY, tiny_job
 
 from wavetank.platforms.machines import machine
-from wavetank.training.plans.costs import exchange_s, layer_compute_s, mfu, ring_s, stage_send_s, step_cost
+from wavetank.training.plans.costs import (
+    exchange_s,
+    forget_prices,
+    layer_compute_s,
+    mfu,
+    ring_s,
+    stage_send_s,
+    step_cost,
+)
 from wavetank.training.plans.exchange import flat_s
 from wavetank.training.plans.interface import Plan, legal_plans
 from wavetank.workloads.pipelines import pipeline_graph
@@ -96,3 +104,11 @@ def test_shards_of_weights_are_gathered_every_microbatch_and_sums_are_made_once_
     assert sums[0] == sums[1] > 0
     # Without anything hidden, gathering twice and scattering once is three halves of summing.
     assert once.gather_s == pytest.approx(1.5 * sums[0])
+
+
+def test_prices_are_kept_until_they_are_forgotten():
+    fabric = machine("Frontier").fabric(16)
+    assert ring_s(fabric, 8, 1, 12_345) == ring_s(fabric, 8, 1, 12_345)
+    assert ring_s.cache_info().currsize > 0
+    forget_prices()
+    assert ring_s.cache_info().currsize == flat_s.cache_info().currsize == 0

@@ -11,7 +11,7 @@ from wavetank.platforms.catalog import model
 from wavetank.platforms.machines import Machine, machine
 from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric, Study
-from wavetank.training.plans.costs import StepCost, mfu, step_cost
+from wavetank.training.plans.costs import StepCost, forget_prices, mfu, step_cost
 from wavetank.training.plans.interface import Job, NoPlanError, Planner, Shape, legal_plans
 from wavetank.training.plans.memory import stage_bytes
 from wavetank.training.plans.piper import share_that_fits
@@ -38,10 +38,10 @@ class ParallelPlan(Study):
                "over the cases", words="share of exchanges"),
         Metric("bubble_share", "", "lower", "modelled", "time in which the pipeline fills and drains / time of a step, "
                "mean over the cases", words="share of the bubble"),
-        Metric("memory_share", "", "", "counted", "bytes of the fullest rank / memory of a device, largest of the "
-               "cases", words="share of memory"),
-        Metric("infeasible_cases", "", "lower", "counted", "cases in which no plan of the planner fits into memory; with "
-               "one, it has no figures over the cases"),
+        Metric("memory_share", "", "", "counted", "bytes of the fullest rank / memory of a device, "
+               "largest of the cases", words="share of memory"),
+        Metric("infeasible_cases", "", "lower", "counted", "cases in which no plan of the planner fits into memory; "
+               "with one, it has no figures over the cases"),
         Metric("fitting_share", "", "", "counted", "plans that fit into memory / all legal ones, mean over the cases; "
                "the same for all planners", table=False),
         Metric("planning_s", "s", "lower", "measured", "planning one case on this machine, the slowest of all",
@@ -163,6 +163,7 @@ class ParallelPlan(Study):
         for case in self.cases:
             job = self.job(case)
             fitting += share_that_fits(job, legal_plans(job)) / len(self.cases)
+            forget_prices()
             began = time.perf_counter()
             try:
                 plan = system.plan(job)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from wavetank.errors import WavetankError
+from wavetank.errors import BadValueError, WavetankError
 from wavetank.serving.routing import python_routers
 from wavetank.serving.routing.balance_route import BalanceRoute
 from wavetank.serving.routing.baselines import FewestKVTokens, FewestRequests, RandomWorker, RoundRobin
@@ -142,6 +142,16 @@ def test_a_router_that_never_places_anything_ends_in_an_error_instead_of_a_loop(
     cluster = Cluster(workers=4, group_size=group_size, refresh_s=refresh_s)
     with pytest.raises(WavetankError, match="places nothing although every worker is idle"):
         simulate(trace(), cluster, Placer(lambda *_: 0))
+
+
+@pytest.mark.parametrize("group_size", [1, 4])
+def test_a_backlog_that_old_signals_let_through_too_slowly_ends_at_the_longest_time(group_size):
+    # Of four workers with one slot each, a router that looks every 600 s fills at most four slots a look.
+    requests = trace(80_000)
+    cluster = Cluster(workers=4, group_size=group_size, max_running=1, refresh_s=600.0)
+    with pytest.raises(BadValueError, match="not served in the longest time") as error:
+        simulate(requests, cluster, BalanceRoute())
+    assert "refresh_s" in str(error.value)
 
 
 @pytest.mark.parametrize("group_size", [1, 4])

@@ -201,6 +201,8 @@ def _advance_pool(
                     return STUCK
                 domain.idle = 0
                 domain.now_ps = now + max(rules.refresh_ps, RETRY_PS)
+                if domain.now_ps >= NEVER:
+                    return LATE
 
 
 @njit
@@ -285,6 +287,8 @@ def run_pool(
         if domains > 1 and t.pool_ends[0] < t.pool_ends[1]:
             if tick > 0:
                 now = min(now, (refreshed[0] // tick + 1) * tick)
+                if now >= NEVER:
+                    return LATE
             else:
                 until = min(now - 1, probe_ps[probe]) if probe < probe_ps.size else now - 1
                 now = min(now, next_completion(t, rules, step_time, refreshed[0] + RETRY_PS, until))

@@ -418,6 +418,8 @@ def _advance_pool_among_changes(
                     return STUCK
                 domain.idle = 0
                 domain.now_ps = now + max(rules.refresh_ps, RETRY_PS)
+                if domain.now_ps >= NEVER:
+                    return LATE
 
 
 @compiled(
@@ -467,6 +469,8 @@ def run_pool_with_changes(
         if domains > 1 and waits:
             if tick > 0:
                 now = min(now, (refreshed[0] // tick + 1) * tick)
+                if now >= NEVER:
+                    return LATE
             else:
                 until = min(now - 1, probe_ps[probe]) if probe < probe_ps.size else now - 1
                 now = min(now, next_completion(t, rules, step_time, refreshed[0] + RETRY_PS, until))

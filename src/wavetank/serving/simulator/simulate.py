@@ -497,7 +497,7 @@ def check_steps(requests: RequestTrace, parts: Sequence[Cluster]) -> None:
                 "The requests could take a worker more steps than can be counted.",
                 given=f"{by_work:,.0f} tokens and chunks in steps of {show(shortest_s, 's')} or longer",
                 allowed=f"{MOST_STEPS:,} steps",
-                hint="check the unit of the step time, or serve fewer requests",
+                hint="check the unit of the step time and how old signals get (refresh_s), or serve fewer requests",
             )
 
 
@@ -665,7 +665,7 @@ def _refuse_late(ended: int) -> None:
         raise BadValueError(
             "The requests are not served in the longest time that can be simulated.",
             allowed=f"{LONGEST_TRACE_S:g} s",
-            hint="check the unit of the step time, or serve fewer requests",
+            hint="check the unit of the step time and how old signals get (refresh_s), or serve fewer requests",
         )
 
 

@@ -35,8 +35,11 @@ def counted_parameters(name: str) -> tuple[int, int]:
     elif name.startswith("Qwen3"):
         norms += 2 * m.head_dim  # query and key norms
     routing_bias = m.moe_layers * m.experts if name.startswith("DeepSeek") else 0
+    expert_bias = 2 * m.expert_ffn + m.hidden if m.biases else 0
+    layer_bias = (m.heads + 2 * m.kv_heads) * m.head_dim + m.hidden + m.heads + m.experts if m.biases else 0
     everything = (
-        m.dense_parameters
+        m.layers * (layer_bias + m.experts * expert_bias)
+        + m.dense_parameters
         + m.expert_parameters
         + 2 * m.head_parameters  # embedding and head are not tied in any of the shipped models
         + m.layers * norms
@@ -44,6 +47,7 @@ def counted_parameters(name: str) -> tuple[int, int]:
         + routing_bias
     )
     idle = m.expert_parameters * (m.experts - m.experts_per_token) // m.experts if m.experts else 0
+    idle += m.layers * (m.experts - m.experts_per_token) * expert_bias
     return everything, everything - idle
 
 
@@ -71,6 +75,7 @@ def test_kv_bytes_per_token_follow_from_the_shape(name: str, kv_bytes: int) -> N
 def test_published_sizes_are_met() -> None:
     assert model("DeepSeek-V3").parameters == pytest.approx(671e9, rel=1e-3)
     assert model("DeepSeek-V3").active_parameters == pytest.approx(37e9, rel=0.02)
+    assert model("GPT-OSS-120B").parameters == pytest.approx(116.83e9, rel=1e-4)
     assert model("Qwen3-30B-A3B").active_parameters == pytest.approx(3.3e9, rel=0.02)
 
 

@@ -84,6 +84,8 @@ class Model:
     query_rank, kv_rank, rope_head_dim : int, default 0
         Multi-head latent attention: ranks of the query and key-value projections, rotary part of a key.  0 is ordinary
         attention with ``kv_heads`` groups.
+    biases : int, default 0
+        1 where projections, router and experts have biases, and every head of attention a sink.
     source : str
         Where the figures come from.
     """
@@ -106,6 +108,7 @@ class Model:
     query_rank: int = 0
     kv_rank: int = 0
     rope_head_dim: int = 0
+    biases: int = 0
     source: str
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ def shortest_slice(tensors: Sequence[Tensor], ranks: int, *, unit: int = 1, any_
     check_bucket(tensors, ranks)
     total = sum(each.size for each in tensors)
     if total > _MOST_ELEMENTS or len(tensors) > _MOST_TENSORS:
-        raise BadValueError("Trying everything is for small buckets.", given=f"{len(tensors)} tensors, {total} elements",
+        raise BadValueError("Trying everything is for small buckets.", given=f"{len(tensors)} with {total} elements",
                             allowed=f"{_MOST_TENSORS} tensors and {_MOST_ELEMENTS} elements")  # fmt: skip
     orders = set(itertools.permutations((each.size, each.block) for each in tensors)) if any_order else {
         tuple((each.size, each.block) for each in tensors)

@@ -36,7 +36,7 @@ class FsdpLayout(Study):
     cases_by: ClassVar[str] = "model"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("gather_scatter_s", "s", "lower", "modelled",
-               "all gathers (two a bucket) and scatters (one) of a step, one after the other, copies and casts included",
+               "all gathers (two a bucket) and scatters (one) of a step, one after another, copies and casts included",
                words="time to gather and scatter"),
         Metric("padding", "", "lower", "counted", "elements of all buffers / elements of all parameters - 1"),
         Metric("blocks_cut", "blocks", "lower", "counted", "blocks that lie on more than one rank", words="cut blocks"),
@@ -51,14 +51,14 @@ class FsdpLayout(Study):
         Metric("gather_scatter_by_rows_s", "s", "lower", "modelled", "time to gather and scatter by rows of a block",
                table=False, words="time to gather and scatter"),
         Metric("share_shortest", "", "higher", "counted",
-               "random small buckets whose slices are the shortest possible in the given order, of those with a planner",
+               "random small buckets whose slices are the shortest possible in the given order; of planners",
                table=False, words="share of shortest slices"),
         Metric("over_any_order", "", "lower", "counted",
                "mean of slice / shortest slice in any order - 1, over the same buckets", table=False,
                words="length over the best order"),
     )  # fmt: skip
     charts: ClassVar[tuple[Chart, ...]] = (
-        Chart("bars", "Time to gather and scatter", y="gather_scatter_s", by="model", log="y", says="Shorter is faster."),
+        Chart("bars", "Time to gather and scatter", y="gather_scatter_s", by="model", says="Shorter is faster."),
         Chart("bars", "Padding", y="padding", by="model", says="Shorter wastes less memory and traffic."),
         Chart("bars", "Blocks that are cut", y="blocks_cut", by="model", log="y",
               says="A cut block must be put together before it can be quantised."),
@@ -181,7 +181,7 @@ def _check(shared: list[tuple[Footprint, int]], parts: tuple[Bucket, ...], ranks
         wanted = sum(each.size for each in part.tensors)
         if footprint.elements != wanted or footprint.slice_elements * ranks < wanted:
             raise BadValueError("The sharder leaves parameters out.", where=part.name,
-                                given=f"{footprint.slice_elements} elements a rank", allowed=f"{wanted} in all")  # fmt: skip
+                                given=f"{footprint.slice_elements} a rank", allowed=f"{wanted} in all")  # fmt: skip
 
 
 def small_bucket(draws: np.random.Generator) -> tuple[list[Tensor], int]:

@@ -37,8 +37,11 @@ class Tensor:
     def __post_init__(self) -> None:
         for extent in (*self.shape, self.block):
             if isinstance(extent, bool) or not isinstance(extent, int | np.integer) or extent < 1:
-                raise BadValueError(f"The tensor {self.name!r} has no such shape or block.",
-                                    given=f"{self.shape}, block {self.block}", allowed="whole numbers from 1")  # fmt: skip
+                raise BadValueError(
+                    f"The tensor {self.name!r} has no such shape or block.",
+                    given=f"{self.shape}, block {self.block}",
+                    allowed="whole numbers, 1 or more",
+                )
         if not self.shape or self.size > MOST_ELEMENTS:
             raise BadValueError(f"The tensor {self.name!r} has no such size.", given=self.shape,
                                 allowed=f"1 to {MOST_ELEMENTS} elements, in one dimension or more")  # fmt: skip

@@ -32,7 +32,8 @@ class FsdpLayout(Study):
     name: ClassVar[str] = "fsdp-layout"
     baseline: ClassVar[str] = "fsdp2"
     primary: ClassVar[str] = "gather_scatter_s"
-    secondary: ClassVar[tuple[str, ...]] = ("padding", "blocks_cut", "peak_bytes")
+    secondary: ClassVar[tuple[str, ...]] = ("padding", "peak_bytes")
+    must_be_zero: ClassVar[tuple[str, ...]] = ("blocks_cut",)
     cases_by: ClassVar[str] = "model"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("gather_scatter_s", "s", "lower", "modelled",

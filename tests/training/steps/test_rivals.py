@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wavetank.errors import BadValueError, GaveUpError, MissingExtraError
 from wavetank.sim.steps import DeadlockError
 from wavetank.training.steps.interface import StepCase
-from wavetank.training.steps.rivals import ClosedFormSteps, PythonSteps, SimpySteps
+from wavetank.training.steps.rivals import BusiestRank, ClosedFormSteps, PythonSteps, SimpySteps
 from wavetank.workloads.operations import Operation, StepGraph
 from wavetank.workloads.pipelines import data_parallel_graph, pipeline_graph
 
@@ -22,6 +22,16 @@ def test_the_closed_form_is_a_number_where_there_is_one_and_gives_up_elsewhere()
     assert ClosedFormSteps().prepare(StepCase(graph, PIPELINE))() == graph.times().makespan_ps
     with pytest.raises(GaveUpError, match="no closed form"):
         ClosedFormSteps().prepare(StepCase(graph, {}))()
+
+
+def test_the_work_of_the_busiest_rank_waits_for_nobody():
+    graph = pipeline_graph(**PIPELINE)
+    times = BusiestRank().prepare(StepCase(graph, {}))()
+    assert times.makespan_ps == 6 * (10 + 20)
+    assert graph.times().makespan_ps == (6 + 4 - 1) * (10 + 20)
+    # On one rank there is nobody to wait for.
+    alone = StepGraph.of([Operation(rank=0, duration_ps=4), Operation(rank=0, duration_ps=5)])
+    assert BusiestRank().prepare(StepCase(alone, {}))().end_ps.tolist() == alone.times().end_ps.tolist()
 
 
 def test_plain_python_gives_the_executors_times():

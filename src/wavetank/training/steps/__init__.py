@@ -4,5 +4,6 @@ A :class:`~wavetank.workloads.operations.StepGraph` says what runs where and wha
 data-parallel steps are made by :mod:`wavetank.workloads.pipelines`.  :mod:`wavetank.sim.steps` runs it in whole
 picoseconds.  :mod:`~wavetank.training.steps.rivals` holds other ways to the same times behind the interface of
 :mod:`~wavetank.training.steps.interface`; the study ``step-simulator-speed`` compares how fast they are, and
-``step-fidelity`` how far collectives are from the alpha-beta formula.
+``step-fidelity`` how far simulated steps are from real ones, which :mod:`~wavetank.training.steps.real_plans` runs, and
+collectives from the alpha-beta formula.
 """

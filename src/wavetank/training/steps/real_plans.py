@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from wavetank.errors import BadTraceError
 from wavetank.live.rank_process import Rank
 from wavetank.training.steps.recorded import Span, calls_of, spans_in, times_of
 from wavetank.workloads.chakra import read_trace_file
@@ -72,6 +73,11 @@ def run_plans(
     seed : int
         Of weights and rows.
 
+    Raises
+    ------
+    BadTraceError
+        If fewer than half of the recorded steps of a plan call what its first one did.
+
     Returns
     -------
     dict
@@ -109,6 +115,12 @@ def run_plans(
                 for began, ended in _watched(steps[plan], each, names, repeats):
                     begin[plan][str(each)].append(began)
                     end[plan][str(each)].append(ended)
+    for plan, each in ((plan, each) for plan in plans for each in watched_rows):
+        if 2 * len(begin[plan][str(each)]) < turns * repeats:
+            raise BadTraceError(
+                "Most recorded steps call other operations than the first.", given=f"{plan}, {each} rows",
+                allowed="the same calls in every step",
+            )  # fmt: skip
     found["begin"] = {plan: {key: np.array(value) for key, value in of.items()} for plan, of in begin.items()}
     found["end"] = {plan: {key: np.array(value) for key, value in of.items()} for plan, of in end.items()}
     found["steps"] = {plan: {key: np.array(value) for key, value in of.items()} for plan, of in alone.items()}

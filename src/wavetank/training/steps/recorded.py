@@ -164,6 +164,8 @@ def _tensors(side: Any) -> Iterable[tuple[int, int]]:
 def times_of(events: Iterable[Span], mark: str, names: Sequence[str]) -> list[tuple[list[float], list[float]]]:
     """Return when the calls of each marked step begin and end, in seconds, after begin and end of the step itself.
 
+    A step that calls something else is left out: torch's profiler now and then loses a call of a busy process.
+
     Parameters
     ----------
     events : iterable of Span
@@ -171,22 +173,11 @@ def times_of(events: Iterable[Span], mark: str, names: Sequence[str]) -> list[tu
         Name of the range around each step.
     names : sequence of str
         The calls of such a step, in their order.
-
-    Raises
-    ------
-    BadTraceError
-        For a step that calls something else.
     """
     found = []
     for step, calls in _steps(events, mark):
-        seen = [call[0].name for call in calls]
-        if seen != list(names):
-            both = zip(seen, names, strict=False)
-            at = next((i for i, (one, other) in enumerate(both) if one != other), min(len(seen), len(names)))
-            raise BadTraceError(
-                "A step calls other operations than the one before.", given=f"{len(seen)}, {seen[at : at + 3]} at {at}",
-                allowed=f"{len(names)}, {list(names[at : at + 3])}",
-            )  # fmt: skip
+        if [call[0].name for call in calls] != list(names):
+            continue
         spans = [step, *(call[0] for call in calls)]
         found.append(([each.begin / 1e6 for each in spans], [each.end / 1e6 for each in spans]))
     return found

@@ -99,7 +99,7 @@ class EarthCompression:
                 "The prior is of a place of another shape.", given=f"a scene of {scene.values.shape}",
                 allowed=str(prior.shape),
             )  # fmt: skip
-        chosen, weights = _fit(scene, prior, self.planes)
+        chosen, weights = fitted(scene, prior, self.planes)
         planes, made = _planes(prior, chosen, weights, grid.step)
         data = encode_grid(grid.whole, scene.clear, grid.low, grid.alphabet, planes, made)
         side = packed(len(chosen)) + bytes(chosen) + weights.astype("<f2").tobytes()
@@ -157,8 +157,16 @@ class EarthCompression:
         return Scene(from_grid(whole, step), clear)
 
 
-def _fit(scene: Scene, prior: Prior, most: int) -> tuple[list[int], Floats]:
-    """Return the planes that resemble a scene most, and the weights (constant first) of the best fit, as float16."""
+def fitted(scene: Scene, prior: Prior, most: int) -> tuple[list[int], Floats]:
+    """Return the planes that resemble a scene most, and the weights (constant first) of the best fit, as float16.
+
+    Parameters
+    ----------
+    scene : Scene
+    prior : Prior
+    most : int
+        Scenes of the past beside their median, which always takes part.
+    """
     of = scene.clear
     seen = scene.values[of].astype(np.float64)
     flat = prior.planes[:, of]

@@ -146,3 +146,24 @@ class Codec(Protocol):
     def encode(self, scene: Scene, prior: Any, bound: float) -> bytes: ...
 
     def decode(self, stream: bytes, prior: Any) -> Scene: ...
+
+
+class Sketcher(Protocol):
+    """Compresses scenes of a place within a budget of bytes.
+
+    fit returns the prior of an archive.
+
+    guess returns what the receiver has without any byte.
+
+    encode returns a stream of at most ``budget`` bytes.
+
+    decode returns the scene, all pixels clear.
+    """
+
+    def fit(self, archive: Archive) -> Any: ...
+
+    def guess(self, prior: Any) -> Values: ...
+
+    def encode(self, scene: Scene, prior: Any, budget: int) -> bytes: ...
+
+    def decode(self, stream: bytes, prior: Any) -> Scene: ...

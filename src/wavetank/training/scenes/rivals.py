@@ -235,7 +235,8 @@ def _median_restored(missing: Ints, clear: Flags) -> Ints:
     return filled
 
 
-def _images() -> Any:
+def images() -> Any:
+    """Return the library of image codecs."""
     try:
         import imagecodecs
     except ImportError:
@@ -249,7 +250,7 @@ def _best(streams: list[bytes]) -> bytes:
 
 def _image_streams(codec: str, image: np.ndarray) -> list[bytes]:
     """Return what an image codec makes of whole numbers with each of its settings that lose nothing."""
-    codecs = _images()
+    codecs = images()
     if codec == "jpeg-ls":
         return [codecs.jpegls_encode(image)]
     if codec == "jpeg-xl":
@@ -329,7 +330,7 @@ class ImageCodec:
             raise BadValueError("The scene was encoded with another past.", given=f"past {prior.identity.hex()}")
         step = reader.real(1e-38, 1e38, "step")
         low = reader.number(-(1 << 30), 1 << 30, "lowest value")
-        image = np.asarray(getattr(_images(), _IMAGE_DECODERS[self.codec])(reader.rest()))
+        image = np.asarray(getattr(images(), _IMAGE_DECODERS[self.codec])(reader.rest()))
         whole = image.reshape(shape).astype(np.int64) + low
         if prior is not None:
             whole = whole + np.rint(prior.scenes[-1].astype(np.float64) / step).astype(np.int64)
@@ -449,12 +450,12 @@ _FIELD_SETTINGS: dict[str, Callable[[float], list[tuple[str, float]]]] = {
 _FIELD_ENCODERS: dict[str, Callable[[Values, str, float], bytes]] = {
     "sz3": lambda values, name, given: bytes(_pysz().sz.compress(values, _sz3_config(values.shape, name, given))[0]),
     "zfp": lambda values, name, given: bytes(_zfpy().compress_numpy(values, tolerance=given)),
-    "sperr": lambda values, name, given: bytes(_images().sperr_encode(values, level=given, mode="pwe")),
-    "lerc": lambda values, name, given: bytes(_images().lerc_encode(values, level=given)),
+    "sperr": lambda values, name, given: bytes(images().sperr_encode(values, level=given, mode="pwe")),
+    "lerc": lambda values, name, given: bytes(images().lerc_encode(values, level=given)),
 }
 _FIELD_DECODERS: dict[str, Callable[[bytes, tuple[int, ...]], np.ndarray]] = {
     "sz3": _sz3_decode,
     "zfp": lambda data, shape: np.asarray(_zfpy().decompress_numpy(data)).reshape(shape),
-    "sperr": lambda data, shape: np.asarray(_images().sperr_decode(data)).reshape(shape),
-    "lerc": lambda data, shape: np.asarray(_images().lerc_decode(data)).reshape(shape),
+    "sperr": lambda data, shape: np.asarray(images().sperr_decode(data)).reshape(shape),
+    "lerc": lambda data, shape: np.asarray(images().lerc_decode(data)).reshape(shape),
 }

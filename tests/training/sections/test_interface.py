@@ -44,6 +44,11 @@ def test_a_step_is_that_of_its_slowest_rank_and_counts_its_gpus():
     assert took.time_ps == max(240 + 120 + 120, 120 + 60 + 240)
     assert took.gpus == 2 * (3 * 4 + 2)
     assert step(given, replace(plan, layout="stage-0")).gpus == 2 * 3 * 4
+    # Where the first stage is a machine of its own, its part of the first and the last sample fills the pipeline.
+    alone = small(forward_ps=np.zeros(4, int), backward_ps=np.zeros(4, int))
+    for order in (ALL, ALL[::-1]):
+        only = Plan(orders=(order,), layout="stage-0", queue=0)
+        assert 540 <= step(alone, only).time_ps < 1.1 * 540
     idle = [480 - 360, 480 - 180]
     assert took.idle_ps == np.mean(idle)
     assert took.bound_ps == 420

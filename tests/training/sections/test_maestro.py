@@ -34,7 +34,7 @@ def test_it_is_never_worse_than_the_given_order_and_keeps_one_that_is_as_good():
 
 
 def drawn(seed, ratio, shared):
-    """32 samples, 40 % with images, log-normal times; the ratio is that of the encoder's backward work to the model's."""
+    """32 samples, 40 % with images; the ratio is that of the encoder's backward work to the model's."""
     draws = np.random.default_rng(seed)
     image = draws.random(32) < 0.4
     encoder = np.where(image, np.exp(0.7 * draws.normal(size=32)), 0)
@@ -59,7 +59,7 @@ def test_a_light_encoder_is_hidden_by_any_sane_order_and_a_heavy_one_by_insertio
     assert light[1] < 1.01
     assert min(heavy[:2]) > 1.15
     assert light[2] < 1.001
-    assert heavy[2] < 1.03
+    assert heavy[2] < 1.05
     # One pool, as much work as the model.
     assert over_bound(wavefront, 2 / 3, True) < 1.03 < over_bound(static_rule, 2 / 3, True)
 

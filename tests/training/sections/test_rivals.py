@@ -63,7 +63,7 @@ def test_a_first_stage_that_gives_layers_away_is_as_good_as_its_best_choice():
     assert fixed >= (given.critical_ps.sum() + 3 * given.forward_ps.sum()) / given.ranks
     texts = batch(images=0.0)
     took = step(texts, OneConfiguration(replanned=True).plan(texts)).time_ps
-    assert 1.0 <= took * texts.ranks / texts.critical_ps.sum() < 1.1
+    assert 1.0 <= took * texts.ranks / texts.critical_ps.sum() < 1.06
 
 
 def test_a_solver_is_as_good_as_the_best_order_or_better():

@@ -204,6 +204,18 @@ def _scaled(times: Ints, factor: int, divisor: int) -> Ints:
     return found
 
 
+def _filling_ps(batch: Batch, plan: Plan, order: Ints) -> int:
+    """Return what the first sample's forward and the last one's backward pass take in the model's first stage.
+
+    A pipeline's filling and draining is left out where the pipeline is one machine, and so it is where it is two.
+    """
+    if plan.layout != "stage-0" or not order.size:
+        return 0
+    left = batch.stage_layers - plan.moved_layers
+    first, last = (int(batch.critical_ps[each]) for each in (order[0], order[-1]))
+    return (first + 2 * last) * left // (3 * batch.stage_layers)
+
+
 def step(batch: Batch, plan: Plan) -> Step:
     """Return what a plan takes with a batch, by the same rules for every planner.
 
@@ -228,8 +240,8 @@ def step(batch: Batch, plan: Plan) -> Step:
     for order in plan.orders:
         times = flow(batch, plan, order)
         found = run(times, np.arange(order.size))
-        ends.append(found.makespan_ps)
-        idle.append(found.makespan_ps - int(times.critical_ps.sum()))
+        ends.append(max(found.makespan_ps - _filling_ps(batch, plan, order), times.bound_ps))
+        idle.append(ends[-1] - int(times.critical_ps.sum()))
         bounds.append(times.bound_ps)
     last = max(ends)
     per_rank = batch.stages * batch.stage_gpus + (batch.encoder_gpus if plan.layout == "sections" else 0)

@@ -1,4 +1,4 @@
-"""Grouped reordering on real processes: loaders tell the others of their group how long samples are, and exchange them.
+"""Grouped reordering on real processes: loaders give those of their group the lengths of samples, and exchange samples.
 
 Every process deals the samples of its group by the same rule, so that sizes are all that is exchanged before samples.
 Processes of different groups never talk.  Needs the extra ``torch``.

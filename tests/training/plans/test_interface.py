@@ -42,7 +42,9 @@ def by_hand(job, tensor):
     """All plans of powers of two, written as nested loops without a thought."""
     found = set()
     sizes = [2**k for k in range(5)]
-    for pipeline in (1, 2, 4):
+    for pipeline in sizes:
+        if pipeline > job.shape.layers:
+            continue
         for experts in (1, 2, 4, 8):
             for shards_of in (1, 2, 4) if tensor else (1,):
                 for data in sizes:

@@ -1,0 +1,156 @@
+"""What a tuner sees: configurations, what a formula says of their memory, and the trials that were made.
+
+A trial runs a configuration and gives its speed, or none where it did not fit into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Space:
+    """All configurations.
+
+    Parameters
+    ----------
+    configurations : tuple of tuple of int
+        Tensor shards, stages, sequences of a microbatch, microbatches, and one more choice; at least one.
+    predicted_bytes : int64 array (configurations,)
+        What a formula says that each holds.
+    room_bytes : int
+        What there is.
+    node : int
+        Tensor shards that a node holds.
+    """
+
+    configurations: tuple[tuple[int, ...], ...]
+    predicted_bytes: NDArray[np.int64]
+    room_bytes: int
+    node: int
+
+    def __post_init__(self) -> None:
+        widths = {len(each) for each in self.configurations}
+        if len(widths) != 1 or self.predicted_bytes.shape != (len(self.configurations),):
+            raise BadValueError("A space has configurations of one form, and the bytes of each.",
+                                given=f"{len(self.configurations)}, {self.predicted_bytes.shape}")  # fmt: skip
+
+    @property
+    def features(self) -> Floats:
+        """Logarithms of all numbers, each column from 0 to 1."""
+        logs = np.log2(1.0 + np.array(self.configurations, np.float64))
+        low, high = logs.min(0), logs.max(0)
+        return np.asarray((logs - low) / np.where(high > low, high - low, 1.0))
+
+
+class Trial(NamedTuple):
+    """A configuration that was tried.
+
+    Parameters
+    ----------
+    number : int
+        Of the configuration.
+    speed : float or None
+        None where it did not fit.
+    """
+
+    number: int
+    speed: float | None
+
+
+class Tuner(Protocol):
+    """Chooses what is tried next."""
+
+    def propose(self, space: Space, tried: Sequence[Trial], draws: Generator) -> int:
+        """Return the number of a configuration that was not tried.
+
+        Parameters
+        ----------
+        space : Space
+        tried : sequence of Trial
+            In their order, less than there are configurations.
+        draws : Generator
+            The tuner's random numbers.
+        """
+        ...
+
+
+def trials_to(
+    tuner: Tuner, space: Space, speeds: Sequence[float | None], wanted: float, draws: Generator, *, most: int
+) -> list[Trial]:
+    """Return the trials of a tuner until one is as fast as wanted, or the budget is spent.
+
+    Parameters
+    ----------
+    tuner : Tuner
+    space : Space
+    speeds : sequence of float or None
+        What each configuration gives; None where it does not fit.
+    wanted : float
+        Speed.
+    draws : Generator
+    most : int
+        Trials at most.
+
+    Raises
+    ------
+    BadValueError
+        For a proposal of what was tried already, or of nothing.
+    """
+    tried: list[Trial] = []
+    seen: set[int] = set()
+    for _ in range(min(most, len(space.configurations))):
+        number = int(tuner.propose(space, tried, draws))
+        if number in seen or not 0 <= number < len(speeds):
+            raise BadValueError("A tuner tries each configuration once.", given=number,
+                                allowed=f"one of {len(speeds)} that was not tried")  # fmt: skip
+        seen.add(number)
+        speed = speeds[number]
+        tried.append(Trial(number, speed))
+        if speed is not None and speed >= wanted:
+            break
+    return tried
+
+
+def random_median(configurations: int, good: int) -> int:
+    """Return the median number of trials of a search at random, without repetition, until the first good one.
+
+    Parameters
+    ----------
+    configurations, good : int
+        How many there are, and how many of them are good; at least one.
+
+    Examples
+    --------
+    >>> random_median(10, 1), random_median(100, 10)
+    (5, 7)
+    """
+    if not 1 <= good <= configurations:
+        raise BadValueError("Some of the configurations are good.", given=(good, configurations))
+    missed, trials = 1.0, 0
+    while missed > 0.5:
+        missed *= (configurations - good - trials) / (configurations - trials)
+        trials += 1
+    return trials
+
+
+def untried(space: Space, tried: Sequence[Trial]) -> list[int]:
+    """Return the numbers of configurations that were not tried, in order.
+
+    Parameters
+    ----------
+    space : Space
+    tried : sequence of Trial
+    """
+    seen = {trial.number for trial in tried}
+    return [number for number in range(len(space.configurations)) if number not in seen]

@@ -37,6 +37,15 @@ def test_parts_of_a_machine_keep_whole_units():
             frontier.fabric(ranks)
 
 
+def test_latencies_can_be_multiplied_and_nothing_else_changes():
+    frontier = machine("Frontier")
+    slower = frontier.with_latencies(3.0)
+    assert [level.alpha_s for level in slower.levels] == pytest.approx([6e-6, 12e-6, 24e-6])
+    assert slower.with_latencies(1 / 3).levels[1].bytes_per_s == frontier.levels[1].bytes_per_s
+    with pytest.raises(BadValueError):
+        frontier.with_latencies(-1.0)
+
+
 def test_a_name_that_is_none_has_its_nearest():
     with pytest.raises(UnknownNameError) as caught:
         machine("frontier")

@@ -45,6 +45,16 @@ class Machine:
         """Network cards of a node."""
         return self.levels[1].links if len(self.levels) > 1 else 1
 
+    def with_latencies(self, factor: float) -> Machine:
+        """Return the machine with all start-up times of messages multiplied.
+
+        Parameters
+        ----------
+        factor : float
+            From 0.
+        """
+        return replace(self, levels=tuple(replace(each, alpha_s=factor * each.alpha_s) for each in self.levels))
+
     def fabric(self, ranks: int) -> Fabric:
         """Return what connects the first ranks of the machine.
 

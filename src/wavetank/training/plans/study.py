@@ -110,9 +110,8 @@ class ParallelPlan(Study):
         if ratio and len(levels) > 2:
             whole = levels[-2].bytes_per_s * levels[-2].size
             levels[-1] = replace(levels[-1], bytes_per_s=whole / ratio)
-        if not self.latency:
-            levels = [replace(level, alpha_s=0.0) for level in levels]
-        return replace(found, levels=tuple(levels))
+        found = replace(found, levels=tuple(levels))
+        return found if self.latency else found.with_latencies(0.0)
 
     def job(self, case: str, *, ratio: float | None = None, half_rows: float | None = None) -> Job:
         """Return what is to be planned.

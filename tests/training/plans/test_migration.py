@@ -51,6 +51,14 @@ def test_a_swap_by_hand_and_what_it_must_earn():
         assert check_places(dear, Swaps(horizon=100.0).place(dear)) == moved
 
 
+def test_all_are_placed_anew_only_where_that_pays_if_asked():
+    # Largest first: 10 and 1 against 4 and 2; two experts move, and the busiest falls from 14 to 11.
+    for swap_s, moved in ((299.0, 2), (300.0, 0)):
+        view = view_of([10, 2, 4, 1], 2, swap_s=swap_s)
+        assert check_places(view, Reshuffle(pays=True).place(view)) == moved
+        assert check_places(view, Reshuffle().place(view)) == 2
+
+
 def test_below_the_threshold_nothing_moves():
     view = view_of([6, 5, 6, 5], 2)
     assert check_places(view, Swaps(threshold=1.1).place(view)) == 0

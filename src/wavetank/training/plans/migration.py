@@ -125,10 +125,18 @@ class Stay:
 class Reshuffle:
     """Balancer that places all experts anew, the busiest first, each on the rank with least load that has room."""
 
+    pays: bool = setting(False, says="Whether they stay where moving does not pay within the horizon")
+    horizon: float = setting(100.0, unit="steps", says="Steps for which loads are taken to stay", low=0.0, high=1e9)
+
     def place(self, view: View) -> Ints:
-        """Return the places, whatever moving costs."""
+        """Return the places."""
         room = view.load.size // view.ranks
-        return longest_first(view.load, np.ones(view.load.size), view.ranks, room)
+        found: Ints = longest_first(view.load, np.ones(view.load.size), view.ranks, room)
+        before, after = (float(rank_loads(view.load, each, view.ranks).max()) for each in (view.owner, found))
+        swaps = int((found != view.owner).sum()) / 2
+        if self.pays and (before - after) * view.token_s * self.horizon <= swaps * view.swap_s:
+            return view.owner
+        return found
 
 
 def check_places(view: View, owner: Ints) -> int:

@@ -24,6 +24,7 @@ class ExpertBalance(Study):
     name: ClassVar[str] = "expert-balance"
     baseline: ClassVar[str] = "experts-stay"
     primary: ClassVar[str] = "time_of_even"
+    default_seeds: ClassVar[int] = 12
     secondary: ClassVar[tuple[str, ...]] = ("moving_share", "imbalance")
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("time_of_even", "", "lower", "simulated",

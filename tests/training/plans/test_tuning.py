@@ -29,6 +29,12 @@ def test_trials_end_with_the_first_that_is_fast_enough_or_with_the_budget():
     assert len(trials_to(InOrder(), space_of(speeds), speeds, 9.0, draws, most=99)) == 5
 
 
+def test_noise_decides_nothing_where_true_speeds_are_given():
+    shown, truth = [5.0, 1.0, 9.0], [1.0, 5.0, 9.0]
+    found = trials_to(InOrder(), space_of(shown), shown, 4.0, np.random.default_rng(0), most=3, judged=truth)
+    assert found == [Trial(0, 5.0), Trial(1, 1.0)]
+
+
 @pytest.mark.parametrize("number", [0, 7, -1])
 def test_a_proposal_twice_or_of_nothing_is_refused(number):
     class Stuck:

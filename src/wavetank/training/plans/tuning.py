@@ -86,8 +86,9 @@ class Tuner(Protocol):
 
 
 def trials_to(
-    tuner: Tuner, space: Space, speeds: Sequence[float | None], wanted: float, draws: Generator, *, most: int
-) -> list[Trial]:
+    tuner: Tuner, space: Space, speeds: Sequence[float | None], wanted: float, draws: Generator, *, most: int,
+    judged: Sequence[float | None] | None = None,
+) -> list[Trial]:  # fmt: skip
     """Return the trials of a tuner until one is as fast as wanted, or the budget is spent.
 
     Parameters
@@ -101,6 +102,8 @@ def trials_to(
     draws : Generator
     most : int
         Trials at most.
+    judged : sequence of float or None, optional
+        Speeds by which it is decided whether one is as fast as wanted, where those that are shown are noisy.
 
     Raises
     ------
@@ -117,7 +120,8 @@ def trials_to(
         seen.add(number)
         speed = speeds[number]
         tried.append(Trial(number, speed))
-        if speed is not None and speed >= wanted:
+        truth = speed if judged is None else judged[number]
+        if speed is not None and truth is not None and truth >= wanted:
             break
     return tried
 

@@ -1,4 +1,4 @@
-"""Real runs: every way of cutting has the gradients of one process, and a formula promises no room that is not there."""
+"""Real runs: every way of cutting has the gradients of one process, and a formula never promises too much room."""
 
 import numpy as np
 import pytest

@@ -51,6 +51,7 @@ def test_the_median_of_a_search_at_random_is_that_of_many_searches(configuration
     found = [int(np.min(draws.permutation(configurations)[:good])) + 1 for _ in range(4001)]
     assert abs(np.median(found) - random_median(configurations, good)) <= 1
     assert random_median(configurations, configurations) == 1
+    assert [random_median(whole, 1) for whole in (2, 10, 45, 46)] == [1, 5, 23, 23]
     for wrong in (0, configurations + 1):
         with pytest.raises(BadValueError):
             random_median(configurations, wrong)

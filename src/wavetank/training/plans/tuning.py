@@ -141,9 +141,10 @@ def random_median(configurations: int, good: int) -> int:
     """
     if not 1 <= good <= configurations:
         raise BadValueError("Some of the configurations are good.", given=(good, configurations))
-    missed, trials = 1.0, 0
-    while missed > 0.5:
-        missed *= (configurations - good - trials) / (configurations - trials)
+    # In whole numbers: a product of rounded shares would miss one half.
+    missed, of, trials = 1, 1, 0
+    while 2 * missed > of:
+        missed, of = missed * (configurations - good - trials), of * (configurations - trials)
         trials += 1
     return trials
 

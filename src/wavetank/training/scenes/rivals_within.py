@@ -6,6 +6,7 @@ fit into the budget is sent as the scene's mean, and what has no room for that a
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 
@@ -22,6 +23,21 @@ _ENDS = struct.Struct("<ff")
 _TOP = 65_535
 _DISTANCES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 25.0)
 _DECIBELS = (90, 80, 70, 65, 60, 56, 52, 48, 45, 42, 39, 36, 33, 30, 27, 24, 21, 18, 15, 12)
+
+
+@functools.lru_cache(maxsize=2)
+def _streams(codec: str, pixels: bytes, shape: tuple[int, int]) -> tuple[bytes, ...]:
+    """Return what an image codec makes of an image with each of its qualities; the budgets of a scene share them."""
+    image, codecs = np.frombuffer(pixels, np.uint16).reshape(shape), images()
+    if codec == "jpeg-xl":
+        return tuple(
+            codecs.jpegxl_encode(image, distance=each, effort=9, usecontainer=False, lossless=False)
+            for each in _DISTANCES
+        )
+    return tuple(
+        codecs.jpeg2k_encode(image, level=each, codecformat="j2k", reversible=False, resolutions=6)
+        for each in _DECIBELS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +82,12 @@ class ImageWithin:
         low, high = _ENDS.unpack(ends)
         filled = np.where(scene.clear, scene.values, mean).astype(np.float64)
         image = np.rint(np.clip((filled - low) / max(high - low, 1e-30), 0, 1) * _TOP).astype(np.uint16)
-        for data in self._streams(image):
+        for data in _streams(self.codec, image.tobytes(), image.shape):
             if len(data) + len(ends) <= budget:
                 error = float(((self.decode(ends + data, prior).values[scene.clear] - seen) ** 2).sum())
                 if error < least:
                     best, least = ends + data, error
         return best
-
-    def _streams(self, image: np.ndarray) -> list[bytes]:
-        codecs = images()
-        if self.codec == "jpeg-xl":
-            return [
-                codecs.jpegxl_encode(image, distance=each, effort=9, usecontainer=False, lossless=False)
-                for each in _DISTANCES
-            ]
-        return [
-            codecs.jpeg2k_encode(image, level=each, codecformat="j2k", reversible=False, resolutions=6)
-            for each in _DECIBELS
-        ]
 
     def decode(self, stream: bytes, prior: Prior) -> Scene:
         """Return the scene of a stream; all pixels are clear.

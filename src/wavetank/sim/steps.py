@@ -216,11 +216,7 @@ class PreparedSteps:
         by_place = np.argsort(after, kind="stable")
         self._dep = before[by_place].astype(np.int32)
         self._dep_start = np.r_[0, np.cumsum(np.bincount(after, minlength=n))].astype(np.int32)
-        taken = steps.duration_ps.copy()
-        for those in found.members:
-            taken[those] = taken[those].max()
-        self.taken_ps = taken
-        self._taken = taken[self._order]
+        self.taken_ps = self._longest_of_members(steps.duration_ps)
         self._meeting = found.meeting[self._order].astype(np.int32)
         self._member = place[[i for those in found.members for i in those]].astype(np.int32)
         self._member_start = np.r_[0, np.cumsum([len(those) for those in found.members])].astype(np.int32)
@@ -249,32 +245,45 @@ class PreparedSteps:
         """Whether the graph has shared links, which need events."""
         return self._links > 0
 
-    def times(self) -> StepTimes:
+    def times(self, duration_ps: _Longs | None = None) -> StepTimes:
         """Return when every operation ends.
+
+        Parameters
+        ----------
+        duration_ps : ndarray of int64, shape (n,), optional
+            Other durations than those of the graph, 0 or more, whose sum fits into 62 bits: the layout is used again.
 
         Raises
         ------
         DeadlockError
             If operations wait for each other, or for what never comes; it names them.
         """
-        end, stopped = self._run()
+        taken = self.taken_ps if duration_ps is None else self._longest_of_members(duration_ps)
+        end, stopped = self._run(taken)
         if stopped.size:
             self._raise(end, stopped)
         ended = end[:-1]
         if not self._in_order:
             ended = np.empty_like(end[:-1])
             ended[self._order] = end[:-1]
-        return StepTimes(ended, self.taken_ps)
+        return StepTimes(ended, taken)
 
-    def _run(self) -> tuple[_Longs, _Longs]:
+    def _longest_of_members(self, duration_ps: _Longs) -> _Longs:
+        """Durations in which every member of a collective takes as long as the slowest."""
+        taken = np.array(duration_ps, np.int64)
+        for those in self._found.members:
+            taken[those] = taken[those].max()
+        return taken
+
+    def _run(self, taken_ps: _Longs) -> tuple[_Longs, _Longs]:
         return _run(
-            self._stream_start, self._dep_start, self._dep, self._taken, self._meeting, self._member_start,
+            self._stream_start, self._dep_start, self._dep, taken_ps[self._order], self._meeting, self._member_start,
             self._member, self._link, self._links, self._asked_as,
         )  # fmt: skip
 
     def cycle(self) -> list[int]:
         """Return operations of which each waits for the next and the last for the first; empty when all can end."""
-        end, stopped = self._run()
+        end, stopped = self._run(self.taken_ps)
         if not stopped.size:
             return []
         return [int(self._order[place]) for place in self._circle(end, self._waiting(end, stopped))]

@@ -59,9 +59,6 @@ class Reshaping(Study):
         Metric("one_fault_share", "", "higher", "simulated",
                "throughput after one fault, all changes done, / that of the healthy job", table=False,
                words="throughput after one fault"),
-        Metric("amplification", "", "lower", "simulated",
-               "excess of the step over the healthy one, of the whole job's GPUs, / what the slow GPU lacks",
-               table=False, words="amplified delay"),
     )  # fmt: skip
     charts: ClassVar[tuple[Chart, ...]] = (
         Chart("bars", "Throughput under faults", y="throughput_share", says="1 is a job without faults."),
@@ -167,10 +164,7 @@ class Reshaping(Study):
                 less, whole = other.trained(system, seed)
                 found.put("throughput_share", less.steps / whole, every_min=every_min)
         for loss in sorted({*self.losses, 1.0}):
-            share, amplified = self.after_one(system, seed, loss)
-            found.put("one_fault_share", share, loss=loss)
-            if share > 0:
-                found.put("amplification", amplified, loss=loss)
+            found.put("one_fault_share", self.after_one(system, seed, loss), loss=loss)
         return found
 
     def trained(self, system: Reshaper, seed: int) -> tuple[Run, float]:
@@ -204,8 +198,8 @@ class Reshaping(Study):
             repair_s=self.repair_h * 3600, draws=draws,
         ), horizon_s  # fmt: skip
 
-    def after_one(self, system: Reshaper, seed: int, loss: float) -> tuple[float, float]:
-        """Return the throughput share after one fault when all changes are done, and by what the delay is amplified.
+    def after_one(self, system: Reshaper, seed: int, loss: float) -> float:
+        """Return the throughput share after one fault when all changes are done.
 
         Parameters
         ----------
@@ -217,10 +211,7 @@ class Reshaping(Study):
         job = self.job()
         struck = int(stream(seed, "one fault").integers(job.devices))
         run = simulate(job, [Event(0.0, struck, 1.0 - loss)], 1e9, system, replace(self.times(), quiet_s=math.inf))
-        rate = run.segments[-1][2]
-        healthy_ps = step_ps(job, _well(job), healthy_plan(job))
-        share = rate * healthy_ps / PS
-        return share, (1 / share - 1) * job.devices / loss if share > 0 else math.inf
+        return run.segments[-1][2] * step_ps(job, _well(job), healthy_plan(job)) / PS
 
 
 def _well(job: Job) -> Floats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,11 +14,9 @@ from wavetank.training.reshaping.interface import (
     View,
     even_layers,
     move_s,
-    stage_ps,
     step_ps,
 )
 from wavetank.training.reshaping.partition import linear_partition
-from wavetank.training.reshaping.pipeline_clock import PS
 from wavetank.training.reshaping.reshape import Reshape, best_quotas
 
 

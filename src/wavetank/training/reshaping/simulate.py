@@ -58,8 +58,9 @@ class Times:
 
     def __post_init__(self) -> None:
         for name in ("dead_s", "slow_steps", "validate_s", "restart_s", "unsaved_s", "quiet_s"):
-            if not 0 <= getattr(self, name) or (name != "quiet_s" and getattr(self, name) == math.inf):
-                raise BadValueError("This is no time of a job.", given=getattr(self, name), allowed="0 or more",
+            value = getattr(self, name)
+            if not value >= 0 or (name != "quiet_s" and value == math.inf):
+                raise BadValueError("This is no time of a job.", given=value, allowed="0 or more",
                                     where=name)  # fmt: skip
 
 

@@ -218,7 +218,7 @@ class StepWatching:
         # Under a fixed budget tokens and micro-batches say the same: the least squares of least norm divide it.
         scale = np.abs(features).mean(axis=0)
         self._scale = np.where(scale > 0, scale, 1.0)
-        self._coefficients = np.linalg.lstsq(features / self._scale, targets, rcond=1e-9)[0]
+        self._coefficients = np.asarray(np.linalg.lstsq(features / self._scale, targets, rcond=1e-9)[0], np.float64)
 
 
 def _check(seen: Observation) -> None:

@@ -38,8 +38,8 @@ _HEAD = 128  # numbers of a head of attention
 @dataclass(frozen=True, kw_only=True)
 class Reshaping(Study):
     """A job with tensor, pipeline and data parallelism under faults of single GPUs: each dies, or loses a share of its
-    speed.  After every change a reshaper makes a plan; steps take what the 1F1B schedule of the slowest pipeline and the sum
-    of gradients take, and changes what new groups and missing state take.  There are no spare GPUs.
+    speed.  After every change a reshaper makes a plan; steps take what the 1F1B schedule of the slowest pipeline and
+    the sum of gradients take, and changes what new groups and missing state take.  There are no spare GPUs.
     """
 
     name: ClassVar[str] = "reshaping"

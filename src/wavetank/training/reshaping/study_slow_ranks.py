@@ -55,10 +55,10 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class SlowRanks(Study):
-    """A job trains on documents of very different lengths, packed into micro-batches of equally many tokens.  In a long healthy
-    run the mix of lengths drifts, changes at once, and layers move; in another one groups become slow, one after another.
-    Every alarm stops the job for a validation, which finds the slow group if there is one.  Rivals have the thresholds
-    that cost least in rehearsals.
+    """A job trains on documents of very different lengths, packed into micro-batches of equally many tokens.  In a long
+    healthy run the mix of lengths drifts, changes at once, and layers move; in another one groups become slow, one
+    after another.  Every alarm stops the job for a validation, which finds the slow group if there is one.  Rivals have
+    the thresholds that cost least in rehearsals.
     """
 
     name: ClassVar[str] = "slow-ranks"
@@ -112,8 +112,8 @@ class SlowRanks(Study):
                                         high=0.99)  # fmt: skip
     fault_steps: int = setting(100, unit="steps", says="Steps in which a slowdown can be found", low=5,
                                high=100_000)  # fmt: skip
-    lasting_steps: int = setting(2000, unit="steps", says="Steps that a slowdown lasts that is not found by then; those "
-                                 "after fault_steps cost what these do on average", low=5, high=10**9)  # fmt: skip
+    lasting_steps: int = setting(2000, unit="steps", says="Steps of a slowdown that is not found; those after "
+                                 "fault_steps cost what these do on average", low=5, high=10**9)  # fmt: skip
     quiet_steps: int = setting(100, unit="steps", says="Healthy steps before each slowdown", low=30, high=100_000)
     validate_s: float = setting(3.0, unit="s", says="Standstill of a validation", low=0.0, high=1e6)
     rehearsal_steps: int = setting(1500, unit="steps", says="Healthy steps of a rehearsal", low=100, high=1_000_000)
@@ -134,8 +134,8 @@ class SlowRanks(Study):
         """Return what qualifies the figures."""
         source = "drawn, as the data set seq-lengths is absent" if document_classes() is None else "counted"
         return (
-            f"Passes vary by {self.noise:.0%} and {self.spikes:.1%} of the steps are delayed by something else; lengths "
-            f"of documents are {source if self.lengths == 'documents' else self.lengths}.",
+            f"Passes vary by {self.noise:.0%} and {self.spikes:.1%} of the steps are delayed by something else; "
+            f"lengths of documents are {source if self.lengths == 'documents' else self.lengths}.",
             "A validation finds a slow group whenever there is one; it costs all detectors the same.",
         )
 
@@ -261,8 +261,10 @@ class SlowRanks(Study):
         return self.tokens * 16_384 / 25e9
 
     def healthy_steps(self, seed: int, purpose: str, steps: int) -> list[Step]:
-        """Return steps in which nothing is slow, and what each would take: a quarter with one mix of lengths, one in which
-        it drifts to longer ones, one with short ones alone, and one with a layer moved.
+        """Return steps in which nothing is slow, and what each takes.
+
+        A quarter has one mix of lengths; in one it drifts to longer ones, one has short ones alone, and in the last one
+        a layer has moved.
 
         Parameters
         ----------

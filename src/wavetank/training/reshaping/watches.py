@@ -22,8 +22,8 @@ _TINY = 1e-300
 class RawTime:
     """Alarms when the median of the last steps is above that of the steps before them, by a threshold.
 
-    A detector has ``thresholds``, among which rehearsals choose, and ``start(threshold, send_s)``, which returns a watch:
-    ``step(observation)`` returns an alarm or None, ``reset()`` forgets what was normal.
+    A detector has ``thresholds``, among which rehearsals choose, and ``start(threshold, send_s)``, which returns a
+    watch: ``step(observation)`` returns an alarm or None, ``reset()`` forgets what was normal.
     """
 
     threshold: float = setting(0.0, says="Excess that alarms; 0: the best in rehearsals", low=0.0, high=100.0)
@@ -187,7 +187,7 @@ class _Segments:
 
 @dataclass(frozen=True, kw_only=True)
 class Peers:
-    """Compares groups of one stage among replicas: alarms when one computes longer than their median, by a threshold."""
+    """Alarms when a group computes longer than the median of its stage's groups in all replicas, by a threshold."""
 
     threshold: float = setting(0.0, says="Excess that alarms; 0: the best in rehearsals", low=0.0, high=100.0)
     recent: int = setting(5, unit="steps", says="Last steps, of which the median counts", low=1, high=1000)

@@ -98,7 +98,8 @@ class PipelineTemplates:
 class RestartAnew:
     """Ends the job and starts it from its checkpoint, as equal pipelines of the groups that are well.
 
-    Any length of pipelines is tried.  While nothing is dead, the job is restarted only if what it gains until the next
+    Any length of pipelines is tried, and as many of them as at first or fewer: that layout is taken to be the best for a
+    healthy job.  While nothing is dead, the job is restarted only if what it gains until the next
     change is worth the restart.
     """
 
@@ -118,9 +119,9 @@ class RestartAnew:
         able = all(speed[each] > 0 for replica in view.plan.replicas for group in replica.groups for each in group)
         if able and not self.always:
             now, then = step_ps(job, speed, view.plan), step_ps(job, speed, found)
-            # Work in the time until the next change, with and without the restart.
             cost_s = view.restart_s + move_s(job, view.plan, found)
-            if view.quiet_s / now >= max(0.0, view.quiet_s - cost_s) / then:
+            # Steps in the time until the next change: quiet_s / now without it, (quiet_s - cost_s) / then with it.
+            if now <= then or view.quiet_s * (now - then) <= cost_s * now:
                 return view.plan
         return found._replace(restart=True)
 
@@ -131,7 +132,7 @@ class RestartAnew:
                 layers = even_layers(job.layers, stages)
                 if max(layers) > job.fits(job.tensor):
                     continue
-                count = min(len(groups) // stages, job.microbatches)
+                count = min(len(groups) // stages, job.replicas)
                 replicas = tuple(
                     Replica(tuple(groups[place * stages : (place + 1) * stages]), layers) for place in range(count)
                 )

@@ -81,7 +81,7 @@ class Reshaping(Study):
     utilisation: float = setting(0.45, says="Share of the GPUs' peak that computing reaches", low=0.001, high=1.0)
     room: float = setting(2.0, says="By which layers on a GPU may grow until its memory is full", low=1.0, high=100.0)
     every_min: float = setting(30.0, unit="min", says="Minutes between faults (not of the trace)", low=0.1, high=1e6)
-    hours: float = setting(8.0, unit="h", says="Length of the run (not of the trace)", low=0.01, high=1e5)
+    hours: float = setting(6.0, unit="h", says="Length of the run (not of the trace)", low=0.01, high=1e5)
     repair_h: float = setting(math.inf, unit="h", says="Hours until a GPU is well again (not of the trace)", low=0.01,
                               high=1e9)  # fmt: skip
     losses: tuple[float, ...] = setting((0.1, 0.25, 0.5), says="Shares of its speed that a slow GPU loses", low=0.001,
@@ -94,7 +94,7 @@ class Reshaping(Study):
     regroup_s: float = setting(5.0, unit="s", says="Time in which new groups are formed", low=0.0, high=1e6)
     restart_s: float = setting(300.0, unit="s", says="Time of a restart", low=0.0, high=1e6)
     unsaved_s: float = setting(150.0, unit="s", says="Work that a restart does again, on average", low=0.0, high=1e6)
-    intervals: tuple[float, ...] = setting((10.0, 120.0), unit="min", says="Further times between faults", low=0.1,
+    intervals: tuple[float, ...] = setting((15.0, 120.0), unit="min", says="Further times between faults", low=0.1,
                                            high=1e6)  # fmt: skip
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ def observations(
         shape = (3, 4)
         tokens = np.full(shape, 8192.0) if fixed else draws.uniform(2000, 8192, shape)
         squares = tokens * np.where(draws.random(shape) < long, draws.uniform(0.3, 1.0, shape), 0.1) * tokens
-        factors = np.ones((3, 3))
+        factors = np.ones((3, len(layers)))
         if slow is not None and step >= begin:
             factors[slow[0], slow[1]] = slow[2]
         found.append(observe(cost, layers, (tokens, squares), factors, 1e-4, 5e-3, noise, draws))

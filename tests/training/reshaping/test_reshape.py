@@ -1,4 +1,4 @@
-"""Reshaping: never worse than one remedy alone, as good as every plan of its kind, and better than dropping a replica."""
+"""Reshaping: never worse than one remedy alone, close to the best plan of its kind, better than dropping a replica."""
 
 from __future__ import annotations
 

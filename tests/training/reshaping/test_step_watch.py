@@ -51,7 +51,7 @@ def test_a_slow_group_is_named_soon_after_its_onset(factor, within, place):
     first = next(number for number, alarm in enumerate(alarms) if alarm)
     assert 80 <= first < 80 + within
     assert (alarms[first].replica, alarms[first].stage) == place
-    assert alarms[first].excess == pytest.approx(factor - 1, abs=0.06)
+    assert alarms[first].excess == pytest.approx(factor - 1, abs=0.1)
 
 
 def test_it_goes_on_to_alarm_until_it_is_reset_and_does_not_take_a_slow_group_for_normal():

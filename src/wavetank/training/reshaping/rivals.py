@@ -98,9 +98,9 @@ class PipelineTemplates:
 class RestartAnew:
     """Ends the job and starts it from its checkpoint, as equal pipelines of the groups that are well.
 
-    Any length of pipelines is tried, and as many of them as at first or fewer: that layout is taken to be the best for a
-    healthy job.  While nothing is dead, the job is restarted only if what it gains until the next
-    change is worth the restart.
+    Any length of pipelines is tried, and as many of them as at first or fewer: that layout is taken to be the best for
+    a healthy job.  While nothing is dead, the job is restarted only if what it gains until the next change is worth the
+    restart.
     """
 
     always: bool = setting(False, says="Whether it restarts at every change, whether that pays or not")

@@ -21,6 +21,7 @@ from wavetank.training.reshaping.telemetry import Observation, step_time_s
 
 _MAD = 1.4826  # of a normal distribution: standard deviation / median absolute deviation
 _LEAST = 3  # steps of which a fit makes sense
+_EVERY = 5  # steps between fits, once the window is full
 
 
 class Alarm(NamedTuple):
@@ -118,6 +119,7 @@ class StepWatching:
         self._layers: tuple[int, ...] = ()
         self._coefficients: Floats | None = None
         self._scale = np.ones(3)
+        self._learned = 0
         self._features: deque[Floats] = deque(maxlen=rule.window)
         self._targets: deque[Floats] = deque(maxlen=rule.window)
         # Observed less predicted step, and its share of the predicted one in healthy steps.
@@ -212,7 +214,8 @@ class StepWatching:
         self._targets.append(seen.busy_s / np.array(seen.layers, np.float64))
         if np.isfinite(rest_s):
             self._rests.append(rest_s)
-        if len(self._features) < _LEAST:
+        self._learned += 1
+        if len(self._features) < _LEAST or (self._learned > self.rule.window and self._learned % _EVERY):
             return
         features, targets = np.concatenate(self._features), np.concatenate(self._targets)
         # Under a fixed budget tokens and micro-batches say the same: the least squares of least norm divide it.

@@ -107,7 +107,7 @@ class SlowRanks(Study):
     noise: float = setting(0.02, says="Spread of the time of a pass, as a share of it", low=0.0, high=1.0)
     spikes: float = setting(0.005, says="Share of steps that something else delays, by up to a half", low=0.0, high=1.0)
     steps: int = setting(10_000, unit="steps", says="Steps of the healthy run", low=200, high=10_000_000)
-    faults: int = setting(8, says="Slowdowns of each size", low=1, high=10_000)
+    faults: int = setting(6, says="Slowdowns of each size", low=1, high=10_000)
     losses: tuple[float, ...] = setting((0.1, 0.25, 0.5), says="Shares of its speed that a group loses", low=0.001,
                                         high=0.99)  # fmt: skip
     fault_steps: int = setting(100, unit="steps", says="Steps in which a slowdown can be found", low=5,

@@ -16,6 +16,8 @@ from wavetank.training.reshaping.telemetry import Observation
 
 _NOBODY = -1
 _TINY = 1e-300
+# Of a step's time: below this share, noise is no change.
+_LEAST_SPREAD = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class _Runs:
     def reset(self) -> None:
         self._times: list[float] = []
         self._layers: tuple[int, ...] = ()
-        self._weights = np.ones(1)
+        self._weights = np.zeros(1)
         self._sums = np.zeros(1)
         self._counts = np.zeros(1)
 
@@ -106,18 +108,18 @@ class _Runs:
             return None
         known = np.array(self._times[: self._KNOWN])
         centre = float(np.median(known))
-        spread = max(1.4826 * float(np.median(np.abs(known - centre))), 1e-3 * centre)
+        spread = max(1.4826 * float(np.median(np.abs(known - centre))), _LEAST_SPREAD * centre)
         value = (seen.step_s - centre) / spread
         # A run's mean is normal around the old level, ten spreads wide; its steps have a spread of 1.
         precision = self._counts + 0.01
         mean, variance = self._sums / precision, 1 / precision + 1
-        likely = np.exp(-0.5 * (value - mean) ** 2 / variance) / np.sqrt(variance)
-        grown = self._weights * likely
-        weights = np.concatenate([[grown.sum() * self.hazard], grown * (1 - self.hazard)])
+        grown = self._weights - 0.5 * ((value - mean) ** 2 / variance + np.log(variance))
+        ended = np.logaddexp.reduce(grown) + np.log(self.hazard)
+        weights = np.concatenate([[ended], grown + np.log1p(-self.hazard)])[: self.longest]
+        # Logarithms: a step far from all that is known has next to no probability.
+        self._weights = weights - weights.max()
         self._sums = np.concatenate([[0.0], self._sums + value])[: self.longest]
         self._counts = np.concatenate([[0.0], self._counts + 1])[: self.longest]
-        weights = weights[: self.longest]
-        self._weights = weights / max(weights.sum(), _TINY)
         run = int(np.argmax(self._weights))
         if not self._SETTLED <= run < len(self._times) - self._SETTLED:
             return None
@@ -174,7 +176,7 @@ class _Segments:
             return None
         times = np.array(self._times)
         # Differences of neighbours show the noise without the changes.
-        noise = max(1.4826 * float(np.median(np.abs(np.diff(times)))) / np.sqrt(2), 1e-3 * float(np.median(times)))
+        noise = max(1.4826 * float(np.median(np.abs(np.diff(times)))) / np.sqrt(2), _LEAST_SPREAD * float(np.median(times)))
         signal = (times / noise)[:, None]
         found = self.library.KernelCPD(kernel="linear", min_size=self._SHORTEST).fit(signal)
         cuts = found.predict(pen=self.rule.penalty)

@@ -29,9 +29,7 @@ def test_no_division_of_layers_has_a_faster_slowest_stage(data):
     work = data.draw(st.lists(st.integers(1, 9), min_size=stages, max_size=8))
     pace = data.draw(st.lists(st.integers(1, 9), min_size=stages, max_size=stages))
     most = data.draw(st.lists(st.integers(1, 8), min_size=stages, max_size=stages))
-    allowed = [
-        each for each in divisions(len(work), stages, 1) if all(n <= m for n, m in zip(each, most, strict=True))
-    ]
+    allowed = [each for each in divisions(len(work), stages, 1) if all(n <= m for n, m in zip(each, most, strict=True))]
     found = linear_partition(work, pace, most)
     if not allowed:
         assert found == ()

@@ -176,7 +176,8 @@ class _Segments:
             return None
         times = np.array(self._times)
         # Differences of neighbours show the noise without the changes.
-        noise = max(1.4826 * float(np.median(np.abs(np.diff(times)))) / np.sqrt(2), _LEAST_SPREAD * float(np.median(times)))
+        spread = 1.4826 * float(np.median(np.abs(np.diff(times)))) / np.sqrt(2)
+        noise = max(spread, _LEAST_SPREAD * float(np.median(times)))
         signal = (times / noise)[:, None]
         found = self.library.KernelCPD(kernel="linear", min_size=self._SHORTEST).fit(signal)
         cuts = found.predict(pen=self.rule.penalty)

@@ -45,6 +45,20 @@ def test_a_collective_starts_with_the_last_member_and_ends_for_all_after_the_lon
     assert times.end_ps.tolist() == [10, 13, 13, 14]
 
 
+def test_a_layout_is_run_again_with_other_durations():
+    def graph(*took):
+        first = [Operation(rank=rank, duration_ps=took[rank]) for rank in (1, 0)]
+        return StepGraph.of([*first, summed(0, took[2]), summed(1, took[3])], groups=((0, 1),))
+
+    prepared = graph(5, 7, 2, 3).prepared()
+    before = prepared.times()
+    again = prepared.times(np.array([1, 9, 6, 4]))
+    other = graph(9, 1, 6, 4).times()
+    assert again.end_ps.tolist() == other.end_ps.tolist() != before.end_ps.tolist()
+    assert again.start_ps.tolist() == other.start_ps.tolist()
+    assert prepared.times().end_ps.tolist() == before.end_ps.tolist()
+
+
 def test_collectives_of_a_group_never_overlap_even_on_different_streams():
     both = [summed(rank, 4, stream=stream) for stream in (0, 1) for rank in (0, 1)]
     assert ends(both, ((0, 1),)) == [4, 4, 8, 8]

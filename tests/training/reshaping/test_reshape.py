@@ -115,6 +115,17 @@ def test_each_dimension_moves_only_what_it_is_there_for():
     assert quotas.replicas == before.replicas and quotas.quota[0] < 4 < quotas.quota[1]
 
 
+def test_a_division_of_its_own_lets_a_replica_keep_all_layers_where_they_were():
+    work = job(layers=8, microbatches=16)
+    speed = np.ones(8)
+    speed[[0, 6]] = 0.5
+    common, own = (Reshape(tensor=False, data=False, own_layers=each) for each in (False, True))
+    plan = own.reshape(View(work, speed, healthy_plan(work)))
+    # The slow stage is the first in one replica and the last in the other.
+    assert plan.replicas[0].layers[0] < 4 < plan.replicas[1].layers[0]
+    assert shortest(own, work, speed) < shortest(common, work, speed)
+
+
 def test_where_every_replica_has_lost_a_whole_stage_there_is_no_plan():
     work = job()
     speed = np.ones(8)

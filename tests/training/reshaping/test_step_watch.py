@@ -63,6 +63,18 @@ def test_it_goes_on_to_alarm_until_it_is_reset_and_does_not_take_a_slow_group_fo
         _ = watch.coefficients
 
 
+def test_one_of_two_groups_is_named_although_half_of_all_are_slow():
+    def two(seen):
+        return seen._replace(
+            tokens=seen.tokens[:2], squares=seen.squares[:2], busy_s=seen.busy_s[:2, :1], layers=seen.layers[:1]
+        )
+
+    seen = [two(each) for each in observations(80, slow=(1, 0, 3.0), begin=60, noise=REAL)]
+    alarms = watched(seen)[1]
+    assert alarms[:60] == [None] * 60
+    assert (alarms[65].replica, alarms[65].stage) == (1, 0)
+
+
 def test_one_delayed_step_is_no_alarm():
     seen = observations(60)
     seen[40] = seen[40]._replace(step_s=3 * seen[40].step_s, busy_s=3 * seen[40].busy_s)

@@ -41,6 +41,7 @@ class Reshape:
     tensor: bool = setting(True, says="Whether groups leave out single GPUs")
     pipeline: bool = setting(True, says="Whether layers move between stages, alike in all replicas")
     data: bool = setting(True, says="Whether micro-batches move between replicas")
+    own_layers: bool = setting(False, says="Whether each replica may have a division of layers of its own")
 
     def reshape(self, view: View) -> Plan | None:
         """Return the plan with the shortest step; the first of equal ones.
@@ -50,7 +51,10 @@ class Reshape:
         view : View
         """
         best, best_ps = None, 0
-        for plan in candidates(view.job, view.speed, tensor=self.tensor, pipeline=self.pipeline, data=self.data):
+        plans = candidates(
+            view.job, view.speed, tensor=self.tensor, pipeline=self.pipeline, data=self.data, own_layers=self.own_layers
+        )
+        for plan in plans:
             took = step_ps(view.job, view.speed, plan)
             if best is None or took < best_ps:
                 best, best_ps = plan, took
@@ -75,14 +79,17 @@ def fastest_members(job: Job, speed: Floats, group: tuple[int, ...]) -> tuple[in
     return tuple(sorted(alive[:count]))
 
 
-def candidates(job: Job, speed: Floats, *, tensor: bool, pipeline: bool, data: bool) -> Iterator[Plan]:
+def candidates(
+    job: Job, speed: Floats, *, tensor: bool, pipeline: bool, data: bool, own_layers: bool = False
+) -> Iterator[Plan]:
     """Yield the plans that the chosen dimensions allow, those that change least first.
 
     Parameters
     ----------
     job : Job
     speed : float64 array (devices,)
-    tensor, pipeline, data : bool
+    tensor, pipeline, data, own_layers : bool
+        As for :class:`Reshape`.
     """
     for groups in _group_choices(job, speed, tensor):
         able = [place for place, each in enumerate(groups) if all(each)]
@@ -94,6 +101,11 @@ def candidates(job: Job, speed: Floats, *, tensor: bool, pipeline: bool, data: b
             for layers in _layer_choices(job, speed, chosen, pipeline):
                 replicas = tuple(Replica(each, layers) for each in chosen)
                 yield from _quota_choices(job, speed, replicas, data)
+            if pipeline and own_layers:
+                divided = [_own_layers(job, speed, each) for each in chosen]
+                if all(divided):
+                    replicas = tuple(Replica(each, layers) for each, layers in zip(chosen, divided, strict=True))
+                    yield from _quota_choices(job, speed, replicas, data)
 
 
 def _group_choices(job: Job, speed: Floats, tensor: bool) -> list[Groups]:
@@ -128,6 +140,10 @@ def _layer_choices(
         moved = linear_partition([1] * job.layers, [int(each) for each in pace], most)
         if moved and moved != even:
             yield moved
+
+
+def _own_layers(job: Job, speed: Floats, groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    return linear_partition([1] * job.layers, _paces(job, speed, groups), [job.fits(len(group)) for group in groups])
 
 
 def _quota_choices(job: Job, speed: Floats, replicas: tuple[Replica, ...], data: bool) -> Iterator[Plan]:

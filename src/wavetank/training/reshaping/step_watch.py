@@ -125,8 +125,9 @@ class StepWatching:
         # Observed less predicted step, and its share of the predicted one in healthy steps.
         self._rests: deque[float] = deque(maxlen=rule.window)
         self._healthy: deque[float] = deque(maxlen=rule.window)
+        self._healthy_groups: deque[Floats] = deque(maxlen=rule.window)
         self._recent: deque[tuple[float, Floats]] = deque(maxlen=rule.recent)
-        self._waiting: deque[tuple[Observation, float, float]] = deque()
+        self._waiting: deque[tuple[Observation, float, float, Floats]] = deque()
 
     @property
     def coefficients(self) -> Floats:
@@ -164,13 +165,14 @@ class StepWatching:
         residual = seen.step_s / self.predicted_s - 1
         groups = seen.busy_s / np.maximum(chunk.sum(axis=2), 1e-300) - 1
         self._recent.append((residual, groups))
-        self._waiting.append((seen, seen.step_s - path_s, residual))
+        self._waiting.append((seen, seen.step_s - path_s, residual, groups))
         alarm = self._alarm()
         if alarm is None and len(self._waiting) > self.rule.recent:
             # A step is learned from once those after it have shown that nothing was wrong.
-            before, rest_s, healthy = self._waiting.popleft()
+            before, rest_s, step, by_group = self._waiting.popleft()
             self._learn(before, rest_s)
-            self._healthy.append(healthy)
+            self._healthy.append(step)
+            self._healthy_groups.append(by_group)
         return alarm
 
     def _alarm(self) -> Alarm | None:
@@ -180,16 +182,17 @@ class StepWatching:
         by_group = np.median([groups for _, groups in self._recent], axis=0)
         replica, stage = np.unravel_index(int(np.argmax(by_group)), by_group.shape)
         worst = float(by_group[replica, stage])
-        # The groups' own spread, and that of steps where enough of them were healthy.
-        spread = _MAD * float(np.median(np.abs(by_group - np.median(by_group))))
-        too_slow = worst > max(self.rule.least, self.rule.spreads * spread)
-        known = np.array(self._healthy)
-        limit = self.rule.least
-        if known.size >= self.rule.recent:
-            limit = max(limit, self.rule.spreads * _MAD * float(np.median(np.abs(known - np.median(known)))))
-        if excess > limit or (self.rule.by_group and too_slow):
+        too_slow = worst > self._limit(self._healthy_groups)
+        if excess > self._limit(self._healthy) or (self.rule.by_group and too_slow):
             return Alarm(int(replica), int(stage), worst) if too_slow else Alarm(-1, -1, excess)
         return None
+
+    def _limit(self, healthy: deque[float] | deque[Floats]) -> float:
+        """What is too slow, by the spread of healthy steps where enough of them are known."""
+        if len(healthy) < self.rule.recent:
+            return self.rule.least
+        known = np.array(healthy)
+        return max(self.rule.least, self.rule.spreads * _MAD * float(np.median(np.abs(known - np.median(known)))))
 
     def _features_of(self, seen: Observation) -> Floats:
         squares = seen.squares if self.rule.quadratic else np.zeros_like(seen.squares)
@@ -206,7 +209,7 @@ class StepWatching:
         if len(layers) != len(self._layers):
             self.reset()
         self._layers = layers
-        for each in (self._rests, self._healthy, self._recent, self._waiting):
+        for each in (self._rests, self._healthy, self._healthy_groups, self._recent, self._waiting):
             each.clear()
 
     def _learn(self, seen: Observation, rest_s: float) -> None:

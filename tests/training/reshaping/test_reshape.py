@@ -52,7 +52,7 @@ def every_plan(work, speed):
             yield Plan(tuple(Replica(row, each) for row, _ in chosen), tuple(n for _, n in chosen))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(speeds=st.lists(st.sampled_from([0.0, 0.4, 0.7, 1.0, 1.0]), min_size=8, max_size=8))
 def test_a_plan_is_close_to_the_best_of_every_plan_of_its_kind(speeds):
     speed = np.array(speeds)
@@ -62,7 +62,7 @@ def test_a_plan_is_close_to_the_best_of_every_plan_of_its_kind(speeds):
         assert found is None
         return
     # Each remedy is at its best after the one before, and all together need not be.
-    assert best <= found <= 1.25 * best
+    assert best <= found <= 1.3 * best
 
 
 @settings(max_examples=60, deadline=None)

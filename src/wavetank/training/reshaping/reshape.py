@@ -98,7 +98,7 @@ def candidates(
         able.sort(key=lambda place: (paces[place], place))
         for count in range(len(able), 0, -1):
             chosen = [groups[place] for place in sorted(able[:count])]
-            for layers in _layer_choices(job, speed, chosen, pipeline):
+            for layers in _layer_choices(job, speed, chosen, pipeline=pipeline, data=data):
                 replicas = tuple(Replica(each, layers) for each in chosen)
                 yield from _quota_choices(job, speed, replicas, data)
             if pipeline and own_layers:
@@ -129,16 +129,22 @@ def _paces(job: Job, speed: Floats, groups: tuple[tuple[int, ...], ...]) -> list
 
 
 def _layer_choices(
-    job: Job, speed: Floats, chosen: list[tuple[tuple[int, ...], ...]], pipeline: bool
+    job: Job, speed: Floats, chosen: list[tuple[tuple[int, ...], ...]], *, pipeline: bool, data: bool
 ) -> Iterator[tuple[int, ...]]:
     most = [min(job.fits(len(groups[stage])) for groups in chosen) for stage in range(job.stages)]
     even = even_layers(job.layers, job.stages)
     if all(count <= limit for count, limit in zip(even, most, strict=True)):
         yield even
-    if pipeline:
-        pace = np.array([_paces(job, speed, groups) for groups in chosen]).max(axis=0)
-        moved = linear_partition([1] * job.layers, [int(each) for each in pace], most)
-        if moved and moved != even:
+    if not pipeline:
+        return
+    paces = [_paces(job, speed, groups) for groups in chosen]
+    # By the slowest replica of each stage; or by one replica, where the others may have fewer micro-batches.
+    wanted = [[int(each) for each in np.array(paces).max(axis=0)], *(paces if data else ())]
+    found = {even}
+    for pace in wanted:
+        moved = linear_partition([1] * job.layers, pace, most)
+        if moved and moved not in found:
+            found.add(moved)
             yield moved
 
 

@@ -129,7 +129,7 @@ def train_watched(rank: Any, steps: int, microbatches: int, tokens: int) -> None
         })  # fmt: skip
 
 
-def _trainer(group: Group, tokens: int) -> ResilientTrainer:
+def _trainer(group: Any, tokens: int) -> ResilientTrainer:
     import torch
     from torch import nn
 

@@ -82,7 +82,7 @@ class Reshaping(Study):
     room: float = setting(2.0, says="By which layers on a GPU may grow until its memory is full", low=1.0, high=100.0)
     every_min: float = setting(30.0, unit="min", says="Minutes between faults (not of the trace)", low=0.1, high=1e6)
     hours: float = setting(6.0, unit="h", says="Length of the run (not of the trace)", low=0.01, high=1e5)
-    repair_h: float = setting(math.inf, unit="h", says="Hours until a GPU is well again (not of the trace)", low=0.01,
+    repair_h: float = setting(1e9, unit="h", says="Hours until a GPU is well again (not of the trace)", low=0.01,
                               high=1e9)  # fmt: skip
     losses: tuple[float, ...] = setting((0.1, 0.25, 0.5), says="Shares of its speed that a slow GPU loses", low=0.001,
                                         high=0.999)  # fmt: skip

@@ -69,6 +69,17 @@ def test_the_bubble_is_that_of_a_simulated_pipeline():
     assert cost.bubble_s / slots_s == pytest.approx((simulated - busy) / simulated)
 
 
+def test_stages_with_a_layer_less_wait_less_while_the_pipeline_fills():
+    plan = Plan(4, 2, 1, 2, 1, True, 3, "flat")
+    # Two layers a stage, 2 + 2 + 1 + 1, and one a stage; microbatches take a slot of the fullest stage.
+    full, uneven, less = (
+        step_cost(tiny_job(shape=replace(TINY, layers=layers)), plan) for layers in (8, 6, 4)
+    )
+    assert uneven.bubble_s == pytest.approx((full.bubble_s + 2 * less.bubble_s) / 3)
+    assert less.bubble_s < full.bubble_s
+    assert uneven.time_s - uneven.bubble_s == pytest.approx(full.time_s - full.bubble_s)
+
+
 def test_computing_again_adds_a_forward_pass_and_two_exchanges():
     job = tiny_job(half_rows=0.0)
     plain, again = (step_cost(job, Plan(1, 8, 1, 2, 1, each, 0, "flat")) for each in (False, True))

@@ -127,6 +127,8 @@ def test_few_bytes_gain_by_fewer_messages_and_many_bytes_gain_nothing():
 def test_lanes_are_shared_by_groups_in_between():
     assert [lanes_of(4, 8, stride) for stride in (1, 2, 4, 8)] == [4, 2, 1, 1]
     assert lanes_of(8, 4, 1) == 4
+    # Of cards that do not divide the members some go without, so that a group has a price.
+    assert [lanes_of(8, 12, 1), lanes_of(4, 6, 1), lanes_of(4, 6, 2), lanes_of(3, 8, 1)] == [6, 3, 1, 2]
 
 
 @pytest.mark.parametrize("group", [(6, 4, 2), (8, 4, 3), (0, 1, 1), (4, 2, 0)])

@@ -51,6 +51,17 @@ def test_a_swap_by_hand_and_what_it_must_earn():
         assert check_places(dear, Swaps(horizon=100.0).place(dear)) == moved
 
 
+def test_what_is_earned_is_what_the_busiest_of_all_ranks_falls():
+    # Ranks have 9 + 9, 17 + 1 and 1 + 1: the second cannot be relieved, and a swap for the first saves no step a thing.
+    view = view_of([9, 17, 1, 9, 1, 1], 3, swap_s=1.0)
+    assert rank_loads(view.load, view.owner, 3).tolist() == [18, 18, 2]
+    assert check_places(view, Swaps(threshold=1.0).place(view)) == 0
+    # Two equal ranks that both can be: what two swaps save together is held against what both cost.
+    for swap_s, moved in ((399.0, 4), (401.0, 0)):
+        both = view_of([9, 9, 1, 1, 9, 9, 1, 1], 4, swap_s=swap_s)
+        assert check_places(both, Swaps(threshold=1.0).place(both)) == moved
+
+
 def test_all_are_placed_anew_only_where_that_pays_if_asked():
     # Largest first: 10 and 1 against 4 and 2; two experts move, and the busiest falls from 14 to 11.
     for swap_s, moved in ((299.0, 2), (300.0, 0)):

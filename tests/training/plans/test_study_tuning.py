@@ -2,6 +2,7 @@
 
 import pytest
 
+from wavetank.errors import BadValueError
 from wavetank.training.plans.recipe import SuperMucRecipe
 from wavetank.training.plans.study_tuning import PlanTuning
 from wavetank.training.plans.tiles import BEST
@@ -42,6 +43,12 @@ def test_memory_that_the_formula_does_not_know_of_makes_what_it_lets_through_fai
     assert all(known[number] is not None for number in wrong)
     # Nothing is said to fit that the formula refuses.
     assert all(space.predicted_bytes[n] <= space.room_bytes for n, s in enumerate(speeds) if s is not None)
+
+
+@pytest.mark.parametrize("words", [{"tiles": 8}, {"unknown_bytes": 1 << 40}])
+def test_tiles_on_which_nothing_fits_are_refused(words):
+    with pytest.raises(BadValueError, match="No configuration fits"):
+        PlanTuning(**words).check()
 
 
 def test_scaling_is_recorded_for_the_recipe_with_what_is_lost():

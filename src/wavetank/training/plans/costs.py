@@ -1,7 +1,8 @@
 """How long one step of a plan takes: computing, exchanges of tokens, shards, stages, gradients.
 
-The slot of a microbatch on a stage is its forward and its backward pass with all that is waited for; a step is as many
-slots as there are microbatches and stages, less one, and what is left of the gradients' sums.  Only additions,
+The slot of a microbatch on a stage is its forward and its backward pass with all that is waited for.  A step is one
+slot of the fullest stage for each microbatch, one of every other stage while the pipeline fills and drains, and what is
+left of the gradients' sums: with stages of equal layers the time of 1F1B, with others no less.  Only additions,
 products and divisions are used, in one order, so that every processor finds the same plan.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -126,35 +128,66 @@ def step_cost(job: Job, plan: Plan) -> StepCost:
     plan : Plan
         One that :meth:`Job.check` does not refuse; whether it fits into memory is not asked here.
     """
+    shape, slots = job.shape, job.microbatches(plan)
+    fuller = shape.layers % plan.pipeline or plan.pipeline
+    full = _slot(job, plan, layers_of(shape, plan))
+    slot = sum(full)
+    # Stages with a layer less are done sooner; the pipeline goes at the speed of the others.
+    less = slot if fuller == plan.pipeline else sum(_slot(job, plan, layers_of(shape, plan, plan.pipeline - 1)))
+    bubble = (fuller - 1) * slot + (plan.pipeline - fuller) * less
+    # Sums are scattered and gathered once a step, gradients or new weights.
+    once, gathered = _rings_s(job, plan, layers_of(shape, plan))
+    gradient = 0.0 if plan.shards == 3 else (1.0 - job.hidden_share) * (once + gathered)
+    return StepCost(
+        time_s=slots * slot + bubble + gradient, compute_s=slots * full.compute, exchange_s=slots * full.exchange,
+        tensor_s=slots * full.tensor, send_s=slots * full.send, gather_s=slots * full.gather, bubble_s=bubble,
+        gradient_s=gradient,
+    )  # fmt: skip
+
+
+class _Slot(NamedTuple):
+    compute: float
+    exchange: float
+    tensor: float
+    send: float
+    gather: float
+
+
+def _slot(job: Job, plan: Plan, layers: int) -> _Slot:
+    """Return what a microbatch takes on a stage of so and so many layers, by what."""
     fabric, shape = job.fabric, job.shape
-    layers, slots = layers_of(shape, plan), job.microbatches(plan)
     rows = plan.micro * job.tokens
     # Forward, and twice that backward; once more where activations are computed again.
     again = 1 if plan.checkpoint else 0
-    compute = layers * (3 + again) * layer_compute_s(job, plan)
-    exchange = layers * (4 + 2 * again) * exchange_s(job, plan)
     n_bytes = 2 * rows * shape.hidden
-    # A sum is scattered and gathered: two for attention and experts forward, two backward.
-    tensor = layers * (4 + 2 * again) * 2 * ring_s(fabric, plan.tensor, 1, n_bytes)
     send = 0.0
     if plan.pipeline > 1:
         send = 2 * stage_send_s(fabric, job.ranks // plan.pipeline, -(-n_bytes // plan.tensor))
+    gather = 0.0
+    if plan.shards == 3:
+        # Shards of weights are gathered before either pass, their gradients scattered after each microbatch.
+        once, gathered = _rings_s(job, plan, layers)
+        gather = (1.0 - job.hidden_share) * (2 * gathered + once)
+    return _Slot(
+        compute=layers * (3 + again) * layer_compute_s(job, plan),
+        exchange=layers * (4 + 2 * again) * exchange_s(job, plan),
+        # A sum is scattered and gathered: two for attention and experts forward, two backward.
+        tensor=layers * (4 + 2 * again) * 2 * ring_s(fabric, plan.tensor, 1, n_bytes),
+        send=send, gather=gather,
+    )  # fmt: skip
+
+
+def _rings_s(job: Job, plan: Plan, layers: int) -> tuple[float, float]:
+    """Return what it takes to sum the gradients of some layers over their replicas, and to gather their weights, s."""
+    shape = job.shape
     dense = layers * shape.dense // plan.tensor
     routed = layers * shape.experts * shape.expert // (plan.experts * plan.tensor)
     replicas = ((dense, plan.experts * plan.data, plan.tensor), (routed, plan.data, plan.tensor * plan.experts))
-    once = sum(ring_s(fabric, size, stride, GRADIENT * weights) for weights, size, stride in replicas)
-    gathered = sum(ring_s(fabric, size, stride, WEIGHT * weights) for weights, size, stride in replicas)
-    seen = 1.0 - job.hidden_share
-    # Shards of weights are gathered before either pass, their gradients scattered after each microbatch.
-    gather = seen * (2 * gathered + once) if plan.shards == 3 else 0.0
-    # Otherwise sums are scattered and gathered once a step, gradients or new weights.
-    gradient = 0.0 if plan.shards == 3 else seen * (once + gathered)
-    slot = compute + exchange + tensor + send + gather
-    return StepCost(
-        time_s=(slots + plan.pipeline - 1) * slot + gradient, compute_s=slots * compute, exchange_s=slots * exchange,
-        tensor_s=slots * tensor, send_s=slots * send, gather_s=slots * gather, bubble_s=(plan.pipeline - 1) * slot,
-        gradient_s=gradient,
-    )  # fmt: skip
+    once, gathered = (
+        sum(ring_s(job.fabric, size, stride, each * weights) for weights, size, stride in replicas)
+        for each in (GRADIENT, WEIGHT)
+    )
+    return once, gathered
 
 
 def mfu(job: Job, time_s: float) -> float:

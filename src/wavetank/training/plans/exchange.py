@@ -197,6 +197,8 @@ def halo_s(fabric: Fabric, size: int, stride: int, n_bytes: int, lanes: int) -> 
 def lanes_of(nics: int, per_node: int, stride: int) -> int:
     """Return how many lanes the members of a group have in a node, where groups in between have theirs.
 
+    Members share lanes evenly: where cards do not divide them, some cards go without.
+
     Parameters
     ----------
     nics : int
@@ -206,4 +208,5 @@ def lanes_of(nics: int, per_node: int, stride: int) -> int:
     stride : int
         Groups in between.
     """
-    return min(per_node // stride, max(nics // stride, 1))
+    members = per_node // stride
+    return max(each for each in range(1, max(nics // stride, 1) + 1) if members % each == 0)

@@ -3,8 +3,8 @@
 Tokens choose some experts far more often than others, and a layer is done when its busiest rank is.  Loads are counted
 over some steps; when the busiest rank has more than a threshold over the mean, the pair of experts, one of it and one
 of another rank, whose swap makes the larger of both loads least is swapped, with its optimizer's state, at the border
-of a step.  A swap costs bytes on the network and must earn that back before loads have drifted away: what it saves in a
-step, times a horizon, is held against what it costs.
+of a step.  Swaps cost bytes on the network and must earn that back before loads have drifted away: of all
+beginnings of the sequence, the one is made that saves most in a step, times a horizon, less what its swaps cost.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class Swaps:
 
     def place(self, view: View) -> Ints:
         """Return the places after the swaps."""
-        owner = view.owner.copy()
-        for _ in range(owner.size * view.ranks):
+        owner = best = view.owner
+        before, most = float(rank_loads(view.load, owner, view.ranks).max()), 0.0
+        for swaps in range(1, owner.size * view.ranks + 1):
             loads = rank_loads(view.load, owner, view.ranks)
             hot = int(np.argmax(loads))
             if loads[hot] <= self.threshold * loads.mean():
@@ -92,13 +93,13 @@ class Swaps:
                 break
             after = owner.copy()
             after[list(pair)] = owner[list(pair[::-1])]
-            # Other ranks may be as busy: then nothing is saved yet, and it is the busiest of both that counts.
-            cold = int(owner[pair[1]])
-            fell = loads[hot] - float(rank_loads(view.load, after, view.ranks)[[hot, cold]].max())
-            if fell * view.token_s * self.horizon <= view.swap_s:
-                break
             owner = after
-        return owner
+            # Other ranks may be as busy: a step is as long as the busiest of all.
+            saved = before - float(rank_loads(view.load, owner, view.ranks).max())
+            earned = saved * view.token_s * self.horizon - swaps * view.swap_s
+            if earned > most:
+                best, most = owner, earned
+        return best
 
 
 def _best_pair(load: Floats, owner: Ints, loads: Floats, hot: int) -> tuple[int, int] | None:

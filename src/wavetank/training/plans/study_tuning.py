@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from wavetank.errors import BadValueError
 from wavetank.settings import setting
 from wavetank.sim.rng import stream
 from wavetank.study.study import Chart, Measurements, Metric, Study
@@ -97,7 +98,11 @@ class PlanTuning(Study):
 
     def check(self) -> None:
         """Refuse tiles on which nothing fits."""
-        self.good()
+        if not self.good():
+            raise BadValueError(
+                "No configuration fits into the memory of a tile.", given=f"{self.gpt} on {self.tiles} tiles",
+                allowed="more tiles, a smaller model, or fewer unknown_bytes", where="tiles",
+            )  # fmt: skip
 
     def good(self) -> int:
         """Return how many configurations are as fast as wanted."""

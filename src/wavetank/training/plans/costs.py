@@ -154,7 +154,7 @@ class _Slot(NamedTuple):
 
 
 def _slot(job: Job, plan: Plan, layers: int) -> _Slot:
-    """Return what a microbatch takes on a stage of so and so many layers, by what."""
+    """Return what a microbatch takes on a stage of some layers, by what."""
     fabric, shape = job.fabric, job.shape
     rows = plan.micro * job.tokens
     # Forward, and twice that backward; once more where activations are computed again.

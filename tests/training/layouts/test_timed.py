@@ -13,8 +13,10 @@ SMALL = {"contender": "ragged", "layers": 2, "width": 16, "experts": [3, 2], "bl
 
 def test_both_take_turns_and_agree():
     for odd, even in run_ranks(time_steps, 2, arguments=SMALL):
-        assert set(odd["seconds"]) == {"fsdp2", "fsdp2 ahead", "fsdp2 columns", "ragged"}
-        assert set(even["seconds"]) == {"fsdp2", "fsdp2 ahead", "ragged"}
+        plain = {"ragged", "fsdp2", "fsdp2 sum", "fsdp2 sum ahead"}
+        assert set(even["seconds"]) == plain
+        forms = {f"fsdp2 {form} sum{ahead}" for form in ("columns", "flat") for ahead in ("", " ahead")}
+        assert set(odd["seconds"]) == plain | forms
         for found in (odd, even):
             assert all(len(each) == 2 and min(each) > 0 for each in found["seconds"].values())
             assert found["difference"] < 1e-12
@@ -40,14 +42,22 @@ def in_rank(rank):
     timed._fsdp2_step(model, own)
     timed._ragged_step(ours, rank.number)
     before = timed._difference(ours, model, rank)
+    others = []
+    for form in ("rows", "columns", "flat"):
+        other = timed._fsdp2(initial, 2, form=form, mean=False, ahead=True)
+        timed._fsdp2_step(other, own, 0.5)
+        pairs = zip(model.parameters(), other.parameters(), strict=True)
+        wholes = [(a.grad.full_tensor().reshape(-1), b.grad.full_tensor().reshape(-1)) for a, b in pairs]
+        others.append(max(float((a - b).abs().max()) for a, b in wholes))
     ours.buckets[0].summed[3] += 0.5
-    return [before, timed._difference(ours, model, rank), float(ours.buckets[0].summed.abs().max())]
+    return [before, timed._difference(ours, model, rank), float(ours.buckets[0].summed.abs().max()), max(others)]
 
 
-def test_a_gradient_that_differs_is_seen():
-    for before, after, largest in run_ranks(in_rank, 2):
+def test_a_gradient_that_differs_is_seen_and_settings_of_fsdp2_compute_the_same():
+    for before, after, largest, others in run_ranks(in_rank, 2):
         assert before < 1e-12 < largest
         assert after == pytest.approx(0.5)
+        assert others < 1e-12
 
 
 def test_another_contender_is_refused():

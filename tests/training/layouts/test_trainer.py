@@ -66,6 +66,25 @@ def test_four_processes_train_bit_for_bit_as_one(name):
             assert difference(found[1], alone[1]) < 1e-10
 
 
+def test_several_microbatches_of_a_rank_are_added_in_their_order_too():
+    alone = train(None, "adam8", 2, 12)
+    for found in run_ranks(train, 3, arguments={"optimizer": "adam8", "steps": 2, "microbatches": 12}):
+        assert all(np.array_equal(a, b) for a, b in zip(found[1], alone[1], strict=True))
+
+
+def test_a_checkpoint_is_what_counts_after_a_step_that_failed(tmp_path):
+    work, other = trainer("sgd"), trainer("sgd")
+    work.step([0])
+    work.save(tmp_path / "kept")
+    other._batch = lambda number: (batch(number)[0], batch(number)[1][:3])
+    with pytest.raises(ValueError, match="batch_size"):
+        other.step([0])
+    other._batch = batch
+    other.load(tmp_path / "kept")
+    assert other.step([1]) == work.step([1])
+    assert difference(other.full_weights(), work.full_weights()) == 0
+
+
 @pytest.mark.parametrize("name", ["adam8", "muon"])
 def test_a_checkpoint_of_four_ranks_is_read_by_two_three_and_one(name, tmp_path):
     first, kept = {"optimizer": name, "steps": 2, "microbatches": 12}, str(tmp_path / "kept")

@@ -1,6 +1,7 @@
 """No block is cut, ever; slices are the shortest; orders and numbers out of range are refused."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -84,6 +85,22 @@ def test_some_buffers_are_never_longer_than_one_for_each_block_and_hold_every_te
     assert sum(e.slice_elements for e in some) <= sum(plan_layout(each, ranks).slice_elements for each in apart)
     assert sorted(each.name for layout in some for each in layout.tensors) == sorted(each.name for each in tensors)
     assert all(layout.blocks_cut() == 0 for layout in some)
+
+
+def test_large_blocks_are_no_long_search():
+    for side in (10**9, 1 << 48):
+        began = time.monotonic()
+        whole = [Tensor(str(i), (side,), side) for i in range(3)]
+        assert plan_layout(whole, 2).slice_elements == 2 * side
+        assert plan_layout(whole[:1], 1 << 20).slice_elements == side
+        assert time.monotonic() - began < 5
+
+
+def test_a_search_that_would_not_end_is_refused():
+    odd = [(9653994010, 894171327), (5011415729, 479332152), (10464181475, 951289225), (860236492, 518029237)]
+    with pytest.raises(BadValueError, match="larger unit"):
+        plan_layout(tensors_of([(1000 * size, 1000 * block + 1) for size, block in odd]), 256)
+    assert plan_layout(tensors_of(odd), 256, unit=1024).blocks_cut() == 0
 
 
 def test_ranks_without_elements_and_one_rank_are_no_trouble():

@@ -25,8 +25,8 @@ class Bucket:
     group : torch process group, or None
         None where there is one rank.
     ordered : bool
-        Whether gradients are added in the order of ranks, which gives the same sum bit for bit on one process; else as
-        the collective adds them, with less memory.
+        Whether gradients are added one by one in the order of microbatches, which gives the same sum bit for bit on any
+        number of ranks; else as the collective adds them, with less memory.
     """
 
     def __init__(self, layout: Layout, rank: int, group: Any, *, ordered: bool = True) -> None:
@@ -108,6 +108,18 @@ class Bucket:
             _resize(self.full, 0)
             self.gathered = False
 
+    def drop(self) -> None:
+        """Forget what is gathered or under way, as a step leaves it that failed; the weights may change then.
+
+        Raises
+        ------
+        GroupBrokenError
+            If a rank is gone or late.
+        """
+        if self._work is not None:
+            self.gather()
+        self.release()
+
     def add_gradients(self, gradients: Sequence[Any]) -> None:
         """Sum the gradients of one microbatch over the ranks, and add the own slice to what is there.
 
@@ -132,10 +144,9 @@ class Bucket:
         elif self._ordered:
             parts = torch.empty_like(self.gradients)
             finished(self._group.alltoall_base(parts, self.gradients, [], []).wait)
-            total, *others = parts.view(self.layout.ranks, -1)
-            for other in others:
-                total += other
-            self.summed += total
+            # One by one: so they are added where one rank has all microbatches.
+            for part in parts.view(self.layout.ranks, -1):
+                self.summed += part
         else:
             total = torch.empty_like(self.summed)
             finished(self._group._reduce_scatter_base(total, self.gradients).wait)

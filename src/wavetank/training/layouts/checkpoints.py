@@ -3,13 +3,14 @@
 A checkpoint is a folder with a file of each rank and ``manifest.json``, which is written last, when all files are on
 disk: without it there is no checkpoint.  A file is a mark, the length of its header, a header in JSON, and numbers.
 Nothing is executed when one is read.  The manifest has the format's version, the tensors, and size and SHA-256 of each
-file.
+file.  Files are named by what they hold: one of another writer, or of one that died, is never overwritten or mistaken.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import struct
@@ -58,8 +59,9 @@ def write_part(folder: Path, rank: int, pieces: Sequence[Piece]) -> tuple[int, s
         at += len(data)
     header = json.dumps(entries).encode()
     data = b"".join([_MARK, _LENGTH.pack(len(header)), header, *content])
-    path = folder / part_name(rank)
-    partial = path.with_suffix(".partial")
+    digest = hashlib.sha256(data).hexdigest()
+    path = folder / part_name(rank, digest)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
@@ -71,17 +73,19 @@ def write_part(folder: Path, rank: int, pieces: Sequence[Piece]) -> tuple[int, s
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise BadFileError("The checkpoint cannot be written.", given=str(error), where=str(path)) from error
-    return len(data), hashlib.sha256(data).hexdigest()
+    return len(data), digest
 
 
-def part_name(rank: int) -> str:
+def part_name(rank: int, digest: str) -> str:
     """Return the name of a rank's file.
 
     Parameters
     ----------
     rank : int
+    digest : str
+        SHA-256 of its content.
     """
-    return f"rank-{rank}.part"
+    return f"rank-{rank}-{digest[:16]}.part"
 
 
 def write_manifest(
@@ -99,7 +103,14 @@ def write_manifest(
         Size and SHA-256 by name of file.
     optimizer : str
         Name of its class.
+
+    Raises
+    ------
+    BadFileError
+        If there is one already, or it cannot be written.
     """
+    if (folder / MANIFEST).exists():
+        raise BadFileError("There is a checkpoint already.", where=str(folder), hint="name another folder")
     manifest = {
         "format": FORMAT, "step": step, "optimizer": optimizer,
         "parts": {name: list(each) for name, each in parts.items()},
@@ -130,10 +141,10 @@ class Checkpoint:
         path = folder / MANIFEST
         try:
             manifest = json.loads(read_bytes(path, largest_bytes=1 << 30, what="The manifest of a checkpoint"))
-            version, self.step, kept = manifest["format"], int(manifest["step"]), manifest["optimizer"]
-            parts = {str(name): (int(size), str(digest)) for name, (size, digest) in manifest["parts"].items()}
+            version, self.step, kept = manifest["format"], _count(manifest["step"]), manifest["optimizer"]
+            parts = {str(name): (_count(size), str(digest)) for name, (size, digest) in manifest["parts"].items()}
             found = [(name, tuple(shape), block) for name, shape, block in manifest["tensors"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadFileError("The manifest of a checkpoint is damaged.", given=str(error), where=str(path)) from error
         if version != FORMAT:
             raise BadFileError(
@@ -150,6 +161,10 @@ class Checkpoint:
         self._pieces: dict[tuple[str, int], list[tuple[int, Array]]] = {}
         for name, (size, digest) in parts.items():
             self._read(folder / Path(name).name, size, digest)
+        for (kind, tensor), pieces in self._pieces.items():
+            pieces.sort(key=lambda each: each[0])
+            if any(a + values.size > b for (a, values), (b, _) in itertools.pairwise(pieces)):
+                raise BadFileError(f"The checkpoint has {kind!r} of tensor {tensor} twice.", where=str(folder))
 
     def _read(self, path: Path, size: int, digest: str) -> None:
         data = read_bytes(path, largest_bytes=_MOST_BYTES, what="A part of a checkpoint")
@@ -167,9 +182,9 @@ class Checkpoint:
                     raise BadFileError(
                         "A part of a checkpoint has numbers of another type.", given=dtype, where=str(path)
                     )
-                values = np.frombuffer(data, np.dtype(dtype), count, begin + length + at)
-                self._pieces.setdefault((kind, tensor), []).append((start, values))
-        except (ValueError, TypeError, struct.error) as error:
+                values = np.frombuffer(data, np.dtype(dtype), _count(count), begin + length + _count(at))
+                self._pieces.setdefault((kind, tensor), []).append((_count(start), values))
+        except (ValueError, TypeError, OverflowError, RecursionError, struct.error) as error:
             raise BadFileError("A part of a checkpoint is damaged.", given=str(error), where=str(path)) from error
 
     def read(self, kind: str, tensor: int, start: int, out: Array) -> None:
@@ -186,10 +201,13 @@ class Checkpoint:
         Raises
         ------
         BadFileError
-            If some are in no file.
+            If some are in no file, or have another type.
         """
         filled = 0
         for begin, values in self._pieces.get((kind, tensor), []):
+            if values.dtype != out.dtype:
+                raise BadFileError(f"The checkpoint has {kind!r} of tensor {tensor} in another type.",
+                                   given=values.dtype.str, allowed=out.dtype.str, where=str(self.folder))  # fmt: skip
             low, high = max(begin, start), min(begin + values.size, start + out.size)
             if low < high:
                 out[low - start : high - start] = values[low - begin : high - begin]
@@ -197,3 +215,9 @@ class Checkpoint:
         if filled != out.size:
             raise BadFileError(f"The checkpoint lacks {kind!r} of tensor {tensor}.", given=f"{filled} elements",
                                allowed=f"{out.size}", where=str(self.folder))  # fmt: skip
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no number of things")
+    return value

@@ -21,8 +21,9 @@ _LIMIT_S = 300.0
 class FsdpSteps(Study):
     """Processes of this machine share the parameters of some layers, gather each twice and scatter its gradients, all
     through torch's gloo.  There is little arithmetic.  The system and FSDP2 take turns in the same processes; FSDP2 is
-    run as it is, with explicit prefetching, and with experts cut along another dimension where ranks do not divide
-    them: its fastest one counts.  FSDP2 itself is timed against a second FSDP2.
+    run as it is, and with sums for means of gradients, with and without explicit prefetching; where ranks do not
+    divide the experts, also with experts cut along another dimension and as one matrix: its fastest one counts.
+    FSDP2 itself is timed against a second FSDP2.
     """
 
     name: ClassVar[str] = "fsdp-steps"

@@ -99,14 +99,17 @@ def _timed(
     width = tensors[0].shape[0]
     initial = [[torch.from_numpy(draws.normal(0, 0.01, each.shape)) for each in tensors] for _ in range(layers)]
     inputs = torch.from_numpy(draws.normal(size=(rank.size, 1, width)))
-    models = {"fsdp2": _fsdp2(initial, rank.size)}
+    models, share = {"fsdp2": _fsdp2(initial, rank.size)}, 1.0 / rank.size
     calls: dict[str, Callable[[], object]] = {}
     if contender == "fsdp2":
         models["fsdp2 again"] = _fsdp2(initial, rank.size)
     else:
-        models["fsdp2 ahead"] = _fsdp2(initial, rank.size, ahead=True)
+        forms = [("", "rows")]
         if tensors[2].shape[0] % rank.size:
-            models["fsdp2 columns"] = _fsdp2(initial, rank.size, columns=True)
+            forms += [(" columns", "columns"), (" flat", "flat")]
+        for name, form in forms:
+            models[f"fsdp2{name} sum"] = _fsdp2(initial, rank.size, form=form, mean=False)
+            models[f"fsdp2{name} sum ahead"] = _fsdp2(initial, rank.size, form=form, mean=False, ahead=True)
         stages = [Stage(tensors, _layer)] * (layers - 1) + [Stage(tensors, _last)]
         ours = ShardedTrainer(
             stages, Sgd(), lambda number: inputs[number], initial, rank=rank.number, ranks=rank.size, group=rank.group,
@@ -114,7 +117,7 @@ def _timed(
         )  # fmt: skip
         calls["ragged"] = functools.partial(_ragged_step, ours, rank.number)
     for name, model in models.items():
-        calls[name] = functools.partial(_fsdp2_step, model, inputs[rank.number])
+        calls[name] = functools.partial(_fsdp2_step, model, inputs[rank.number], share if "sum" in name else 1.0)
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 2):
         order = list(calls)[turn % len(calls) :] + list(calls)[: turn % len(calls)]
@@ -128,8 +131,14 @@ def _timed(
     return {"seconds": seconds, "difference": _difference(ours, models["fsdp2"], rank) if "ragged" in calls else 0.0}
 
 
-def _fsdp2(initial: Sequence[Sequence[Any]], ranks: int, *, ahead: bool = False, columns: bool = False) -> Any:
-    """Return layers under FSDP2: gathered ahead or not, experts cut along the first dimension or the second."""
+def _fsdp2(
+    initial: Sequence[Sequence[Any]], ranks: int, *, ahead: bool = False, form: str = "rows", mean: bool = True
+) -> Any:
+    """Return layers under FSDP2, gathered ahead or not.
+
+    Experts are cut along the first dimension (``rows``), the second (``columns``), or are one matrix (``flat``).
+    Gradients are its mean, which takes a pass of its own in double precision, or a sum, as ours are.
+    """
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -138,20 +147,26 @@ def _fsdp2(initial: Sequence[Sequence[Any]], ranks: int, *, ahead: bool = False,
     class Layer(nn.Module):  # type: ignore[misc]
         def __init__(self, values: Sequence[Any]) -> None:
             super().__init__()
-            self.values = nn.ParameterList([nn.Parameter(each.clone()) for each in values])
+            self.shape = values[2].shape
+            kept = [*values[:2], values[2].reshape(-1, self.shape[-1])] if form == "flat" else values
+            self.values = nn.ParameterList([nn.Parameter(each.clone()) for each in kept])
 
         def forward(self, inner: Any) -> Any:
-            return _layer(list(self.values), inner, None)
+            dense, bias, experts = self.values
+            return _layer([dense, bias, experts.view(self.shape)], inner, None)
 
     model = nn.Sequential(*(Layer(values) for values in initial))
     mesh = init_device_mesh("cpu", (ranks,))
 
     def placed(parameter: Any) -> Any:
-        return Shard(1) if parameter.ndim == 3 and columns else Shard(0)
+        return Shard(1) if parameter.ndim == 3 and form == "columns" else Shard(0)
 
     for layer in model:
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, shard_placement_fn=placed)
     fully_shard(model, mesh=mesh)
+    if not mean:
+        for layer in model:
+            layer.set_gradient_divide_factor(1.0)
     if ahead:
         shards: list[Any] = list(model)
         for i, layer in enumerate(shards):
@@ -160,10 +175,11 @@ def _fsdp2(initial: Sequence[Sequence[Any]], ranks: int, *, ahead: bool = False,
     return model
 
 
-def _fsdp2_step(model: Any, own: Any) -> None:
+def _fsdp2_step(model: Any, own: Any, share: float = 1.0) -> None:
     for each in model.parameters():
         each.grad = None
-    model(own).sum().backward()
+    loss = model(own).sum()
+    (loss * share if share != 1.0 else loss).backward()
 
 
 def _ragged_step(ours: ShardedTrainer, own: int) -> None:

@@ -259,7 +259,8 @@ class ShardedTrainer:
         if self.rank == 0:
             data = every.numpy().tobytes()
             words = [data[i : i + _DIGEST_BYTES] for i in range(0, len(data), _DIGEST_BYTES)]
-            parts = {part_name(i): (int.from_bytes(each[:8], "little"), each[8:].hex()) for i, each in enumerate(words)}
+            found = [(int.from_bytes(each[:8], "little"), each[8:].hex()) for each in words]
+            parts = {part_name(i, each[1]): each for i, each in enumerate(found)}
             name = type(self.optimizer).__name__
             write_manifest(folder, step=self.steps_done, tensors=self.tensors, parts=parts, optimizer=name)
         if self._group is not None:
@@ -276,7 +277,11 @@ class ShardedTrainer:
         ------
         BadFileError
             If it is incomplete, damaged, or of another model, optimiser or format; weights may have changed then.
+        GroupBrokenError
+            If a step failed and a rank is gone since.
         """
+        for bucket in self.buckets:
+            bucket.drop()
         kept = Checkpoint(folder, self.tensors, type(self.optimizer).__name__)
         for part in self.parts:
             kept.read("weights", part.number, part.start, part.weights)

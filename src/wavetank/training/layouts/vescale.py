@@ -21,6 +21,8 @@ from wavetank.training.layouts.interface import Footprint, Ints, Layout, Tensor,
 
 ORDERS = ("default", "block", "size")
 _MOST_UNIT = 1 << 30
+_MOST_INT = 1 << 62
+_MOST_TRIED = 1 << 27
 
 
 def plan_layout(tensors: Sequence[Tensor], ranks: int, *, unit: int = 1, order: str = "default") -> Layout:
@@ -45,7 +47,7 @@ def plan_layout(tensors: Sequence[Tensor], ranks: int, *, unit: int = 1, order: 
     Raises
     ------
     BadValueError
-        For no tensors, another order, and numbers out of range.
+        For no tensors, another order, numbers out of range, and more lengths to try than take seconds.
 
     References
     ----------
@@ -78,7 +80,7 @@ def _planned(tensors: Sequence[Tensor], ranks: int, unit: int, order: str, most:
     limit = -(-total // unit) * unit if most is None else most
     at = np.zeros(sizes.size, np.int64)
     # A slice shorter than a block would cut it wherever it lies.
-    low = max(-(-total // ranks), int(blocks.max()))
+    low = _least_slice(sizes, blocks, ranks, max(-(-total // ranks), int(blocks.max())), total)
     # A tensor of more than two slices has two cuts inside, wherever it lies, and a slice must then be whole blocks.
     order_of_sizes = np.argsort(sizes, kind="stable")
     for place in range(sizes.size + 1):
@@ -88,15 +90,52 @@ def _planned(tensors: Sequence[Tensor], ranks: int, unit: int, order: str, most:
         step = math.lcm(unit, *{int(blocks[i]) for i in order_of_sizes[place:]})
         first = -(-low // step) * step
         if first <= last:
-            found = _first_slice(sizes, blocks, ranks, first, last, step, total, at)
+            tried = min(last, first + _MOST_TRIED * step)
+            found = _first_slice(sizes, blocks, min(ranks, _MOST_INT // last), first, tried, step, total, at)
             if found:
                 offsets = np.zeros(sizes.size, np.int64)
                 offsets[keys] = at
                 return Layout(
                     tensors=tuple(tensors), ranks=ranks, slice_elements=int(found), offsets=tuple(offsets.tolist())
                 )
+            if tried < last:
+                raise BadValueError("Too many lengths of slices would be tried.", given=f"{first} to {last} by {step}",
+                                    allowed=f"{_MOST_TRIED} lengths", hint="name a larger unit")  # fmt: skip
         low = last + 1
     return None
+
+
+@compiled
+def _least_slice(sizes, blocks, ranks, low, high):  # type: ignore[no-untyped-def]
+    """Return the shortest slice if tensors could have gaps between their blocks: then longer ones are never worse."""
+    while low < high:
+        middle = (low + high) // 2
+        if _holds_blocks(sizes, blocks, ranks, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@compiled
+def _holds_blocks(sizes, blocks, ranks, length):  # type: ignore[no-untyped-def]
+    used, at = 1, 0
+    for i in range(sizes.size):
+        block = blocks[i]
+        here = min(sizes[i] // block, (length - at) // block)
+        left = sizes[i] // block - here
+        at += here * block
+        if left > 0:
+            each = length // block
+            more = (left - 1) // each + 1
+            used += more
+            at = (left - (more - 1) * each) * block
+        rest = sizes[i] % block
+        if at + rest > length:
+            used += 1
+            at = 0
+        at += rest
+    return used <= ranks
 
 
 @compiled

@@ -136,6 +136,25 @@ def test_bounds_that_are_none_are_refused(place, bound):
         CODEC.encode(scene, prior, bound)
 
 
+@pytest.mark.parametrize("bound", [1e-45, 1e-40, 5e-39, 1e-37])
+def test_what_is_encoded_with_the_finest_bounds_is_decoded(bound):
+    """A step that the decoder's header refuses is refused by the encoder."""
+    values = (np.arange(12).reshape(3, 4) * 5 * bound).astype(np.float32)
+    scene = Scene(values, np.ones(values.shape, np.bool_))
+    if bound < 1e-38:
+        with pytest.raises(BadValueError, match="finer than the values"):
+            CODEC.encode(scene, None, bound)
+        return
+    decoded = CODEC.decode(CODEC.encode(scene, None, bound), None)
+    assert np.abs(decoded.values.astype(np.float64) - values).max() <= bound
+
+
+def test_a_bound_that_is_too_fine_for_the_largest_float32_is_refused():
+    largest = np.full((2, 2), np.finfo(np.float32).max)
+    with pytest.raises(BadValueError, match="finer than the values"):
+        CODEC.encode(Scene(largest, np.ones((2, 2), np.bool_)), None, 9e29)
+
+
 @pytest.mark.parametrize("wrong", [{"planes": 0}, {"planes": 16}, {"step": 0.0}, {"step": np.inf}, {"scenes": 0}])
 def test_parameters_out_of_range_are_refused(wrong):
     with pytest.raises(BadValueError):

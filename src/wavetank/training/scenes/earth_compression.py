@@ -17,7 +17,7 @@ import numpy as np
 from wavetank.errors import BadFileError, BadValueError
 from wavetank.settings import check_ranges, setting
 from wavetank.sim.rng import stream as random_stream
-from wavetank.training.scenes.grid import LARGEST_ALPHABET, from_grid, to_grid
+from wavetank.training.scenes.grid import LARGEST_ALPHABET, LARGEST_STEP, LEAST_STEP, from_grid, to_grid
 from wavetank.training.scenes.interface import LARGEST_PIXELS, LARGEST_SIDE, Archive, Floats, Scene
 from wavetank.training.scenes.mixing import Mixture, decode_grid, encode_grid, mixture
 from wavetank.training.scenes.prior import IDENTITY_BYTES, Prior
@@ -145,7 +145,7 @@ class EarthCompression:
             weights = np.frombuffer(reader.take(2 * (count + 1)), "<f2").astype(np.float64)
             if not np.isfinite(weights).all():
                 raise BadFileError("The stream has weights that are no numbers.", given=str(weights))
-        step = reader.real(1e-38, 1e38, "step")
+        step = reader.real(LEAST_STEP, LARGEST_STEP, "step")
         masked = bool(reader.number(0, 1, "mask"))
         low = reader.number(-(1 << 30), 1 << 30, "lowest value")
         alphabet = reader.number(1, LARGEST_ALPHABET, "range of values")

@@ -11,6 +11,8 @@ from wavetank.training.scenes.interface import Ints, Scene, Values
 
 LARGEST_ALPHABET = 1 << 16
 _LARGEST = 1 << 30
+# Of the step, as a stream's header holds it; smaller float32 numbers are denormal.
+LEAST_STEP, LARGEST_STEP = 1e-38, 1e38
 
 
 class Grid(NamedTuple):
@@ -44,17 +46,19 @@ def step_for(scene: Scene, bound: float) -> float:
     Raises
     ------
     BadValueError
-        If the bound is no positive number, or finer than float32 itself.
+        If the bound is no positive number, or finer than float32 itself: a step below 1e-38 is in no stream.
     """
     if not (np.isfinite(bound) and 0 < bound < 1e30):
         raise BadValueError("The error bound must be a positive number.", given=bound)
     top = float(np.abs(scene.values[scene.clear]).max(initial=0.0)) + bound
     # Half a unit is for rounding what is decoded to float32; the other half is more than the step itself loses by it.
-    step = np.float32(2 * (bound - float(np.spacing(np.float32(top)))))
-    if not step > 0:
+    with np.errstate(over="ignore"):
+        spacing = float(np.spacing(np.float32(top)))
+    step = np.float32(2 * (bound - spacing))
+    if not step >= LEAST_STEP:
         raise BadValueError(
             "The error bound is finer than the values themselves are.", given=bound,
-            allowed=f"more than {float(np.spacing(np.float32(top))):.3g}",
+            allowed=f"more than {max(spacing, LEAST_STEP):.3g}",
         )  # fmt: skip
     return float(step)
 

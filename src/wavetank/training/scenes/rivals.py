@@ -20,7 +20,7 @@ import numpy as np
 from wavetank.errors import BadFileError, BadValueError, GaveUpError, missing_extra
 from wavetank.settings import setting
 from wavetank.sim.compiled import compiled
-from wavetank.training.scenes.grid import LARGEST_ALPHABET, from_grid, step_for, to_grid
+from wavetank.training.scenes.grid import LARGEST_ALPHABET, LARGEST_STEP, LEAST_STEP, from_grid, step_for, to_grid
 from wavetank.training.scenes.interface import LARGEST_SIDE, Archive, Flags, Floats, Ints, Scene, Values
 from wavetank.training.scenes.mixing import decode_mask, encode_mask, median_of_jpegls
 from wavetank.training.scenes.prior import CLEAR_ENOUGH, IDENTITY_BYTES
@@ -157,7 +157,7 @@ class Predicted:
                 raise BadFileError("The stream names a scene that the past lacks.", given=max(chosen))
             weights = np.frombuffer(reader.take(4 * (len(chosen) + 1)), "<f4").astype(np.float64)
             picture = _picture(prior, chosen, weights)
-        step = reader.real(1e-38, 1e38, "step")
+        step = reader.real(LEAST_STEP, LARGEST_STEP, "step")
         low = reader.number(-(1 << 30), 1 << 30, "lowest value")
         alphabet = reader.number(1, 2 * LARGEST_ALPHABET, "range of values")
         data = np.frombuffer(reader.rest(), np.uint8).copy()
@@ -328,7 +328,7 @@ class ImageCodec:
         shape, clear = _read_head(reader)
         if prior is not None and reader.take(IDENTITY_BYTES) != prior.identity:
             raise BadValueError("The scene was encoded with another past.", given=f"past {prior.identity.hex()}")
-        step = reader.real(1e-38, 1e38, "step")
+        step = reader.real(LEAST_STEP, LARGEST_STEP, "step")
         low = reader.number(-(1 << 30), 1 << 30, "lowest value")
         image = np.asarray(getattr(images(), _IMAGE_DECODERS[self.codec])(reader.rest()))
         whole = image.reshape(shape).astype(np.int64) + low

@@ -123,7 +123,7 @@ class Index:
         ----------
         question : str
             A few words or a sentence.  A word that the catalog lacks stands for those that begin with it, else for
-            the nearest one.
+            the three nearest ones.
         kinds : sequence of str, optional
             Which entries: words of :data:`KINDS`.
 
@@ -166,12 +166,12 @@ class Index:
         return folded[found[0]] if found else ""
 
     def _known(self, stem: str) -> tuple[str, ...]:
-        """Return the stem, or what stands for it where the catalog lacks it; empty when nothing is near."""
+        """Return the stem, or what may stand for it where the catalog lacks it; empty when nothing is near."""
         if stem in self._rarity:
             return (stem,)
         longer = tuple(known for known in self._rarity if len(stem) >= 3 and known.startswith(stem))
         # One letter in three makes another word.
-        return longer or tuple(difflib.get_close_matches(stem, self._rarity, n=1, cutoff=0.8) if len(stem) > 3 else ())
+        return longer or tuple(difflib.get_close_matches(stem, self._rarity, n=3, cutoff=0.8) if len(stem) > 3 else ())
 
     def _weight(self, options: tuple[str, ...]) -> float:
         return max((self._rarity[stem] for stem in options), default=self._unknown)

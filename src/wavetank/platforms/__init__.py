@@ -20,7 +20,7 @@ from wavetank.lazy_names import lazy_names
 if TYPE_CHECKING:
     from wavetank.platforms.calibration import calibrated_roofline
     from wavetank.platforms.catalog import Device, Model, device, devices, load_devices, load_models, model, models
-    from wavetank.platforms.machines import Machine, load_machines, machine, machines
+    from wavetank.platforms.machines import Machine, load_machines, machine
     from wavetank.platforms.memory import kv_capacity_tokens
     from wavetank.platforms.power import PowerTable, measured_power, power_table, power_tables
     from wavetank.platforms.step_time import FittedStepTime, RooflineStepTime, StepTime, step_ps

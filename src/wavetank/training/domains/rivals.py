@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass
 from typing import Any
@@ -103,16 +104,16 @@ class DTensorWay:
 
         for layer in network:
             found = None
-            # Running figures must not be touched by an attempt that fails.
-            kept = copy.deepcopy(dict(layer.named_buffers()))
-            try:
-                if type(layer).__name__ in _NO_BACKWARD:
-                    raise NotImplementedError(type(layer).__name__)
+            kind = type(layer).__name__
+            if kind not in _NO_BACKWARD:
+                # Running figures must not be touched by an attempt that fails.
+                kept = copy.deepcopy(dict(layer.named_buffers()))
                 weights = {name: everywhere(value) for name, value in layer.named_parameters()}
                 buffers = {name: everywhere(value) for name, value in kept.items()}
-                found = functional_call(layer, (weights, buffers), (held,))
-            except (RuntimeError, NotImplementedError, AssertionError, ValueError, TypeError):
-                domain.fallbacks[type(layer).__name__] += 1
+                with contextlib.suppress(RuntimeError, NotImplementedError, AssertionError, ValueError, TypeError):
+                    found = functional_call(layer, (weights, buffers), (held,))
+            if found is None:
+                domain.fallbacks[kind] += 1
             if found is None or not found.placements[0].is_shard(layout.axis):
                 whole = layer(held.redistribute(placements=[Replicate()]).to_local())
                 found = everywhere(whole).redistribute(placements=[Shard(layout.axis)])

@@ -8,6 +8,7 @@ worth trying are tried from the shortest on.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from wavetank.settings import setting
 from wavetank.sim.compiled import compiled
 from wavetank.training.layouts.interface import Footprint, Ints, Layout, Tensor, check_bucket
 
-ORDERS = ("default", "block", "size")
+ORDERS = ("default", "block", "size", "fill")
 _MOST_UNIT = 1 << 30
 _MOST_INT = 1 << 62
 _MOST_TRIED = 1 << 27
@@ -36,8 +37,9 @@ def plan_layout(tensors: Sequence[Tensor], ranks: int, *, unit: int = 1, order: 
     unit : int
         Of which a slice has a whole number, in elements.
     order : str
-        ``default`` keeps the order of the tensors, ``block`` and ``size`` put those with the largest first, ``best``
-        is the order of these three with the shortest slices.
+        ``default`` keeps the order of the tensors, ``block`` and ``size`` put those with the largest first, ``fill``
+        puts behind each tensor those that fit into the rest of its last block, ``best`` is the order of these four
+        with the shortest slices.
 
     Returns
     -------
@@ -69,11 +71,7 @@ def plan_layout(tensors: Sequence[Tensor], ranks: int, *, unit: int = 1, order: 
 
 
 def _planned(tensors: Sequence[Tensor], ranks: int, unit: int, order: str, most: int | None) -> Layout | None:
-    keys = {
-        "default": list(range(len(tensors))),
-        "block": sorted(range(len(tensors)), key=lambda i: (-tensors[i].block, i)),
-        "size": sorted(range(len(tensors)), key=lambda i: (-tensors[i].size, i)),
-    }[order]
+    keys = _ordered(tensors, order)
     sizes = np.array([tensors[i].size for i in keys], np.int64)
     blocks = np.minimum([tensors[i].block for i in keys], sizes)
     total = int(sizes.sum())
@@ -103,6 +101,33 @@ def _planned(tensors: Sequence[Tensor], ranks: int, unit: int, order: str, most:
                                     allowed=f"{_MOST_TRIED} lengths", hint="name a larger unit")  # fmt: skip
         low = last + 1
     return None
+
+
+def _ordered(tensors: Sequence[Tensor], order: str) -> list[int]:
+    places = range(len(tensors))
+    if order == "default":
+        return list(places)
+    if order == "block":
+        return sorted(places, key=lambda i: (-tensors[i].block, i))
+    largest_first = sorted(places, key=lambda i: (-tensors[i].size, i))
+    if order == "size":
+        return largest_first
+    cell = math.lcm(*(each.block for each in tensors if each.size > each.block))
+    cell *= max(-(-each.size // cell) if each.size <= each.block else 1 for each in tensors)
+    rows: list[list[int]] = []
+    # Rows by what is left of their last cell, the smallest rest first.
+    rests: list[tuple[int, int]] = []
+    for i in largest_first:
+        size = tensors[i].size
+        at = bisect.bisect_left(rests, (size, -1)) if size < cell else len(rests)
+        if at < len(rests):
+            rest, row = rests.pop(at)
+            rows[row].append(i)
+            bisect.insort(rests, (rest - size, row))
+        else:
+            bisect.insort(rests, (-size % cell, len(rows)))
+            rows.append([i])
+    return [i for row in rows for i in row]
 
 
 @compiled
@@ -220,8 +245,8 @@ class VescaleFsdp:
     """Plans the shortest slices that cut no block, and makes parameters views of the gathered buffer."""
 
     order: str = setting(
-        "default", says="Order of tensors in the buffer; best: the shortest of the three",
-        choices=("default", "block", "size", "best"),
+        "default", says="Order of tensors in the buffer; best: the shortest of the four",
+        choices=(*ORDERS, "best"),
     )  # fmt: skip
     unit: int = setting(128, unit="elements", says="Of which a slice has a whole number", low=1, high=1 << 20)
     buffers: str = setting(

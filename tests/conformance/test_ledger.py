@@ -21,6 +21,8 @@ def test_a_claim_names_a_study_a_metric_and_a_rival_that_exist(claim: Claim) -> 
     if claim.versus not in (None, "best"):
         assert claim.versus != claim.system
         assert claim.study in found.systems[claim.versus].studies
+    assert all(claim.study in found.systems[each].studies for each in claim.beside)
+    assert claim.system not in claim.beside
 
 
 def test_a_goal_or_a_comparison_favours_the_side_that_its_metric_favours(claim: Claim) -> None:

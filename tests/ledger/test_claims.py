@@ -124,6 +124,14 @@ def test_a_rival_that_was_changed_may_be_the_best_so_that_nothing_is_decided() -
     assert run(found, systems=("a", "b", "c"), tuned=frozenset("c")).concerns(claim(versus="b"))
 
 
+def test_a_run_without_the_systems_that_a_figure_is_derived_from_decides_nothing() -> None:
+    found = records((1.0, 1.0, 1.0), (2.0, 2.0, 2.0))
+    assert run(found).concerns(claim(at_least=1, beside=("b",)))
+    assert not run(found).concerns(claim(at_least=1, beside=("b", "c")))
+    assert run(found, systems=("a", "b", "c")).concerns(claim(at_least=1, beside=("b", "c")))
+    assert not run(found, systems=("a", "b", "c"), tuned=frozenset("c")).concerns(claim(at_least=1, beside=("b", "c")))
+
+
 def test_a_row_has_the_documented_keys_and_plain_json() -> None:
     found = run(records((math.inf,) * 3, (1.0,) * 3), label="here")
     row = judge(claim(versus="b", better="lower", paper=0.5, note="n"), [found]).as_row()

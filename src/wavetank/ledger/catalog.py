@@ -133,6 +133,8 @@ class Claim:
         Which of the metric's records: the values of their ``at`` coordinates.
     where : mapping
         The study settings under which the claim is meant.
+    beside : tuple of str
+        Systems that a run must have, too, before it decides: the libraries of which the best is meant, or the bounds.
     note : str
         What had to be made equal or differs, for the ledger.
     """
@@ -151,6 +153,7 @@ class Claim:
     at_most: float | None = None
     at: Mapping[str, Any] = field(default_factory=dict)
     where: Mapping[str, Any] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
     note: str = ""
 
     @property

@@ -96,7 +96,8 @@ class RunFigures:
             and claim.system in self.systems
             and (claim.versus in (None, BEST) or claim.versus in self.systems)
             # A rival that was changed may be the strongest one.
-            and not (self.tuned if claim.versus == BEST else {claim.system, claim.versus} & self.tuned)
+            and set(claim.beside) <= set(self.systems)
+            and not (self.tuned if claim.versus == BEST else {claim.system, claim.versus, *claim.beside} & self.tuned)
             and all(_agrees(self.settings.get(key), value) for key, value in claim.where.items())
         )
 

@@ -39,7 +39,7 @@ class Task:
     bound : float
         Largest error of one rank's number; the sum may be off by ``size`` times as much.
     levels : int
-        0: numbers are quantised by the bound; otherwise by chance, to so many multiples of a unit at most (QSGD).
+        0: numbers are quantised by the bound; otherwise by chance, to this number of multiples of a unit at most (QSGD).
     bucket : int
         Numbers that share a unit.
     speeds : Speeds
@@ -135,7 +135,7 @@ class Message(NamedTuple):
     Parameters
     ----------
     distance : int
-        It goes to the rank that is so many places further on.
+        How many places further on the rank is to which it goes.
     data : bytes
     numbers : int
         How many numbers it stands for; 0 for what is no part of the sum.

@@ -114,7 +114,7 @@ class Ncclz:
             integers = quantised(values, task.bound, task.size)
             return _Held(differences(integers, task.shape) if self._predicts(task) else integers)
         if (task.levels + 1) * task.size > LARGEST:
-            raise BadValueError("Sums of so many levels overflow.", given=f"{task.levels} levels, {task.size} ranks",
+            raise BadValueError("Sums of these levels overflow.", given=f"{task.levels} levels, {task.size} ranks",
                                 allowed=f"{LARGEST // task.size - 1} levels at most")  # fmt: skip
         scales = own = scales_of(values, task.bucket)
         for _ in range(task.size - 1):
@@ -140,7 +140,7 @@ class Ncclz:
         return b"".join(frames)
 
     def _mode(self, frame: Ints, task: Task, several: int, numbers: float) -> int:
-        """Return the mode of a frame, which is one of ``several`` that have so many numbers each."""
+        """Return the mode of a frame, which is one of ``several`` of ``numbers`` each."""
         if 4 * numbers <= self.raw_below_bytes or not frame.size:
             return RAW
         if self.mode != "chosen":

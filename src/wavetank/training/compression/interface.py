@@ -39,7 +39,7 @@ class Task:
     bound : float
         Largest error of one rank's number; the sum may be off by ``size`` times as much.
     levels : int
-        0: numbers are quantised by the bound; otherwise by chance, to this number of multiples of a unit at most (QSGD).
+        0: numbers are quantised by the bound; otherwise by chance, to that number of multiples of a unit at most.
     bucket : int
         Numbers that share a unit.
     speeds : Speeds

@@ -5,9 +5,10 @@ Each message is its length and its bytes.  Needs the extra ``torch``.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from wavetank.training.compression.frames import BadFrameError, Speeds
 from wavetank.training.compression.interface import Collective, Floats, Message, Task, Work
 
 _MOST_BYTES = 1 << 31
-SUM, TORCH, POWER_SGD = "sum", "torch", "power-sgd"
 
 
 def all_reduce(rank: Any, collective: Collective, values: Floats, task: Task) -> tuple[Floats, int]:
@@ -53,7 +53,8 @@ def _exchanged(rank: Any, message: Message) -> bytes:
 
     to, source = (rank.number + message.distance) % rank.size, (rank.number - message.distance) % rank.size
     lengths = torch.tensor([len(message.data)], dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-    waits = [rank.group.send([lengths[0]], to, 0), rank.group.recv([lengths[1]], source, 0)]
+    # What is awaited is said first: behind a message that is sent it would be a message late.
+    waits = [rank.group.recv([lengths[1]], source, 0), rank.group.send([lengths[0]], to, 0)]
     for each in waits:
         each.wait()
     length = int(lengths[1])
@@ -61,59 +62,59 @@ def _exchanged(rank: Any, message: Message) -> bytes:
         raise BadFrameError("A message has no length.", given=length, allowed=f"0 to {_MOST_BYTES} bytes")
     arrived = torch.empty(length, dtype=torch.uint8)
     waits = []
+    if length:
+        waits.append(rank.group.recv([arrived], source, 0))
     if message.data:
         data = torch.from_numpy(np.frombuffer(message.data, np.uint8).copy())
         waits.append(rank.group.send([data], to, 0))
-    if length:
-        waits.append(rank.group.recv([arrived], source, 0))
     for each in waits:
         each.wait()
     return bytes(arrived.numpy().tobytes())
 
 
 def sums_here(
-    rank: Any, kind: str, module: str, name: str, settings: dict[str, Any], values: list[Floats], shape: list[int],
-    bound: float, levels: int, speeds: dict[str, float], links: list[float], repeats: int, seed: int,
+    rank: Any, module: str, name: str, settings: dict[str, Any], values: list[Floats], task: dict[str, Any],
+    links: list[float], repeats: int,
 ) -> list[Any]:  # fmt: skip
-    """Sum in this process on links of several speeds; return the sum, bytes sent, and seconds by link.
+    """Sum in this process on links of several speeds; return the sum, and by link the bytes sent and the seconds.
 
     Parameters
     ----------
     rank : wavetank.live.rank_process.Rank
-    kind : str
-        ``sum`` for a scheme of ours, ``torch`` for gloo's own all-reduce, ``power-sgd`` for torch's hook.
     module, name, settings
         Class of the collective, and its parameters.
     values : list of float32 array
         Of all ranks.
-    shape, bound, levels, speeds, seed
-        Of the task; the speed of the link is that of the throttle.
+    task : dict
+        Parameters of the task; the speed of its link is that of the throttle, where there is one.
     links : list of float
         Bytes per second; 0 for no throttle.
     repeats : int
-        All-reduces on each link, after one that counts for nothing.
+        All-reduces on each link, after one that does not count.
     """
     own = values[rank.number]
-    collective = getattr(importlib.import_module(module), name)(**settings) if kind == SUM else None
+    collective = getattr(importlib.import_module(module), name)(**settings)
+    speeds, shape = task.pop("speeds"), tuple(task.pop("shape"))
     found: Any = None
-    sent, seconds = 0, []
+    sent: list[int] = []
+    seconds: list[list[float]] = []
+    peer: Any = None
+    _barrier(rank)
     for link in links:
-        rank.group  # noqa: B018
+        known = Speeds(**(speeds | ({"link_bytes_per_s": link} if link else {})))
+        given = Task(**task, shape=shape, speeds=known)
+        if hasattr(collective, "summing"):
+            peer = peer or collective.summing(rank, own, given)
         rank.throttle(link)
         took_s = []
         for _ in range(repeats + 1):
-            task = Task(
-                size=rank.size, shape=tuple(shape), bound=bound, levels=levels, seed=seed,
-                speeds=Speeds(**{**speeds, "link_bytes_per_s": link or speeds["link_bytes_per_s"]}),
-            )  # fmt: skip
             _barrier(rank)
             began_s = time.perf_counter()
-            if collective is not None:
-                found, sent = all_reduce(rank, collective, own, task)
-            else:
-                found, sent = _torch_sum(rank, own)
+            found, sent_bytes = peer() if peer else all_reduce(rank, collective, own, given)
             took_s.append(time.perf_counter() - began_s)
+        rank.throttle(0.0)
         seconds.append(took_s[1:])
+        sent.append(sent_bytes)
     return [found, sent, seconds]
 
 
@@ -123,25 +124,15 @@ def _barrier(rank: Any) -> None:
     rank.all_reduce(torch.zeros(1))
 
 
-def _torch_sum(rank: Any, own: Floats) -> tuple[Floats, int]:
-    import torch
-
-    tensor = torch.from_numpy(own.copy())
-    rank.all_reduce(tensor)
-    # A ring: each part goes around twice.
-    return np.asarray(tensor.numpy()), 2 * (rank.size - 1) * own.nbytes // rank.size
-
-
 def sum_on_ranks(
     collective: Any, members: Sequence[Floats], task: Task, *, links: Sequence[float] = (0.0,), repeats: int = 1,
     timeout_s: float = 120.0,
-) -> list[tuple[Floats, int, list[list[float]]]]:  # fmt: skip
-    """Sum over real processes; return each one's sum, the bytes that it sent, and the seconds of each all-reduce.
+) -> list[tuple[Floats, list[int], list[list[float]]]]:  # fmt: skip
+    """Sum over real processes; return each one's sum, and by link the bytes that it sent and its seconds.
 
     Parameters
     ----------
-    collective : Collective or None
-        None for gloo's own all-reduce.
+    collective : Collective, or a peer with ``summing``
     members : sequence of float32 array (n,)
         The numbers of 1 to 16 ranks.
     task : Task
@@ -161,15 +152,10 @@ def sum_on_ranks(
     """
     if len(members) != task.size:
         raise BadValueError("Each rank has its numbers.", given=len(members), allowed=str(task.size))
-    import dataclasses
-
-    settings: Mapping[str, Any] = dataclasses.asdict(collective) if collective is not None else {}
     arguments = {
-        "kind": TORCH if collective is None else SUM,
-        "module": type(collective).__module__, "name": type(collective).__qualname__, "settings": dict(settings),
-        "values": [np.asarray(each, np.float32) for each in members], "shape": list(task.shape), "bound": task.bound,
-        "levels": task.levels, "speeds": dataclasses.asdict(task.speeds), "links": [float(each) for each in links],
-        "repeats": repeats, "seed": task.seed,
+        "module": type(collective).__module__, "name": type(collective).__qualname__,
+        "settings": dataclasses.asdict(collective), "values": [np.asarray(each, np.float32) for each in members],
+        "task": dataclasses.asdict(task), "links": [float(each) for each in links], "repeats": repeats,
     }  # fmt: skip
     with Ranks(sums_here, task.size, arguments=arguments, timeout_s=timeout_s) as ranks:
         return [(found, sent, seconds) for found, sent, seconds in ranks.values(timeout_s)]

@@ -164,7 +164,8 @@ def _run(claims: Sequence[Claim], place: str, out: Path, plain: bool) -> tuple[l
             failed = True
             found |= {id(claim): ledger.judge(claim, []) for claim in group}
             continue
-        needed = {kind.baseline} | {system for claim in group for system in (claim.system, claim.versus, *claim.beside) if system}
+        named = {system for claim in group for system in (claim.system, claim.versus, *claim.beside) if system}
+        needed = {kind.baseline} | named
         known = catalog.everything().systems_of(name)
         if ledger.BEST in needed:
             needed.update(catalog.everything().plain_run(name))

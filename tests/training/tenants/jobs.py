@@ -38,14 +38,15 @@ def round_machine(*, train_s=10.0, permille=0, **more):
 ALL_RULES = (
     Rules(at_once=1),
     Rules(at_once=1, s_max=1),
-    Rules(at_once=2, s_max=2, mixed=False),
+    Rules(at_once=2, s_max=2, adapters=1),
     Rules(barrier=True),
-    Rules(barrier=True, mixed=False),
+    Rules(barrier=True, adapters=1),
     Rules(),
-    Rules(mixed=False),
+    Rules(adapters=1),
     Rules(s_max=1),
     Rules(s_max=3),
-    Rules(s_max=1, mixed=False),
+    Rules(s_max=2, adapters=2),
+    Rules(s_max=1, adapters=1),
 )
 
 

@@ -67,7 +67,12 @@ def test_utilisation_weighs_engines_by_their_accelerators():
 
 
 def test_rules_that_contradict_each_other_are_refused():
-    for rules in (Rules(at_once=-1), Rules(barrier=True, at_once=2), Rules(barrier=True, divided=True)):
+    for rules in (
+        Rules(at_once=-1),
+        Rules(adapters=-1),
+        Rules(barrier=True, at_once=2),
+        Rules(barrier=True, divided=True),
+    ):
         with pytest.raises(BadValueError):
             check_rules(rules)
-    check_rules(Rules(s_max=4, at_once=3, mixed=False))
+    check_rules(Rules(s_max=4, at_once=3, adapters=1))

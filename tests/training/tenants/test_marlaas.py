@@ -10,8 +10,8 @@ from wavetank.training.tenants.marlaas import Marlaas
 
 
 def test_all_tasks_run_at_once_mixed_without_a_barrier():
-    assert Marlaas().rules() == Rules(s_max=1, at_once=0, mixed=True, barrier=False, divided=False)
-    assert Marlaas(s_max=4).rules().s_max == 4
+    assert Marlaas().rules() == Rules(s_max=1, at_once=0, adapters=0, barrier=False, divided=False)
+    assert Marlaas(s_max=4, adapters=8).rules() == Rules(s_max=4, adapters=8)
 
 
 @pytest.mark.parametrize("s_max", [-1, 65])

@@ -15,7 +15,7 @@ def test_rules_are_what_the_names_say():
     assert Divided().rules() == Rules(divided=True)
     assert LockStep().rules() == Rules(barrier=True)
     assert OutOfPhase().rules() == Rules()
-    assert OutOfPhase(mixed=False).rules() == Rules(mixed=False)
+    assert OutOfPhase(adapters=1).rules() == Rules(adapters=1)
     for each in (OneByOne(), Divided(), LockStep(), OutOfPhase()):
         check_rules(each.rules())
 
@@ -24,3 +24,8 @@ def test_rules_are_what_the_names_say():
 def test_an_age_out_of_range_is_refused(kind):
     with pytest.raises(BadValueError):
         kind(s_max=-1)
+
+
+def test_fewer_than_no_adapters_are_refused():
+    with pytest.raises(BadValueError):
+        OutOfPhase(adapters=-1)

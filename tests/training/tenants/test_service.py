@@ -17,7 +17,7 @@ from wavetank.training.tenants.synchronous import train_alone
 from wavetank.training.tenants.toys import Arithmetic, Bandit, Grid
 
 BASE = Base(1)
-ON_POLICY = (Rules(), Rules(at_once=1), Rules(barrier=True), Rules(mixed=False), Rules(at_once=2, mixed=False))
+ON_POLICY = (Rules(), Rules(at_once=1), Rules(barrier=True), Rules(adapters=1), Rules(at_once=2, adapters=1))
 
 
 def task(name="good", environment=None, **more):
@@ -248,7 +248,7 @@ def test_a_batch_mixes_adapters_only_where_the_rules_say_so():
                 await tenant.result()
             return service.batch_rows / service.batches
 
-    mixed, unmixed = asyncio.run(rows(Rules())), asyncio.run(rows(Rules(mixed=False)))
+    mixed, unmixed = asyncio.run(rows(Rules())), asyncio.run(rows(Rules(adapters=1)))
     assert unmixed <= 8 < mixed
 
 

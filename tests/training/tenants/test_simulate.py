@@ -15,7 +15,7 @@ from wavetank.training.tenants.interface import PS, Machine, Rules, utilisation
 from wavetank.training.tenants.reference import Reference
 from wavetank.training.tenants.simulate import simulate
 
-SEQUENTIAL, OUT_OF_PHASE, MARLAAS = Rules(at_once=1), Rules(mixed=False), Rules(s_max=1)
+SEQUENTIAL, OUT_OF_PHASE, MARLAAS = Rules(at_once=1), Rules(adapters=1), Rules(s_max=1)
 
 
 def time_s(tasks, machine, rules):
@@ -94,7 +94,7 @@ def test_without_delays_one_task_alone_is_as_fast_by_all_rules_without_age():
 def test_busy_time_is_the_same_by_all_rules_where_no_batch_is_shared_so_that_utilisation_is_time():
     tasks, machine = plain(5, 6, turns=3, tokens=100, delay_s=7.0), round_machine()
     runs = [
-        simulate(tasks, machine, rules) for rules in (SEQUENTIAL, OUT_OF_PHASE, Rules(s_max=0, at_once=2, mixed=False))
+        simulate(tasks, machine, rules) for rules in (SEQUENTIAL, OUT_OF_PHASE, Rules(s_max=0, at_once=2, adapters=1))
     ]
     assert len({run.generating_ps + run.training_ps for run in runs}) == 1
     first, second, _ = runs

@@ -12,7 +12,8 @@ from wavetank.training.tenants.rivals import Divided, LockStep, OneByOne, OutOfP
 from wavetank.training.tenants.study import RLTenants
 
 STUDY = RLTenants(tasks=4, updates=3, sweep_updates=2, groups=4, group=4, numbers=(1, 2), delays_s=(0.0, 3.0),
-                  ratios=(1.0, 4.0), spreads=(1.0, 8.0), permilles=(0, 50), kvs_ns=(40, 400))  # fmt: skip
+                  ratios=(1.0, 4.0), spreads=(1.0, 8.0), permilles=(0, 50), kvs_ns=(40, 400),
+                  most_adapters=(1, 4))  # fmt: skip
 
 
 def figures(system, study=STUDY, seed=0):
@@ -30,7 +31,8 @@ def test_every_sweep_has_its_figures():
     for metric, places in (("time_by_tasks_h", (1, 2)), ("time_by_ratio_h", (1.0, 4.0)),
                            ("utilisation_by_delay", (0.0, 3.0)), ("time_by_heterogeneity_h", (1.0, 8.0)),
                            ("time_by_adapter_cost_h", (0, 50)), ("time_alone_by_delay_h", (0.0, 3.0)),
-                           ("time_by_kv_h", (40, 400))):  # fmt: skip
+                           ("time_by_kv_h", (40, 400)),
+                           ("time_by_most_adapters_h", (1, 4))):  # fmt: skip
         assert all(found[metric, place] > 0 for place in places), metric
     assert found["time_by_adapter_cost_h", 0] < found["time_by_adapter_cost_h", 50]
     assert found["time_by_delay_h", 0.0] < found["time_by_delay_h", 3.0]

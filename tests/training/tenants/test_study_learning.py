@@ -18,7 +18,7 @@ def figures(system, study=STUDY, seed=0):
 
 def test_on_policy_all_ways_to_serve_give_the_same_rewards():
     found = [
-        figures(system) for system in (OneByOne(), OutOfPhase(), OutOfPhase(mixed=False), LockStep(), Marlaas(s_max=0))
+        figures(system) for system in (OneByOne(), OutOfPhase(), OutOfPhase(adapters=1), LockStep(), Marlaas(s_max=0))
     ]
     for name in ("final_reward", "worst_task_reward"):
         assert len({each[name,] for each in found}) == 1

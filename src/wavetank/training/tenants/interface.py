@@ -31,8 +31,8 @@ class Rules(NamedTuple):
         How many updates old an answer may be when it is trained on; 0 is on-policy training.
     at_once : int
         Tasks that run at the same time, the others wait in order; 0 for all.
-    mixed : bool
-        Whether a batch of the generating engine may hold answers of several adapters.
+    adapters : int
+        Distinct adapters that a batch of the generating engine may hold; 0 for any number.
     barrier : bool
         Whether all tasks generate, then all train, step by step.
     divided : bool
@@ -41,7 +41,7 @@ class Rules(NamedTuple):
 
     s_max: int = 0
     at_once: int = 0
-    mixed: bool = True
+    adapters: int = 0
     barrier: bool = False
     divided: bool = False
 
@@ -62,8 +62,8 @@ def check_rules(rules: Rules) -> None:
     ------
     BadValueError
     """
-    if rules.s_max < 0 or rules.at_once < 0:
-        raise BadValueError("These rules count below 0.", given=str(rules), allowed="s_max and at_once from 0")
+    if min(rules.s_max, rules.at_once, rules.adapters) < 0:
+        raise BadValueError("These rules count below 0.", given=str(rules), allowed="all from 0")
     if rules.barrier and (rules.s_max or rules.at_once or rules.divided):
         raise BadValueError(
             "Tasks in lock-step all run at once, on shared accelerators, without old answers.", given=str(rules),

@@ -19,10 +19,11 @@ class Marlaas:
     """Serves all tasks at once, mixed in batches, each at its own pace."""
 
     s_max: int = setting(1, unit="updates", says="How old an answer may be when it is trained on", low=0, high=64)
+    adapters: int = setting(0, says="Distinct adapters that a batch may hold; 0: any number", low=0, high=100_000)
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
     def rules(self) -> Rules:
         """Return who may generate and train when."""
-        return Rules(s_max=self.s_max)
+        return Rules(s_max=self.s_max, adapters=self.adapters)

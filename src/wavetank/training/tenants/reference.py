@@ -86,7 +86,6 @@ class Reference:
         self.now = self.busy = self.steps = self.adapter_steps = self.training_ps = 0
         self.most_running = self.most_held = self.idle_with_work_ps = 0
         self.running: list[_Answer] = []
-        self.holder: _Task | None = None
         self.trains: _Task | None = None
         self.train_end = 0
         self.trained_last: _Task | None = None
@@ -228,10 +227,11 @@ class Reference:
         )
 
     def _next(self) -> _Task | None:
+        there = {each.group.task.number for each in self.running}
         free = [
             task
             for task in self.tasks
-            if task.runnable and (self.rules.mixed or not self.running or task is self.holder)
+            if task.runnable and (task.number in there or len(there) < (self.rules.adapters or len(self.tasks)))
         ]
         fits = []
         for task in free:
@@ -260,7 +260,6 @@ class Reference:
             task.served += length
             loads += task.cold
             task.cold = False
-            self.holder = task
             self.running.append(answer)
             self.most_running = max(self.most_running, len(self.running))
             self.most_held = max(self.most_held, self._held())

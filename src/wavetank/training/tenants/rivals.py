@@ -47,16 +47,13 @@ class LockStep:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfPhase:
-    """Lets all tasks run on-policy, each at its own pace, so that one generates while another one trains.
+    """Lets all tasks run on-policy, each at its own pace, so that one generates while another one trains."""
 
-    Parameters
-    ----------
-    mixed : bool
-        Without, the engine generates for one adapter at a time, and turns to another when that one waits.
-    """
+    adapters: int = setting(0, says="Distinct adapters that a batch may hold; 0: any number", low=0, high=100_000)
 
-    mixed: bool = setting(True, says="Whether a batch may hold several adapters")
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     def rules(self) -> Rules:
         """Return who may generate and train when."""
-        return Rules(mixed=self.mixed)
+        return Rules(adapters=self.adapters)

@@ -276,7 +276,6 @@ class TenantService:
         self._strays: set[asyncio.Future[Any]] = set()
         self._train_phase = False
         self._loops: list[asyncio.Task[None]] = []
-        self._holder: Tenant | None = None
 
     async def __aenter__(self) -> TenantService:
         self._turns, self._ready = asyncio.Event(), asyncio.Event()
@@ -458,7 +457,7 @@ class TenantService:
                 if tenant._runnable
                 and rows.get(tenant, 0) < tenant.task.quota.rows
                 and (not taken or tenant.task.rank == taken[0][0].task.rank)
-                and (self.rules.mixed or not taken or tenant is taken[0][0])
+                and (tenant in rows or not self.rules.adapters or len(rows) < self.rules.adapters)
             ]
             if not may:
                 break

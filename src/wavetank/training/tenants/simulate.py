@@ -301,11 +301,13 @@ def _until(s: _State, given: Any, now_ps: int, stale: Ints) -> None:
 
 
 @njit(forceinline=True)
-def _admitted(s: _State, given: Any, holder: int, running: int) -> int:
+def _admitted(s: _State, given: Any, adapters: int) -> int:
     """Return the task whose turn is admitted next, or nobody."""
     best = _NOBODY
     for task in range(given.first_answer.size - 1):
-        if not s.runnable_size[task] or (not given.rules.mixed and running and task != holder):
+        if not s.runnable_size[task]:
+            continue
+        if given.rules.adapters and not s.running[task] and adapters >= given.rules.adapters:
             continue
         answer = s.runnable[task, 0]
         asked = s.context[answer] + given.turn_tokens[s.turn[answer]]
@@ -356,7 +358,7 @@ def _run(s: _State, given: Any, stale: Ints, found: Ints) -> bool:
     """Run until all tasks are done; return whether they are."""
     m = given.machine
     tasks = given.first_answer.size - 1
-    now, step, running, tokens, reserved, adapters, holder = 0, 0, 0, 0, 0, 0, 0
+    now, step, running, tokens, reserved, adapters = 0, 0, 0, 0, 0, 0
     busy, adapter_steps, most_running, most_held = 0, 0, 0, 0
     for task in range(given.rules.at_once if 0 < given.rules.at_once < tasks else tasks):
         _issue(s, given, task)
@@ -365,7 +367,7 @@ def _run(s: _State, given: Any, stale: Ints, found: Ints) -> bool:
         _until(s, given, now, stale)
         loads = 0
         while running < m.most_running:
-            task = _admitted(s, given, holder, running)
+            task = _admitted(s, given, adapters)
             if task == _NOBODY:
                 break
             answer = s.runnable[task, 0]
@@ -378,7 +380,6 @@ def _run(s: _State, given: Any, stale: Ints, found: Ints) -> bool:
             s.served[task] += length
             loads += s.cold[task]
             s.cold[task] = 0
-            holder = task
             adapters += s.running[task] == 0
             s.running[task] += 1
             s.held[task] += asked

@@ -60,6 +60,9 @@ class RLTenants(Study):
                "time by longest over shortest turns of a task", table=False, words="time"),
         Metric("time_by_adapter_cost_h", "h", "lower", "simulated",
                "time by what a further adapter adds to a step, in thousandths", table=False, words="time"),
+        Metric("time_by_most_adapters_h", "h", "lower", "simulated",
+               "time by distinct adapters that a batch may hold, of all that mix any number", table=False,
+               words="time"),
         Metric("time_by_kv_h", "h", "lower", "simulated",
                "time by what a token that is held adds to a step, ns", table=False, words="time"),
         Metric("utilisation_by_delay", "", "higher", "simulated",
@@ -112,6 +115,7 @@ class RLTenants(Study):
                                         low=0.01, high=100.0)  # fmt: skip
     spreads: tuple[float, ...] = setting((1.0, 8.0), says="Longest over shortest turns, of the sweep", low=1.0,
                                          high=64.0)  # fmt: skip
+    most_adapters: tuple[int, ...] = setting((2, 4, 8), says="Most adapters of a batch, of the sweep", low=1, high=256)
     kvs_ns: tuple[int, ...] = setting((40, 400), unit="ns", says="Costs of tokens that are held, of the sweep", low=0,
                                       high=100_000)  # fmt: skip
     permilles: tuple[int, ...] = setting((0, 10, 50), says="Costs of adapters of the sweep, in thousandths", low=0,
@@ -198,6 +202,9 @@ class RLTenants(Study):
         for spread in self.spreads:
             each = dataclasses.replace(short, heterogeneity=spread)
             found.put("time_by_heterogeneity_h", each.served(rules, seed)[0], heterogeneity=spread)
+        for most in self.most_adapters:
+            capped = rules if rules.adapters else rules._replace(adapters=most)
+            found.put("time_by_most_adapters_h", short.served(capped, seed)[0], most=most)
         for kv_ns in self.kvs_ns:
             each = dataclasses.replace(short, kv_ns=kv_ns)
             found.put("time_by_kv_h", each.served(rules, seed)[0], kv_ns=kv_ns)

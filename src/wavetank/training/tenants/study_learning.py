@@ -34,8 +34,6 @@ class TenantLearning(Study):
     primary: ClassVar[str] = "final_reward"
     secondary: ClassVar[tuple[str, ...]] = ("wall_s",)
     must_be_zero: ClassVar[tuple[str, ...]] = ("too_old", "foreign_changes", "base_changes")
-    in_process: ClassVar[bool] = True
-    takes_turns: ClassVar[bool] = True
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("final_reward", "", "higher", "measured",
                "reward of answers drawn from the final policies, mean over the tasks"),
@@ -67,7 +65,7 @@ class TenantLearning(Study):
     groups: int = setting(4, says="Groups of an update", low=1, high=256)
     group: int = setting(8, says="Answers of a group", low=2, high=256)
     rate: float = setting(0.05, says="Learning rate", low=1e-6, high=10.0)
-    delay_s: float = setting(0.002, unit="s", says="Median delay of a tool", low=0.0, high=60.0)
+    delay_s: float = setting(0.005, unit="s", says="Median delay of a tool", low=0.0, high=60.0)
     sigma: float = setting(0.5, says="Standard deviation of the delay's logarithm", low=0.0, high=3.0)
     episodes: int = setting(64, says="Answers that judge a task", low=1, high=100_000)
 

@@ -79,8 +79,8 @@ class RLTenants(Study):
     )  # fmt: skip
 
     tasks: int = setting(32, unit="tasks", says="Tasks", low=1, high=256)
-    updates: int = setting(100, unit="updates", says="Most updates of a task", low=1, high=10_000)
-    sweep_updates: int = setting(4, unit="updates", says="Most updates of a task in the sweeps", low=1, high=10_000)
+    updates: int = setting(30, unit="updates", says="Most updates of a task", low=1, high=10_000)
+    sweep_updates: int = setting(3, unit="updates", says="Most updates of a task in the sweeps", low=1, high=10_000)
     groups: int = setting(16, says="Groups of an update", low=1, high=1024)
     group: int = setting(8, says="Answers of a group", low=2, high=1024)
     turns: int = setting(10, unit="turns", says="Most turns of an answer", low=1, high=1000)

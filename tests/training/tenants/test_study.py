@@ -32,6 +32,7 @@ def test_every_sweep_has_its_figures():
                            ("utilisation_by_delay", (0.0, 3.0)), ("time_by_heterogeneity_h", (1.0, 8.0)),
                            ("time_by_adapter_cost_h", (0, 50)), ("time_alone_by_delay_h", (0.0, 3.0)),
                            ("time_by_kv_h", (40, 400)),
+                           ("utilisation_by_kv", (40, 400)), ("utilisation_by_ratio", (1.0, 4.0)),
                            ("time_by_most_adapters_h", (1, 4))):  # fmt: skip
         assert all(found[metric, place] > 0 for place in places), metric
     assert found["time_by_adapter_cost_h", 0] < found["time_by_adapter_cost_h", 50]

@@ -65,8 +65,8 @@ def command(
     run = _Run(quiet=as_json)
     began_s, interrupted = time.monotonic(), False
     try:
-        asyncio.run(run.train(_tasks(tasks, updates, delay_s, seed), broken, updates, Rules(s_max=s_max, at_once=at_once),
-                              seed, checkpoints))  # fmt: skip
+        rules, work = Rules(s_max=s_max, at_once=at_once), _tasks(tasks, updates, delay_s, seed)
+        asyncio.run(run.train(work, broken, updates, rules, seed, checkpoints))
     except KeyboardInterrupt:
         interrupted = True
     spent_s = time.monotonic() - began_s

@@ -65,6 +65,11 @@ class RLTenants(Study):
                words="time"),
         Metric("time_by_kv_h", "h", "lower", "simulated",
                "time by what a token that is held adds to a step, ns", table=False, words="time"),
+        Metric("utilisation_by_kv", "", "higher", "simulated",
+               "utilisation by what a token that is held adds to a step, ns", table=False, words="utilisation"),
+        Metric("utilisation_by_ratio", "", "higher", "simulated",
+               "utilisation by accelerators that generate over those that train, whose number stays", table=False,
+               words="utilisation"),
         Metric("utilisation_by_delay", "", "higher", "simulated",
                "utilisation where all tools have this median delay, s", table=False, words="utilisation"),
     )  # fmt: skip
@@ -198,7 +203,9 @@ class RLTenants(Study):
             found.put("time_by_tasks_h", each.served(rules, seed)[0], tasks=tasks)
         for ratio in self.ratios:
             each = dataclasses.replace(short, generating=self.training * ratio)
-            found.put("time_by_ratio_h", each.served(rules, seed)[0], ratio=ratio)
+            time_h, busy = each.served(rules, seed)
+            found.put("time_by_ratio_h", time_h, ratio=ratio)
+            found.put("utilisation_by_ratio", busy, ratio=ratio)
         for spread in self.spreads:
             each = dataclasses.replace(short, heterogeneity=spread)
             found.put("time_by_heterogeneity_h", each.served(rules, seed)[0], heterogeneity=spread)
@@ -207,7 +214,9 @@ class RLTenants(Study):
             found.put("time_by_most_adapters_h", short.served(capped, seed)[0], most=most)
         for kv_ns in self.kvs_ns:
             each = dataclasses.replace(short, kv_ns=kv_ns)
-            found.put("time_by_kv_h", each.served(rules, seed)[0], kv_ns=kv_ns)
+            time_h, busy = each.served(rules, seed)
+            found.put("time_by_kv_h", time_h, kv_ns=kv_ns)
+            found.put("utilisation_by_kv", busy, kv_ns=kv_ns)
         for permille in self.permilles:
             each = dataclasses.replace(short, adapter_permille=permille)
             found.put("time_by_adapter_cost_h", each.served(rules, seed)[0], permille=permille)

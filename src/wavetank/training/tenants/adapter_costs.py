@@ -52,7 +52,7 @@ class Fit(NamedTuple):
 
 
 def distinct(rates: NDArray[np.float64], answers: float) -> float:
-    """Return how many distinct adapters so many answers have on average, where each draws its own by rate.
+    """Return how many distinct adapters a number of answers has on average, where each draws its own by rate.
 
     Parameters
     ----------

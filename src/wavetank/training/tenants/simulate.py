@@ -428,7 +428,7 @@ def _run(s: _State, given: Any, stale: Ints, found: Ints) -> bool:
 
 
 def _new_state(tenants: Tenants, places: int) -> _State:
-    """Return the state before anything was asked for, with room for so many answers of a task at the same time."""
+    """Return the state before anything was asked for, with room for ``places`` answers of a task at the same time."""
     tasks, answers = tenants.tasks, len(tenants.prompt_tokens)
     groups = answers // tenants.group
 

@@ -339,6 +339,20 @@ def test_an_open_service_is_closed_whatever_its_tools_do():
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+@pytest.mark.parametrize("stage", ["_compute", "_update"])
+def test_nobody_waits_for_a_stage_that_a_defect_has_ended(monkeypatch, stage):
+    async def main():
+        async with TenantService(BASE, rules=Rules(at_once=1)) as service:
+            monkeypatch.setattr(service, stage, lambda *given: 1 // 0)
+            for tenant in [service.submit(task()), service.submit(task("later"))]:
+                with pytest.raises(TenantFailedError, match="A stage of the service failed"):
+                    await tenant.result()
+            with pytest.raises(BadValueError, match="not open"):
+                service.submit(task())
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
 def test_what_cannot_be_served_is_refused(tmp_path):
     async def twice():
         async with TenantService(BASE) as service:

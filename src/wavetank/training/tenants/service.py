@@ -280,6 +280,8 @@ class TenantService:
     async def __aenter__(self) -> TenantService:
         self._turns, self._ready = asyncio.Event(), asyncio.Event()
         self._loops = [asyncio.ensure_future(self._generate()), asyncio.ensure_future(self._train())]
+        for each in self._loops:
+            each.add_done_callback(self._loop_ended)
         return self
 
     async def __aexit__(
@@ -316,7 +318,7 @@ class TenantService:
         BadFileError
             If its checkpoint is damaged.
         """
-        if not self._loops:
+        if not self._loops or any(each.done() for each in self._loops):
             raise BadValueError("The service is not open.", given=task.name, allowed="async with TenantService() ...")
         if any(task.name == tenant.name for tenant in (*self._active, *self._queue)):
             raise BadValueError("There is a tenant of this name.", given=task.name)
@@ -332,6 +334,16 @@ class TenantService:
         self._queue.append(tenant)
         self._begin_more()
         return tenant
+
+    def _loop_ended(self, loop: asyncio.Task[None]) -> None:
+        """Let nobody wait for a stage that a defect has ended."""
+        if loop.cancelled() or loop.exception() is None:
+            return
+        tenants = [*self._active, *self._queue]
+        self._queue.clear()
+        for tenant in tenants:
+            why = TenantFailedError("A stage of the service failed.", given=repr(loop.exception()), where=tenant.name)
+            self._fail(tenant, why)
 
     def _begin_more(self) -> None:
         while self._queue and (self.rules.at_once == 0 or len(self._active) < self.rules.at_once):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,3 +105,16 @@ def test_a_function_is_found_by_its_module_or_in_its_file(tmp_path: Path) -> Non
 def test_a_function_that_is_not_there_is_named(module: str, file: str, name: str, problem: str) -> None:
     with pytest.raises(BadValueError, match=problem):
         function_named(module, file, name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_throttling_leaves_no_copy_of_a_file_open(pair: tuple[Rank, socket.socket]) -> None:
+    rank, _ = pair
+
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    for limit in (1e6, 2e6, 0.0):
+        rank.throttle(limit)
+    assert open_files() == before

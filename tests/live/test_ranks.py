@@ -170,6 +170,9 @@ def test_a_throttled_rank_sends_no_faster_than_it_may() -> None:
         ({"size": 0}, "out of range"),
         ({"size": 17}, "out of range"),
         ({"timeout_s": 0.0}, "limit of time"),
+        ({"bytes_per_s": -1.0}, "bytes per second"),
+        ({"bytes_per_s": float("nan")}, "bytes per second"),
+        ({"bytes_per_s": 0.5}, "bytes per second"),
         ({"faults": [Fault(rank=2, point="x")]}, "names no rank"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wavetank.errors import BadFileError, BadTraceError, BadValueError, WavetankError
 from wavetank.platforms.fabric import Fabric, Level
-from wavetank.sim.steps import COLLECTIVE, HOST, RECEIVE, SEND
+from wavetank.sim.steps import COLLECTIVE, HOST, RECEIVE, SEND, DeadlockError
 from wavetank.workloads import datasets
 from wavetank.workloads.chakra import read_trace_file, step_graph
 from wavetank.workloads.operations import UNPRICED
@@ -362,3 +362,12 @@ def test_half_of_a_surrogate_pair_stays_an_escape(read):
     changed = read(content, "trace.json").with_durations({1: 5}).content()
     assert rb'"\ud800' in changed
     assert read(changed, "again.json").nodes[0].name == "\ud800\u00e4"
+
+
+def test_a_rank_whose_trace_lost_the_collective_of_all_is_waited_for(read):
+    whole, cut = read(stream(WORK, node(2, 7, SIZE, b"\x38\x05"))), read(stream(WORK))
+    with pytest.raises(DeadlockError, match="waits for rank 1, which calls no such"):
+        step_graph([whole, cut]).times()
+    # A group with a name has those that call it.
+    named = attribute("pg_name", b"\xea\x01", b"\x01a")
+    assert step_graph([read(stream(node(2, 7, SIZE, named))), cut]).groups == ((0,),)

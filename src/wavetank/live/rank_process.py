@@ -224,10 +224,13 @@ class Rank:
                 raise WavetankError("Connections are throttled on Linux only.", given=sys.platform)
             return
         limit = struct.pack("=I", int(bytes_per_s) if bytes_per_s else _UNLIMITED)
-        for entry in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as each:
-                if each.family == socket.AF_INET:
-                    each.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, limit)
+        for entry in list(Path("/proc/self/fd").iterdir()):
+            with contextlib.suppress(OSError):
+                # A copy of what is no socket would stay open: nobody closes what could not be made one.
+                if str(entry.readlink()).startswith("socket:"):
+                    with socket.socket(fileno=os.dup(int(entry.name))) as each:
+                        if each.family == socket.AF_INET:
+                            each.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, limit)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -162,6 +162,7 @@ class Ranks:
         for fault in faults:
             if not 0 <= fault.rank < size:
                 raise BadValueError("A fault names no rank.", given=fault.rank, allowed=f"0 to {size - 1}")
+        _check_rate(bytes_per_s)
         name = getattr(work, "__qualname__", "")
         if not inspect.isfunction(work) or "<" in name or "." in name:
             raise BadValueError(
@@ -387,9 +388,14 @@ class Ranks:
 
     def throttle(self, rank: int, bytes_per_s: float) -> None:
         """Limit what each connection of a rank sends to others (Linux); 0 lifts the limit."""
-        if not 0 <= bytes_per_s < 2**32 - 1:
-            raise BadValueError("A connection sends bytes per second.", given=bytes_per_s, allowed="0 to 4.29e9")
+        _check_rate(bytes_per_s)
         self._send(rank, "throttle", float(bytes_per_s))
+
+
+def _check_rate(bytes_per_s: float) -> None:
+    if not (bytes_per_s == 0 or 1 <= bytes_per_s < 2**32 - 1):
+        raise BadValueError("A connection sends bytes per second.", given=bytes_per_s,
+                            allowed="1 to 4.29e9; 0 for no limit")  # fmt: skip
 
 
 def _brake(child: ChildProcess, share: float, end: threading.Event) -> None:

@@ -426,7 +426,9 @@ def step_graph(traces: Sequence[ExecutionTrace]) -> StepGraph:
     for rank, trace in enumerate(traces):
         for node in trace.nodes:
             if _is_collective(node):
-                members.setdefault(_group(node), set()).add(rank)
+                # A rank that lacks a collective of all, as where its trace was cut off, is one to wait for.
+                of = {rank} if _names_group(node) else range(len(traces))
+                members.setdefault(_group(node), set()).update(of)
     for name in members:
         names[name] = len(names)
     operations: list[Operation] = []
@@ -445,6 +447,10 @@ def _on_host(node: TraceNode) -> bool:
 
 def _is_collective(node: TraceNode) -> bool:
     return node.type == _COLLECTIVE and not _on_host(node)
+
+
+def _names_group(node: TraceNode) -> bool:
+    return "pg_name" in node.attributes or "comm_group" in node.attributes
 
 
 def _group(node: TraceNode) -> str:

@@ -151,6 +151,60 @@ def others(rank: Any, seed: int) -> dict[str, float]:
     return found
 
 
+def written_otherwise(rank: Any, seed: int) -> dict[str, Any]:
+    """What is easily taken for something else: arguments by name, numbers before tensors, stretched and other types."""
+    import torch
+    from torch.nn import functional
+
+    from wavetank.training.domains.ring import nearest
+    from wavetank.training.domains.sharded import ShardTensor
+
+    domain, draws = begin(rank), np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    x = torch.randn(9, 5, dtype=torch.float64)
+    wide = [torch.randn(9, 1, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)]
+    at, again = [(0, cuts(draws, 9, domain.size))], (0, cuts(draws, 9, domain.size))
+    found: dict[str, Any] = {
+        "numbers first": off(lambda x: (1 - x) * (2 / (x * x + 1)), domain, [x], at, [], seed),
+        "by name": off(lambda x, y: torch.add(x, other=y, alpha=2), domain, [x, x.flip(0)], [*at, again], [], seed),
+        "clamped by another": off(
+            lambda x, y: torch.clamp(x, min=y), domain, [x, x.flip(0)], [*at, again], [], seed
+        ),
+    }  # fmt: skip
+    found["handled"] = dict(domain.fallbacks) == {}
+    found["stretched"] = off(functional.mse_loss, domain, wide, [*at, again], [], seed)
+    tokens = [torch.randn(2, n, dim, dtype=torch.float64) for n, dim in ((7, 4), (10, 4), (10, 3))]
+    lengths = [(1, cuts(draws, 7, domain.size)), *[(1, cuts(draws, 10, domain.size))] * 2]
+    found["values of another size"] = off(functional.scaled_dot_product_attention, domain, tokens, lengths, [], seed)
+    domain.fallbacks.clear()
+    single = [torch.randn(2, n, 4, requires_grad=True) for n in (7, 10, 10)]
+    shards = [
+        ShardTensor.from_whole(each, domain, axis, sizes)
+        for each, (axis, sizes) in zip(single, lengths, strict=True)
+    ]  # fmt: skip
+    out = functional.scaled_dot_product_attention(*shards)
+    out.square().sum().backward()
+    mine = [each.grad.clone() for each in single]
+    for each in single:
+        each.grad = None
+    wanted = functional.scaled_dot_product_attention(*single)
+    wanted.square().sum().backward()
+    found["single precision"] = max(
+        float((out.full() - wanted).abs().max()),
+        *(float((one - each.grad).abs().max()) for one, each in zip(mine, single, strict=True)),
+    )
+    found["single precision is kept and handled"] = out.dtype == torch.float32 and not domain.fallbacks
+    places = [torch.randn(n, 3, requires_grad=True) for n in (6, 8)]
+    far, numbers = nearest(*(ShardTensor.from_whole(each, domain, 0) for each in places), 2)
+    far.sum().backward()
+    whole = ((places[0][:, None] - places[1][None]) ** 2).sum(-1).topk(2, largest=False)
+    found["neighbours in single precision"] = [
+        far.part.dtype == torch.float32, torch.equal(numbers.full(), whole.indices),
+        float((far.full() - whole.values).abs().max()), all(each.grad is not None for each in places),
+    ]  # fmt: skip
+    return found
+
+
 def neighbours(rank: Any, seed: int) -> list[Any]:
     """Nearest points with many ties; numbers, distances and their gradients."""
     import torch
@@ -310,6 +364,7 @@ def refusals(rank: Any) -> list[str]:
     for wrong in (
         lambda: good.reshape(24, 3),
         lambda: good.reshape(4, 2, 9),
+        lambda: good.reshape(4, 6, 5),
         lambda: ShardTensor(torch.zeros(4, own, 3), domain, 1, [9, 9, 9]),
         lambda: ShardTensor(torch.zeros(4, own, 3), domain, 1, [2, 1]),
         lambda: ShardTensor(torch.zeros(4, own, 3), domain, 3, [2, 1, 3]),

@@ -23,6 +23,7 @@ def test_what_would_cut_parts_or_does_not_fit_is_refused():
     assert [each.split(".")[0] for each in said[0]] == [
         "A view would cut through the parts of a tensor",
         "A view would cut through the parts of a tensor",
+        "A view would cut through the parts of a tensor",
         "A part has another size than the tensor says",
         "A dimension is cut into a part for each process",
         "A tensor is cut along a dimension that it has",

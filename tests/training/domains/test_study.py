@@ -14,7 +14,7 @@ from wavetank.training.domains.study import WINDOWS as STUDIED_WINDOWS
 from wavetank.training.domains.study import OneSample, error
 
 SMALL = {"fields": "waves", "processes": (1, 2), "rows": 16, "columns": 24, "channels": 4, "heads": 2, "turns": 1,
-         "memory_rows": 8, "most_times": 1}  # fmt: skip
+         "memory_rows": 8}  # fmt: skip
 
 
 def test_a_small_run_compares_all_ways(tmp_path):
@@ -25,6 +25,14 @@ def test_a_small_run_compares_all_ways(tmp_path):
     assert max(errors.values()) < 1e-12
     halo = {each.system: each.value for each in result.records if each.metric == "halo_over_formula"}
     assert halo == {"shard-tensor": 1.0}
+    over = {(each.system, each.at["processes"]): each.value for each in result.records
+            if each.metric == "memory_over_share"}  # fmt: skip
+    assert set(over) == {(system, processes) for system in errors for processes in (1, 2)}
+    rows = {each.system: each.value for each in result.records if each.metric == "rows_at_memory"}
+    assert set(rows) == set(errors)
+    lost = {each.system: each.value for each in result.records if each.metric == "fallbacks"}
+    # DTensor keeps activations alone in parts, and so does who gathers before all that looks at several places.
+    assert lost == {"shard-tensor": 0, "one-process": 0, "dtensor": 6, "gather-compute-scatter": 6}
     sent = {each.system: each.value for each in result.records if each.metric == "sent_bytes"}
     assert sent["shard-tensor"] < sent["gather-compute-scatter"]
 
@@ -54,6 +62,12 @@ def test_an_error_is_anything_that_differs_lacks_or_stands_twice():
         assert error([part(0, 4) | {"weights": weights}], wanted) == np.inf
     # A gradient that is nothing but rounding is held against the largest of all weights.
     assert error([part(0, 4) | {"weights": [np.array([2.0]), np.array([1e-16])]}], wanted) == 5e-17
+
+
+def test_a_share_is_the_largest_part_and_half_a_window_on_either_side():
+    assert OneSample().share((48, 48)) == pytest.approx(52 / 96)
+    assert OneSample().share((10, 70, 16)) == pytest.approx(74 / 96)
+    assert OneSample().share((96,)) == 1.0
 
 
 def test_cuts_are_uneven_unless_even_ones_are_asked_for():

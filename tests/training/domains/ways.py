@@ -17,7 +17,7 @@ def found(way: Any, sizes: tuple[int, ...], seed: int = 2) -> tuple[dict[str, An
     given, aim = sample("waves", seed, sum(sizes), 12, 4)
     arguments = {
         "systems": {"way": described(way)}, "network": SHAPE, "sample": given, "target": aim,
-        "cuts": {str(len(sizes)): list(sizes)}, "turns": 1, "memory_rows": 8, "most_times": 1,
+        "cuts": {str(len(sizes)): list(sizes)}, "turns": 1, "memory_rows": 8,
     }  # fmt: skip
     ranks = run_ranks(run_ways, len(sizes), arguments=arguments, timeout_s=300.0)
     return reference(SHAPE, given, aim), [rank[str(len(sizes))]["way"] for rank in ranks]

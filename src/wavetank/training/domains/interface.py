@@ -177,6 +177,18 @@ class Outcome(NamedTuple):
     grad_layout: Layout
 
 
+class Alone(NamedTuple):
+    """The domain of a process that shares nothing.
+
+    Parameters
+    ----------
+    place, size : int
+    """
+
+    place: int = 0
+    size: int = 1
+
+
 class Divider(Protocol):
     """Divides a training step on one sample among the processes of a domain.
 

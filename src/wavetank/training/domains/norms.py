@@ -41,7 +41,9 @@ def mse_loss(function: Any, x: Any, target: Any, *arguments: Any, reduction: str
     first = x if isinstance(x, ShardTensor) else target
     sides = [aligned(x, first), aligned(target, first)]
     if (
-        reduction not in ("mean", "sum")
+        # One that is stretched over the other has more numbers than it.
+        tuple(x.shape) != tuple(target.shape)
+        or reduction not in ("mean", "sum")
         or arguments
         or any(keywords.values())
         or any(s is NotImplemented for s in sides)

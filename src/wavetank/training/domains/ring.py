@@ -22,6 +22,8 @@ from wavetank.training.domains.interface import Layout
 from wavetank.training.domains.sharded import ShardTensor, handles
 
 _PIECE = 128
+# What numpy has, too.
+_DTYPES = (torch.float64, torch.float32)
 
 
 def _passed_on(
@@ -66,7 +68,7 @@ class _RingAttention(Function):  # type: ignore[misc]
             ]
             if each < domain.size - 1:
                 held = _passed_on(domain, held, _shapes(held, other.sizes[(source - 1) % domain.size]), "ring")
-        out = torch.from_numpy(np.concatenate([each.out for each in found], 1)).reshape(queries.shape)
+        out = torch.from_numpy(np.concatenate([each.out for each in found], 1)).reshape(queries.shape).to(queries.dtype)
         log_sum = torch.from_numpy(np.concatenate([each.log_sum for each in found], 1))
         ctx.save_for_backward(queries, keys, values, out, log_sum)
         return out
@@ -128,7 +130,8 @@ def attention(
         return NotImplemented
     if query.axis < token and query.layout == key.layout == value.layout:
         return query.like(function(query.part, key.part, value.part, is_causal=is_causal, scale=scale))
-    if query.axis != token or key.axis != token or key.layout != value.layout or query.dtype != torch.float64:
+    alike = key.layout == value.layout and key.shape == value.shape and query.dtype == key.dtype == value.dtype
+    if not alike or query.axis != token or key.axis != token or query.dtype not in _DTYPES:
         return NotImplemented
     queries = query.part if scale is None else query.part * (scale * math.sqrt(query.shape[-1]))
     out = _RingAttention.apply(queries, key.part, value.part, query.domain, query.layout, key.layout, is_causal)
@@ -141,7 +144,7 @@ class _Nearest(Function):  # type: ignore[misc]
         ctx: Any, queries: torch.Tensor, points: torch.Tensor, domain: Domain, layout: Layout, k: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         begins, held = layout.begins(), points.detach()
-        best = np.full((queries.shape[0], 0), np.inf)
+        best = np.zeros((queries.shape[0], 0), queries.detach().numpy().dtype)
         numbers = np.zeros((queries.shape[0], 0), np.int64)
         for each in range(domain.size):
             source = (domain.place - each) % domain.size
@@ -213,9 +216,11 @@ def nearest(queries: ShardTensor, points: ShardTensor, k: int) -> tuple[ShardTen
         If the shapes do not go together, or there are fewer points.
     """
     right = queries.dim() == points.dim() == 2 and queries.axis == points.axis == 0
-    if not right or queries.shape[1] != points.shape[1]:
-        raise BadValueError("Queries and points are lists of places.", given=(queries.shape, points.shape),
-                            allowed="(n, dim) and (m, dim), cut along the first dimension")  # fmt: skip
+    if not right or queries.shape[1] != points.shape[1] or queries.dtype != points.dtype:
+        raise BadValueError(
+            "Queries and points are lists of places.", given=[(each.shape, each.dtype) for each in (queries, points)],
+            allowed="(n, dim) and (m, dim) of one type, cut along the first dimension",
+        )  # fmt: skip
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= points.shape[0]:
         raise BadValueError("There are not as many points.", given=k, allowed=f"1 to {points.shape[0]}", where="k")
     found, numbers = _Nearest.apply(queries.part, points.part, queries.domain, points.layout, k)

@@ -11,6 +11,11 @@ from wavetank.training.domains.interface import Layout, Outcome, even_sizes
 
 # Of torch 2.13: it computes these forward, and has no rule for what their backward pass calls on processors.
 _NO_BACKWARD = ("Attention",)
+# Layers of single numbers, for which nothing has to be gathered.
+_PLACE_BY_PLACE = ("GELU",)
+# Kinds of layers that DTensor does not keep in parts on so many processes, as their first step found: no other step
+# tries them.  All processes of a domain take the same steps, so that all know the same.
+_WHOLE: set[tuple[str, int]] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,9 @@ class OneProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class GatherComputeScatter:
-    """Before every layer all parts are gathered; every process computes the layer whole and keeps its part."""
+    """Before every layer that looks at more than one place all parts are gathered; every process computes it whole and
+    keeps its part.
+    """
 
     def step(self, domain: Any, network: Any, sample: Any, target: Any, layout: Layout) -> Outcome:
         """Run the step.
@@ -67,6 +74,10 @@ class GatherComputeScatter:
         part = sample.detach().requires_grad_()
         held, at = part, layout
         for layer in network:
+            if type(layer).__name__ in _PLACE_BY_PLACE:
+                held = layer(held)
+                continue
+            domain.fallbacks[type(layer).__name__] += 1
             whole = layer(gather(held, domain, at))
             sizes = at.sizes if whole.shape[at.axis] == at.length else even_sizes(whole.shape[at.axis], domain.size)
             at = Layout(at.axis, sizes)
@@ -105,16 +116,18 @@ class DTensorWay:
         for layer in network:
             found = None
             kind = type(layer).__name__
-            if kind not in _NO_BACKWARD:
+            if kind not in _NO_BACKWARD and (kind, domain.size) not in _WHOLE:
                 # Running figures must not be touched by an attempt that fails.
                 kept = copy.deepcopy(dict(layer.named_buffers()))
                 weights = {name: everywhere(value) for name, value in layer.named_parameters()}
                 buffers = {name: everywhere(value) for name, value in kept.items()}
                 with contextlib.suppress(RuntimeError, NotImplementedError, AssertionError, ValueError, TypeError):
                     found = functional_call(layer, (weights, buffers), (held,))
-            if found is None:
-                domain.fallbacks[kind] += 1
             if found is None or not found.placements[0].is_shard(layout.axis):
+                # Or is said to be whole: torch 2.13 says so of a convolution of parts, too, which is not.
+                _WHOLE.add((kind, domain.size))
+                domain.fallbacks[kind] += 1
+                found = None
                 whole = layer(held.redistribute(placements=[Replicate()]).to_local())
                 found = everywhere(whole).redistribute(placements=[Shard(layout.axis)])
             held = found

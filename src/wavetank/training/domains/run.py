@@ -19,13 +19,18 @@ import numpy as np
 
 from wavetank.errors import WavetankError
 from wavetank.live.rank_process import Rank
-from wavetank.training.domains.interface import Layout, Outcome, even_sizes
+from wavetank.training.domains.interface import Alone, Layout, Outcome, even_sizes
+from wavetank.training.domains.rivals import OneProcess
 
 ROWS = 2
-# glibc's mallopt: blocks above a size go back to the system as soon as they are free.
-_MMAP_THRESHOLD, _BLOCK_BYTES = -3, 1 << 16
+# glibc's mallopt: from which size on blocks go back to the system when they are free, and how much else is kept.
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+_RETURNED_AT_ONCE = {_MMAP_THRESHOLD: 1 << 16, _TRIM_THRESHOLD: 1 << 17}
+_KEPT = {_MMAP_THRESHOLD: 1 << 25, _TRIM_THRESHOLD: 1 << 26}
 # Of linux/tcp.h: where bytes_acked lies in tcp_info.
 _TCP_INFO_BYTES, _ACKED_AT = 192, 120
+# A peak is measured to some pages, and to what libraries keep.
+_SLACK = 1.02
 
 
 def described(system: Any) -> dict[str, Any]:
@@ -51,18 +56,31 @@ def made(description: Mapping[str, Any]) -> Any:
     return getattr(importlib.import_module(description["module"]), description["name"])(**description["parameters"])
 
 
-def cut_sizes(system: Any, length: int, processes: int, cuts: Sequence[int]) -> tuple[int, ...]:
+def layout_of(system: Any, rows: int, processes: int, cuts: Sequence[int]) -> Layout:
     """Return how a sample is cut for a system.
 
     Parameters
     ----------
     system : Divider
-    length, processes : int
+    rows, processes : int
     cuts : sequence of int
-        Parts, where the system does not ask for others.
+        Rows of each process, where the system does not ask for others.
     """
     ask = getattr(system, "sizes", None)
-    return tuple(cuts) if ask is None else ask(length, processes, tuple(cuts))
+    return Layout(ROWS, tuple(cuts) if ask is None else ask(rows, processes, tuple(cuts)))
+
+
+def memory_step(memory_rows: int, patch: int) -> int:
+    """Return by how many rows samples differ of which the largest is sought that fits: about a quarter of the limit's.
+
+    Parameters
+    ----------
+    memory_rows : int
+        A multiple of ``patch``.
+    patch : int
+        Rows of a patch, which nobody cuts.
+    """
+    return max(patch, memory_rows // 4 // patch * patch)
 
 
 def run_ways(
@@ -75,7 +93,6 @@ def run_ways(
     cuts: Mapping[str, Sequence[int]],
     turns: int,
     memory_rows: int,
-    most_times: int,
 ) -> dict[str, Any]:
     """Return what this process measured, by number of processes and system.
 
@@ -94,8 +111,6 @@ def run_ways(
         Timed steps.
     memory_rows : int
         Rows of the sample whose memory in one process is the limit for more processes.
-    most_times : int
-        Samples of one, two, ... times that number of rows are tried, up to this.
     """
     import torch
     import torch.distributed as dist
@@ -109,34 +124,41 @@ def run_ways(
     groups = {each: dist.new_group(list(range(int(each)))) for each in cuts}
     ways = {name: made(description) for name, description in systems.items()}
     model = make(**network)
-    for processes, parts in cuts.items():
-        if rank.number >= int(processes):
-            continue
+    everyone = Domain(range(rank.size), groups[max(cuts, key=int)])
+    step = memory_step(memory_rows, _patch(sample, target))
+    # Memory first: what is resident is what is in use while nothing else was left behind.
+    _allocate_as(_RETURNED_AT_ONCE)
+    found["plain"] = plain = _plain(everyone, model, sample, target, memory_rows)
+    mine = {processes: parts for processes, parts in cuts.items() if rank.number < int(processes)}
+    for processes, parts in mine.items():
         domain = Domain(range(int(processes)), groups[processes])
         found[processes] = {}
         for name, way in ways.items():
-            sizes = cut_sizes(way, sample.shape[ROWS], domain.size, parts)
-            found[processes][name] = _checked(way, domain, model, sample, target, Layout(ROWS, sizes)) | {"time_s": []}
+            layout = layout_of(way, sample.shape[ROWS], domain.size, parts)
+            one = _checked(way, domain, model, sample, target, layout)
+            # The step before also took what libraries keep for ever.
+            one["peak_bytes"] = _peak_bytes(way, domain, model, sample, target, layout)
+            if domain.size > 1 or len(cuts) == 1:
+                # Nobody has more than as many times the rows.
+                most = domain.size * memory_rows
+                one["most_rows"] = _most_rows(way, domain, model, sample, target, step, most, plain["limit_bytes"])
+            found[processes][name] = one | {"time_s": []}
+    _allocate_as(_KEPT)
+    for processes, parts in mine.items():
+        domain = Domain(range(int(processes)), groups[processes])
         for turn in range(turns):
             for name in [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]:
-                sizes = cut_sizes(ways[name], sample.shape[ROWS], domain.size, parts)
-                found[processes][name]["time_s"].append(
-                    _timed(ways[name], domain, model, sample, target, Layout(ROWS, sizes))
-                )
-    _returned_at_once()
-    for processes, parts in cuts.items():
-        if rank.number < int(processes):
-            domain = Domain(range(int(processes)), groups[processes])
-            for name, way in ways.items():
-                found[processes][name] |= _memory(way, domain, model, sample, target, parts, memory_rows, most_times)
+                layout = layout_of(ways[name], sample.shape[ROWS], domain.size, parts)
+                found[processes][name]["time_s"].append(_timed(ways[name], domain, model, sample, target, layout))
     return found
 
 
-def _returned_at_once() -> None:
-    """Let freed memory of glibc go back to the system, so that what is resident is what is in use."""
+def _allocate_as(parameters: Mapping[int, int]) -> None:
+    """Let glibc give freed memory back to the system at once, or keep it, as it comes to do in a long run."""
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        library.mallopt(_MMAP_THRESHOLD, _BLOCK_BYTES)
+        for number, value in parameters.items():
+            library.mallopt(number, value)
         library.malloc_trim(0)
 
 
@@ -174,7 +196,8 @@ def _checked(
     return {
         "loss": outcome.loss, "out_begin": outcome.out_layout.begins()[domain.place],
         "out": None if outcome.out is None else outcome.out.numpy(),
-        "grad_begin": layout.begins()[domain.place], "grad": None if outcome.grad is None else outcome.grad.numpy(),
+        "sizes": list(layout.sizes), "grad_begin": layout.begins()[domain.place],
+        "grad": None if outcome.grad is None else outcome.grad.numpy(),
         "weights": weights, "acknowledged_bytes": sent,
         "counted_bytes": sum(domain.sent_bytes.values()) - counted, "halo_bytes": domain.sent_bytes["halo"] - halo,
         "fallbacks": sum(domain.fallbacks.values()) - lost,
@@ -192,22 +215,52 @@ def _timed(way: Any, domain: Any, model: Any, sample: np.ndarray, target: np.nda
     return time.monotonic() - began_s
 
 
-def _memory(
-    way: Any, domain: Any, model: Any, sample: np.ndarray, target: np.ndarray, parts: Sequence[int], rows: int,
-    most_times: int,
-) -> dict[str, Any]:  # fmt: skip
-    """Peaks of a step on the whole sample, and on samples of some times ``rows``, evenly cut."""
-    coarse = sample.shape[ROWS] // target.shape[ROWS]
-    layout = Layout(ROWS, cut_sizes(way, sample.shape[ROWS], domain.size, parts))
-    peak = _peak_bytes(way, domain, model, sample, target, layout)
-    by_rows = []
-    for times in range(1, most_times + 1):
-        wide = np.resize(np.moveaxis(sample, ROWS, 0), (times * rows, *np.delete(sample.shape, ROWS)))
-        aim = np.zeros((*target.shape[:ROWS], times * rows // coarse, target.shape[-1]))
-        cuts = [coarse * each for each in even_sizes(times * rows // coarse, domain.size)]
-        at = Layout(ROWS, cut_sizes(way, times * rows, domain.size, cuts))
-        by_rows.append(_peak_bytes(way, domain, model, np.moveaxis(wide, 0, ROWS), aim, at))
-    return {"peak_bytes": peak, "peak_by_rows": by_rows}
+def _plain(domain: Any, model: Any, sample: np.ndarray, target: np.ndarray, rows: int) -> dict[str, int]:
+    """What the step takes in one process, which all are held against: of the whole sample, and of ``rows``."""
+    import torch
+    import torch.distributed as dist
+
+    peaks = torch.zeros(2, dtype=torch.int64)
+    if not domain.place:
+        for at, (given, aim) in enumerate(((sample, target), _samples(sample, target, rows))):
+            for _ in range(2):
+                # The first step also takes what libraries keep for ever.
+                peaks[at] = _peak_bytes(OneProcess(), Alone(), model, given, aim, Layout(ROWS, (given.shape[ROWS],)))
+    dist.broadcast(peaks, domain.members[0], group=domain.group)
+    return {"peak_bytes": int(peaks[0]), "limit_bytes": int(peaks[1])}
+
+
+def _most_rows(
+    way: Any, domain: Any, model: Any, sample: np.ndarray, target: np.ndarray, step: int, most: int, limit_bytes: int
+) -> int:
+    """Rows of the largest sample, evenly cut, that fits into a limit of memory in every process; multiples of a step.
+
+    The more rows, the more memory: half of those that are left need not be tried each time.
+    """
+    import torch
+
+    coarse = _patch(sample, target)
+    fits, too_many = 0, most // step + 1
+    while too_many - fits > 1:
+        tried = (fits + too_many) // 2
+        rows = tried * step
+        wide, aim = _samples(sample, target, rows)
+        cuts = [coarse * each for each in even_sizes(rows // coarse, domain.size)]
+        peak = _peak_bytes(way, domain, model, wide, aim, layout_of(way, rows, domain.size, cuts))
+        largest = int(domain.all_reduce(torch.tensor(peak), largest=True))
+        fits, too_many = (tried, too_many) if largest <= limit_bytes * _SLACK else (fits, tried)
+    return fits * step
+
+
+def _patch(sample: np.ndarray, target: np.ndarray) -> int:
+    return int(sample.shape[ROWS] // target.shape[ROWS])
+
+
+def _samples(sample: np.ndarray, target: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """A sample of some rows, those of the given one again and again, and an aim of its shape."""
+    wide = np.resize(np.moveaxis(sample, ROWS, 0), (rows, *np.delete(sample.shape, ROWS)))
+    aim = np.zeros((*target.shape[:ROWS], rows // _patch(sample, target), target.shape[-1]))
+    return np.moveaxis(wide, 0, ROWS), aim
 
 
 def _peak_bytes(way: Any, domain: Any, model: Any, sample: np.ndarray, target: np.ndarray, layout: Layout) -> int:
@@ -216,15 +269,19 @@ def _peak_bytes(way: Any, domain: Any, model: Any, sample: np.ndarray, target: n
 
     model.zero_grad(set_to_none=True)
     gc.collect()
-    _returned_at_once()
-    dist.barrier(group=domain.group)
+    # What is left, libraries above all, is not looked through again.
+    gc.freeze()
+    _allocate_as({})
+    if domain.size > 1:
+        dist.barrier(group=domain.group)
     reset_peak()
     before = resident_bytes("VmRSS")
     part = _part(sample, layout, domain.place).clone()
     _step(way, domain, model, part, target, layout)
     peak = resident_bytes("VmHWM") - before
     model.zero_grad(set_to_none=True)
-    dist.barrier(group=domain.group)
+    if domain.size > 1:
+        dist.barrier(group=domain.group)
     return peak
 
 

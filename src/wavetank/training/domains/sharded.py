@@ -226,6 +226,12 @@ class ShardTensor:
     def __truediv__(self, other: Any) -> Any:
         return dispatched(torch.div, (self, other), {})
 
+    def __rsub__(self, other: Any) -> Any:
+        return dispatched(torch.rsub, (self, other), {})
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return dispatched(torch.mul, (dispatched(torch.reciprocal, (self,), {}), other), {})
+
     def __pow__(self, other: Any) -> Any:
         return dispatched(torch.pow, (self, other), {})
 
@@ -334,17 +340,18 @@ def aligned(value: Any, to: ShardTensor) -> Any:
 @handles(
     "add", "sub", "mul", "div", "pow", "neg", "exp", "log", "sqrt", "rsqrt", "abs", "tanh", "sigmoid", "relu", "gelu",
     "silu", "leaky_relu", "elu", "softplus", "square", "clamp", "sin", "cos", "where", "detach", "clone", "contiguous",
+    "rsub", "reciprocal",
 )  # fmt: skip
 def elementwise(function: Any, *arguments: Any, **keywords: Any) -> Any:
     """Apply a function of single numbers to the parts."""
     first = first_shard(arguments)
     if first is None or keywords.get("out") is not None:
         return NotImplemented
-    # The layout is that of the argument that is not stretched along the cut dimension.
     others = [aligned(each, first) for each in arguments]
-    if any(each is NotImplemented for each in others):
+    named = {key: aligned(value, first) for key, value in keywords.items()}
+    if any(each is NotImplemented for each in (*others, *named.values())):
         return NotImplemented
-    part = function(*others, **keywords)
+    part = function(*others, **named)
     if part.dim() != first.dim() or part.shape[first.axis] != first.layout.sizes[first.domain.place]:
         return NotImplemented
     return first.like(part)
@@ -388,8 +395,10 @@ def reshape(function: Any, x: ShardTensor, *shape: Any) -> ShardTensor:
         known = -torch.Size(wanted).numel()
         wanted[wanted.index(-1)] = x.shape.numel() // known if known else 0
     before = torch.Size(x.shape[: x.axis]).numel()
+    # Not even where there is nothing may a view have another number of places.
+    same = torch.Size(wanted).numel() == x.shape.numel()
     for axis, size in enumerate(wanted):
-        if torch.Size(wanted[:axis]).numel() == before:
+        if same and torch.Size(wanted[:axis]).numel() == before:
             sizes = _joined_or_split(x.layout, size)
             if sizes is not None:
                 local = [*wanted[:axis], sizes[x.domain.place], *wanted[axis + 1 :]]

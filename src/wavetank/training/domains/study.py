@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,20 +15,13 @@ from wavetank.settings import setting
 from wavetank.study.records import Record
 from wavetank.study.study import Chart, Measurements, Metric, Study, Trial
 from wavetank.training.domains.fields import CHANNELS, DATA, ROWS, Floats, sample, uneven_cuts
-from wavetank.training.domains.interface import even_sizes
+from wavetank.training.domains.interface import Alone, Layout, even_sizes
 from wavetank.workloads import datasets
 
 # As in the network, which is not imported here: it needs torch.
 PATCH, WINDOWS = 4, (3, 5)
 _LIMIT_S = 600.0
 _BYTES = 8
-
-
-class _Alone(NamedTuple):
-    """The domain of one process, for the step that all are held against."""
-
-    place: int = 0
-    size: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +48,18 @@ class OneSample(Study):
         Metric("error", "", "lower", "counted", "largest difference of output, the sample's gradient or a weight's "
                "gradient from those of one process, over the largest of its kind (all weights are one); over all "
                "numbers of processes"),
-        Metric("rows_at_memory", "rows", "higher", "measured", "rows of the largest sample that was tried whose peak "
-               "in no process is above that of memory_rows in one process, with most processes",
+        Metric("rows_at_memory", "rows", "higher", "measured", "rows of the largest sample, in steps of a quarter of "
+               "memory_rows, whose peak in no process is above that of memory_rows in one process by more than 2 %; "
+               "evenly cut, at most as many times memory_rows as there are processes; with most processes",
                words="rows in the same memory"),
         Metric("halo_over_formula", "", "lower", "counted", "bytes of strips that processes count in a step / 2 h x "
                "columns x channels x 8 for each convolution and boundary, both ways; of ways that fetch strips"),
-        Metric("fallbacks", "", "lower", "counted", "layers or operations that a process computes whole"),
+        Metric("fallbacks", "", "lower", "counted", "layers or operations that all of several processes compute whole"),
         Metric("peak_bytes_by_processes", "bytes", "lower", "measured", "the same by number of processes", table=False,
                words="memory of a process"),
+        Metric("memory_over_share", "", "lower", "measured", "peak of the largest process / (peak of one process alone "
+               "x (rows of the largest part + half a window of 5 on either side) / all rows), by number of processes",
+               table=False, words="memory over its share"),
         Metric("step_s_by_processes", "s", "lower", "measured", "the same by number of processes", table=False,
                words="time of a step"),
         Metric("rows_at_memory_by_processes", "rows", "higher", "measured", "the same by number of processes",
@@ -80,7 +77,7 @@ class OneSample(Study):
     fields: str = setting("era-interim", says="Recorded fields, or drawn waves", choices=("era-interim", "waves"))
     processes: tuple[int, ...] = setting((1, 2, 4), says="Numbers of processes, rising", low=1, high=8)
     rows: int = setting(96, unit="rows", says="Of the sample, a multiple of 4", low=8, high=ROWS)
-    columns: int = setting(192, unit="columns", says="Of the sample, a multiple of 4", low=8, high=480)
+    columns: int = setting(96, unit="columns", says="Of the sample, a multiple of 4", low=8, high=480)
     channels: int = setting(16, says="Of inner layers", low=2, high=256)
     heads: int = setting(4, unit="heads", says="Of attention; they divide the channels", low=1, high=64)
     cut: str = setting("uneven", says="How rows are cut: as drawn, or evenly", choices=("uneven", "even"))
@@ -92,7 +89,6 @@ class OneSample(Study):
         low=4,
         high=ROWS,
     )
-    most_times: int = setting(3, says="Samples of up to as many times these rows are tried", low=1, high=64)
 
     def check(self) -> None:
         """Refuse what processes cannot share, and fields that are not here."""
@@ -141,6 +137,15 @@ class OneSample(Study):
         strips = sum(2 * (window // 2) * each for window, each in zip(WINDOWS, channels, strict=True))
         return 2 * strips * self.columns * _BYTES * (processes - 1)
 
+    def share(self, sizes: Sequence[int]) -> float:
+        """Return which part of a sample the largest of its parts is, with the widest strips beside it.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+        """
+        return min(1.0, (max(sizes) + 2 * (max(WINDOWS) // 2)) / sum(sizes))
+
     def run(self, trial: Trial, built: Mapping[str, Any]) -> list[Record]:
         """Run one trial: all ways, on all numbers of processes."""
         from wavetank.training.domains.run import described, run_ways
@@ -150,37 +155,31 @@ class OneSample(Study):
         arguments = {
             "systems": {name: described(built[name]) for name in trial.systems}, "network": shape,
             "sample": given, "target": aim, "turns": self.turns, "memory_rows": self.memory_rows,
-            "most_times": self.most_times,
             "cuts": {str(each): list(self.cuts(trial.seed, each)) for each in self.processes},
         }  # fmt: skip
         ranks = run_ranks(run_ways, self.processes[-1], arguments=arguments, timeout_s=_LIMIT_S)
         wanted = reference(shape, given, aim)
-        # The limit is the memory of whatever way takes least on the small sample in the fewest processes.
-        fewest = str(self.processes[0])
-        limit = min(
-            max(rank[fewest][name]["peak_by_rows"][0] for rank in ranks[: int(fewest)]) for name in trial.systems
-        )
         records: list[Record] = []
         for name in trial.systems:
             ways = {each: [rank[str(each)][name] for rank in ranks[:each]] for each in self.processes}
-            records += self.stamp(name, trial.seed, self._found(ways, wanted, limit))
+            records += self.stamp(name, trial.seed, self._found(ways, wanted, ranks[0]["plain"]["peak_bytes"]))
         return records
 
-    def _found(self, ways: Mapping[int, Sequence[Mapping[str, Any]]], wanted: Any, limit: float) -> Measurements:
+    def _found(self, ways: Mapping[int, Sequence[Mapping[str, Any]]], wanted: Any, alone_bytes: int) -> Measurements:
         found, errors = Measurements(), []
         for processes, parts in ways.items():
             peak = max(each["peak_bytes"] for each in parts)
             step_s = float(np.median(np.max([each["time_s"] for each in parts], 0)))
-            peaks = np.max([each["peak_by_rows"] for each in parts], 0)
-            fits = np.flatnonzero(peaks <= limit * _SLACK)
-            rows = self.memory_rows * (int(fits[-1]) + 1) if fits.size else 0
+            share = self.share(parts[0]["sizes"])
             errors.append(error(parts, wanted))
             found.put("peak_bytes_by_processes", peak, processes=processes)
+            found.put("memory_over_share", peak / (alone_bytes * share), processes=processes)
             found.put("step_s_by_processes", step_s, processes=processes)
-            found.put("rows_at_memory_by_processes", rows, processes=processes)
+            if "most_rows" in parts[0]:
+                found.put("rows_at_memory_by_processes", parts[0]["most_rows"], processes=processes)
         found.put("peak_bytes", peak)
         found.put("step_s", step_s)
-        found.put("rows_at_memory", rows)
+        found.put("rows_at_memory", parts[0]["most_rows"])
         found.put("sent_bytes", float(np.mean([each["acknowledged_bytes"] for each in parts])))
         found.put("error", max(errors))
         found.put("fallbacks", max(each["fallbacks"] for each in parts))
@@ -188,10 +187,6 @@ class OneSample(Study):
         if halo:
             found.put("halo_over_formula", halo / self.halo_formula(processes))
         return found
-
-
-# A peak is measured to some pages.
-_SLACK = 1.02
 
 
 def reference(shape: Mapping[str, int], given: Floats, aim: Floats) -> dict[str, Any]:
@@ -205,13 +200,12 @@ def reference(shape: Mapping[str, int], given: Floats, aim: Floats) -> dict[str,
     """
     import torch
 
-    from wavetank.training.domains.interface import Layout
     from wavetank.training.domains.network import network
     from wavetank.training.domains.rivals import OneProcess
 
     model = network(**shape)
     whole = torch.from_numpy(given)
-    found = OneProcess().step(_Alone(), model, whole, torch.from_numpy(aim), Layout(2, (given.shape[2],)))
+    found = OneProcess().step(Alone(), model, whole, torch.from_numpy(aim), Layout(2, (given.shape[2],)))
     return {
         "loss": found.loss, "out": found.out.numpy(), "grad": found.grad.numpy(),
         "weights": [each.grad.numpy() for each in model.parameters()],

@@ -9,9 +9,9 @@ pytest.importorskip("torch", reason="needs the library torch")
 
 from tests.training.domains.ways import found
 
+from wavetank.training.domains import run
 from wavetank.training.domains.interface import Layout
 from wavetank.training.domains.rivals import OneProcess
-from wavetank.training.domains import run
 from wavetank.training.domains.run import described, layout_of, made, memory_step, reset_peak, resident_bytes
 from wavetank.training.domains.shard_tensor import DomainParallel
 

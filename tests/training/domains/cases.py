@@ -284,6 +284,40 @@ def halo_bytes(rank: Any, sizes: list[int], k: int, stride: int, padding: int) -
     return [forward, domain.sent_bytes["halo"] - forward]
 
 
+def messages(rank: Any) -> list[Any]:
+    """How often a process adds with others or sends, for one convolution, one norm and one attention."""
+    import torch
+    from torch.nn import functional
+
+    from wavetank.training.domains.sharded import ShardTensor
+
+    domain = begin(rank)
+    calls = {"adds": 0, "sends": 0}
+    add, send = domain.all_reduce, domain.swap
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments, **keywords)
+
+        return call
+
+    domain.all_reduce, domain.swap = counted("adds", add), counted("sends", send)
+    weight = torch.ones(4, 4, 3, dtype=torch.float64, requires_grad=True)
+    bias = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    part = torch.ones(1, 4, 5, dtype=torch.float64, requires_grad=True)
+    sizes, found = [5] * domain.size, []
+    functional.conv1d(ShardTensor(part, domain, 2, sizes), weight, bias, padding=1).part.sum().backward()
+    found.append(dict(calls))
+    calls.update(adds=0, sends=0)
+    token = ShardTensor(part.transpose(1, 2), domain, 1, sizes)
+    functional.layer_norm(token, (4,), bias, bias.detach()).part.sum().backward()
+    found.append(dict(calls))
+    calls.update(adds=0, sends=0)
+    functional.scaled_dot_product_attention(token, token, token).part.sum().backward()
+    return [*found, dict(calls)]
+
+
 def two_dimensional(rank: Any, steps: int) -> list[Any]:
     """Two samples, each on two processes: losses of some steps, and those of one process with both."""
     import torch

@@ -23,3 +23,12 @@ def test_two_samples_on_two_processes_each_train_like_one_process():
         assert losses == pytest.approx(wanted, rel=1e-12)
         assert weights < 1e-12
         assert losses[-1] < losses[0]
+
+
+def test_gradients_of_a_weight_and_its_bias_are_one_message_and_so_are_keys_and_values():
+    processes = 3
+    for convolution, norm, attention in run_ranks(cases.messages, processes, timeout_s=300.0):
+        assert convolution == {"adds": 1, "sends": 2}
+        assert norm == {"adds": 1, "sends": 0}
+        # Keys and values are passed on twice, backward with their gradients, which come home.
+        assert attention == {"adds": 0, "sends": (processes - 1) + processes}

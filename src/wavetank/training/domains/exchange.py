@@ -335,6 +335,37 @@ def copied(value: torch.Tensor, domain: Domain) -> torch.Tensor:
     return found
 
 
+class _Copies(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, domain: Domain, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.domain = domain
+        return tuple(value.view_as(value) for value in values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        added = ctx.domain.all_reduce(torch.cat([grad.reshape(-1) for grad in grads]))
+        split = added.split([grad.numel() for grad in grads])
+        return None, *(part.reshape(grad.shape) for part, grad in zip(split, grads, strict=True))
+
+
+def copied_together(values: Sequence[torch.Tensor | None], domain: Domain) -> list[torch.Tensor | None]:
+    """Return what :func:`copied` returns of each, whose gradients are added in one message.
+
+    Parameters
+    ----------
+    values : sequence of torch.Tensor or None
+        Of one operation, such as its weight and its bias.
+    domain : Domain
+    """
+    found = list(values)
+    shared = [at for at, value in enumerate(found) if value is not None and value.requires_grad]
+    if len({found[at].dtype for at in shared}) != 1:  # type: ignore[union-attr]
+        return [None if value is None else copied(value, domain) for value in found]
+    for at, value in zip(shared, _Copies.apply(domain, *(found[at] for at in shared)), strict=True):
+        found[at] = value
+    return found
+
+
 def shared_total(part: torch.Tensor, domain: Domain) -> torch.Tensor:
     """Return the sum over processes, for further work on parts, such as a mean that is taken off.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from wavetank.training.domains.exchange import copied, fetch
+from wavetank.training.domains.exchange import copied_together, fetch
 from wavetank.training.domains.interface import Windows, windows
 from wavetank.training.domains.sharded import ShardTensor, handles
 
@@ -53,7 +53,7 @@ def convolution(
     spatial = int(function.__name__[4])
     if not isinstance(x, ShardTensor) or x.dim() != spatial + 2 or x.axis == 1:
         return NotImplemented
-    shared = [None if each is None else copied(each, x.domain) for each in (weight, bias)]
+    shared = copied_together((weight, bias), x.domain)
     if x.axis == 0:
         if x.part.shape[0]:
             return x.like(function(x.part, *shared, stride, padding, dilation, groups))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from wavetank.training.domains.exchange import Domain, copied, shared_total, total
+from wavetank.training.domains.exchange import Domain, copied_together, shared_total, total
 from wavetank.training.domains.sharded import ShardTensor, aligned, handles
 
 
@@ -107,7 +107,7 @@ def layer_norm(
     """Normalise over the last dimensions, of which one may be cut."""
     domain, first = x.domain, x.dim() - len(normalized_shape)
     if x.axis < first:
-        shared = [None if each is None else copied(each, domain) for each in (weight, bias)]
+        shared = copied_together((weight, bias), domain)
         return x.like(function(x.part, normalized_shape, *shared, eps))
     if tuple(x.shape[first:]) != tuple(normalized_shape):
         return NotImplemented
@@ -116,6 +116,13 @@ def layer_norm(
     if weight is not None:
         found = found * aligned(weight, x)
     return x.like(found if bias is None else found + aligned(bias, x))
+
+
+def _scaled(found: torch.Tensor, weight: Any, bias: Any, domain: Domain, channel: Sequence[int]) -> torch.Tensor:
+    """Normalised numbers, times a weight and with a bias of their channel."""
+    scale, shift = copied_together((weight, bias), domain)
+    scaled = found if scale is None else found * scale.view(channel)
+    return scaled if shift is None else scaled + shift.view(channel)
 
 
 @handles("batch_norm")
@@ -138,9 +145,7 @@ def batch_norm(
                 running_var.mul_(1 - momentum).add_(momentum * variance.flatten() * (count / max(count - 1, 1)))
     else:
         found = (x.part - running_mean.view(channel)) / torch.sqrt(running_var.view(channel) + eps)
-    if weight is not None:
-        found = found * copied(weight, domain).view(channel)
-    return x.like(found if bias is None else found + copied(bias, domain).view(channel))
+    return x.like(_scaled(found, weight, bias, domain, channel))
 
 
 @handles("group_norm")
@@ -152,15 +157,13 @@ def group_norm(
     if x.axis == 1:
         return NotImplemented
     if x.axis == 0:
-        shared = [None if each is None else copied(each, domain) for each in (weight, bias)]
+        shared = copied_together((weight, bias), domain)
         return x.like(function(x.part, num_groups, *shared, eps))
     grouped = x.part.reshape(shape[0], num_groups, shape[1] // num_groups, *shape[2:])
     count = x.shape[1:].numel() // num_groups
     found = normalised(grouped, domain, list(range(2, grouped.dim())), count, eps)[0].reshape(shape)
     channel = [1, -1, *[1] * (x.dim() - 2)]
-    if weight is not None:
-        found = found * copied(weight, domain).view(channel)
-    return x.like(found if bias is None else found + copied(bias, domain).view(channel))
+    return x.like(_scaled(found, weight, bias, domain, channel))
 
 
 @handles("softmax")

@@ -27,14 +27,12 @@ _DTYPES = (torch.float64, torch.float32)
 
 
 def _passed_on(
-    domain: Domain, tensors: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], what: str
+    domain: Domain, tensors: Sequence[torch.Tensor], shape: Sequence[int], what: str
 ) -> list[torch.Tensor]:
-    """What comes from the process behind, while these go to the one ahead."""
+    """What comes from the process behind, while these, all of one shape, go to the one ahead in one message."""
     ahead, behind = (domain.place + 1) % domain.size, (domain.place - 1) % domain.size
-    return [
-        domain.swap({ahead: tensor}, {behind: shape}, tensor, what)[behind]
-        for tensor, shape in zip(tensors, shapes, strict=True)
-    ]
+    joined = torch.stack(list(tensors))
+    return list(domain.swap({ahead: joined}, {behind: shape}, joined, what)[behind])
 
 
 def _heads(tensor: torch.Tensor) -> np.ndarray:
@@ -67,7 +65,7 @@ class _RingAttention(Function):  # type: ignore[misc]
                 for i, (one, piece) in enumerate(zip(found, _pieces(mine), strict=True))
             ]
             if each < domain.size - 1:
-                held = _passed_on(domain, held, _shapes(held, other.sizes[(source - 1) % domain.size]), "ring")
+                held = _passed_on(domain, held, _shape(held, other.sizes[(source - 1) % domain.size]), "ring")
         out = torch.from_numpy(np.concatenate([each.out for each in found], 1)).reshape(queries.shape).to(queries.dtype)
         log_sum = torch.from_numpy(np.concatenate([each.log_sum for each in found], 1))
         ctx.save_for_backward(queries, keys, values, out, log_sum)
@@ -98,13 +96,14 @@ class _RingAttention(Function):  # type: ignore[misc]
             if domain.size > 1:
                 came = held[first:]
                 held = held[:first] + _passed_on(
-                    domain, came, _shapes(came, other.sizes[(source - 1) % domain.size]), "ring"
+                    domain, came, _shape(came, other.sizes[(source - 1) % domain.size]), "ring"
                 )
         return torch.from_numpy(query_grad).reshape(queries.shape), held[2], held[3], None, None, None, None
 
 
-def _shapes(tensors: Sequence[torch.Tensor], tokens: int) -> list[tuple[int, ...]]:
-    return [(*each.shape[:-2], tokens, each.shape[-1]) for each in tensors]
+def _shape(tensors: Sequence[torch.Tensor], tokens: int) -> tuple[int, ...]:
+    """That of some tensors at once, with another number of tokens."""
+    return len(tensors), *tensors[0].shape[:-2], tokens, tensors[0].shape[-1]
 
 
 def _ahead(own: Layout, other: Layout, place: int, source: int) -> int:
@@ -154,8 +153,7 @@ class _Nearest(Function):  # type: ignore[misc]
             order = np.lexsort((numbers, best), axis=1)[:, :k]
             best, numbers = np.take_along_axis(best, order, 1), np.take_along_axis(numbers, order, 1)
             if each < domain.size - 1:
-                shape = (layout.sizes[(source - 1) % domain.size], points.shape[1])
-                (held,) = _passed_on(domain, [held], [shape], "ring")
+                (held,) = _passed_on(domain, [held], _shape([held], layout.sizes[(source - 1) % domain.size]), "ring")
         ctx.domain, ctx.layout = domain, layout
         ctx.save_for_backward(queries, points, torch.from_numpy(numbers))
         found = torch.from_numpy(numbers)
@@ -177,8 +175,7 @@ class _Nearest(Function):  # type: ignore[misc]
             query_grad.index_add_(0, row, added)
             held[1].index_add_(0, at, -added)
             if domain.size > 1:
-                shape = (layout.sizes[(source - 1) % domain.size], points.shape[1])
-                held = _passed_on(domain, held, [shape, shape], "ring")
+                held = _passed_on(domain, held, _shape(held, layout.sizes[(source - 1) % domain.size]), "ring")
         return query_grad, held[1], None, None, None
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from wavetank.errors import BadValueError
-from wavetank.training.domains.exchange import Domain, copied, cut, gather, turn
+from wavetank.training.domains.exchange import Domain, copied, copied_together, cut, gather, turn
 from wavetank.training.domains.interface import Layout, check_sizes, even_sizes
 
 Handler = Callable[..., Any]
@@ -362,7 +362,7 @@ def linear(function: Any, x: ShardTensor, weight: Any, bias: Any = None) -> Any:
     """Multiply rows by a matrix, each where it lies."""
     if not isinstance(x, ShardTensor) or x.axis == x.dim() - 1:
         return NotImplemented
-    shared = [None if each is None else copied(each, x.domain) for each in (weight, bias)]
+    shared = copied_together((weight, bias), x.domain)
     return x.like(function(x.part, *shared))
 
 

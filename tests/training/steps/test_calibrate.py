@@ -40,11 +40,13 @@ def test_a_line_is_found_and_never_below_nothing():
 def test_the_price_of_a_message_is_what_was_measured_of_messages(kind):
     sizes = (1000, 10_000, 100_000)
     took = {size: 2e-4 + 3e-9 * size for size in sizes}
-    # Of each repetition the slower rank counts, and of all the lower quartile: the last two were disturbed.
+    # One rank comes 5 ms before the other and waits, which is none of the message's time.  Of all repetitions the lower
+    # quartile counts: the last two were disturbed.
     ranks = [
-        {kind: {str(n): np.array([[s * slower, s / 4]] * 6 + [[s * 9, s * 9]] * 2) for n, s in took.items()}}
-        for slower in (0.5, 1.0)
-    ]
+        {kind: {str(n): np.array([[begin, 1.0 + s, s / 4]] * 6 + [[begin, 1.0 + s * 9, s * 9]] * 2)
+                for n, s in took.items()}}
+        for begin in (0.995, 1.0)
+    ]  # fmt: skip
     found = costs(ranks)[kind]
     for n in (1000, 50_000, 400_000):
         assert found.seconds(call("x", kind, n)) == pytest.approx(2e-4 + 3e-9 * n, rel=1e-6)
@@ -77,10 +79,21 @@ def test_the_first_to_touch_what_a_collective_writes_waits_for_it():
 
 def test_a_call_keeps_its_process_busy_for_itself_and_the_pause_before_it_but_not_for_what_it_waits_for():
     begin, end = times(0.0)
-    assert gaps(begin, end)[0].tolist() == pytest.approx([0.001, 0.0, 0.0, 0.006, 0.001])
-    own = own_seconds(STEP, waits(STEP, begin, end, PRICES), begin, end)
-    # The pauses of calls 2 and 3 are not theirs: the median of the other three takes their place.
-    assert own.tolist() == pytest.approx([0.003, 0.0, 0.002, 0.002, 0.002])
+    assert gaps(begin, end)[0].tolist() == pytest.approx([0.001, 0.0, 0.0, 0.006, 0.001, 0.002])
+    own = own_seconds(STEP, waits(STEP, begin, end, PRICES), begin, end, np.array([0.015]))
+    # The pauses of calls 2 and 3 are not theirs: the median of the other four takes their place.
+    assert own.tolist() == pytest.approx([0.003, 0.0, 0.002, 0.002, 0.002, 0.002])
+
+
+def test_what_watching_adds_to_a_step_is_taken_off_its_calls():
+    begin, end = times(0.0)
+    waiting = waits(STEP, begin, end, PRICES)
+    plain = own_seconds(STEP, waiting, begin, end, np.array([0.015]))
+    # Steps that nobody watched were 2.5 ms shorter: half a millisecond for each of five calls, and none is below 0.
+    own = own_seconds(STEP, waiting, begin, end, np.array([0.0125, 0.0125, 0.5]))
+    assert own.tolist() == pytest.approx([*np.maximum(plain[:-1] - 0.0005, 0.0), plain[-1]])
+    # Longer ones say something of the machine, and nothing of watching.
+    assert own_seconds(STEP, waiting, begin, end, np.array([0.02])).tolist() == plain.tolist()
 
 
 def test_of_steps_the_quicker_half_counts():
@@ -88,25 +101,30 @@ def test_of_steps_the_quicker_half_counts():
     begin[2:, 1:] += 1.0
     end[2:] += 1.0
     waiting = waits(STEP, begin[:1], end[:1], PRICES)
-    assert own_seconds(STEP, waiting, begin, end).tolist() == own_seconds(STEP, waiting, begin[:1], end[:1]).tolist()
+    alone = np.array([0.015])
+    assert own_seconds(STEP, waiting, begin, end, alone).tolist() == (
+        own_seconds(STEP, waiting, begin[:1], end[:1], alone).tolist()
+    )
 
 
 def test_a_step_overlaps_what_it_does_not_wait_for():
-    seconds = np.array([0.002, 0.0, 0.003, 0.001, 0.001])
+    seconds = np.array([0.002, 0.0, 0.003, 0.001, 0.001, 0.0])
     step = RankSteps(STEP, [(), (), (), (1,), ()], seconds)
     # Both ranks: 2 ms, then 4 ms under way beside 1 ms of work for it and 3 ms of computing, then 2 ms.
     assert predicted_graph([step, step], PRICES).times().makespan_ps == 8_000_000_000
-    late = RankSteps(STEP, [(), (), (), (1,), ()], seconds + np.array([0.005, 0, 0, 0, 0]))
+    late = RankSteps(STEP, [(), (), (), (1,), ()], seconds + np.array([0.005, 0, 0, 0, 0, 0]))
     # The collective begins when the later rank has come.
     assert predicted_graph([step, late], PRICES).times().makespan_ps == 13_000_000_000
+    longer = RankSteps(STEP, [(), (), (), (1,), ()], seconds + np.array([0, 0, 0, 0, 0, 0.004]))
+    assert predicted_graph([step, longer], PRICES).times().makespan_ps == 12_000_000_000
 
 
 def test_messages_go_from_one_rank_to_the_other():
     prices = {"send": cost(0.001, 1e9)}
-    sender = RankSteps([call("c10d::send", "send", 2_000_000, [1])], [()], np.array([0.004]))
+    sender = RankSteps([call("c10d::send", "send", 2_000_000, [1])], [()], np.array([0.004, 0.0]))
     receiver = RankSteps(
         [call("c10d::recv_", "receive", 2_000_000, [5], [5]), call("aten::mm", touches=[5])], [(), (0,)],
-        np.array([0.0, 0.010]),
+        np.array([0.0, 0.010, 0.0]),
     )  # fmt: skip
     assert predicted_graph([sender, receiver], prices).times().makespan_ps == 17_000_000_000
 

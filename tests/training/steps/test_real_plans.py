@@ -57,5 +57,6 @@ def test_messages_of_every_kind_take_time_and_processor_time(found):
     for each in found:
         for kind in MESSAGES:
             times = each["messages"][kind]["16384"]
-            assert times.shape == (2, 2)
+            assert times.shape == (2, 3)
             assert (times > 0).all()
+            assert (times[:, 0] < times[:, 1]).all()

@@ -110,7 +110,8 @@ def costs(messages: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Cost
     Parameters
     ----------
     messages : sequence of mapping
-        By rank: by kind and size in bytes, an array (repetitions, 2) of elapsed and processor seconds.
+        By rank: by kind and size in bytes, an array (repetitions, 3) of begin, end and processor seconds.  Each
+        takes from when the last rank has come: the others only wait.
     """
     found = {}
     for kind, of in messages[0].items():
@@ -118,8 +119,9 @@ def costs(messages: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Cost
         elapsed, worked = [], []
         for size in sizes:
             ranks = np.stack([np.asarray(each[kind][size], np.float64) for each in messages])
-            elapsed.append(float(np.quantile(ranks[:, :, 0].max(0), QUIET)))
-            worked.append(max(float(np.quantile(ranks[:, :, 1], QUIET)), 1e-9))
+            took = ranks[:, :, 1].max(0) - ranks[:, :, 0].max(0)
+            elapsed.append(max(float(np.quantile(took, QUIET)), 1e-9))
+            worked.append(max(float(np.quantile(ranks[:, :, 2], QUIET)), 1e-9))
         at = [float(size) for size in sizes]
         alpha_s, per_byte = line(at, elapsed)
         # What a ring of two makes of latency and bandwidth.
@@ -134,15 +136,19 @@ def costs(messages: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Cost
 
 
 def gaps(begin: Floats, end: Floats) -> Floats:
-    """Return the time before each call in which no call runs, s.
+    """Return the time before each call, and at last after all of them, in which no call runs, s.
 
     Parameters
     ----------
     begin, end : float64 array (steps, 1 + calls)
         Of the step, then of its calls.
+
+    Returns
+    -------
+    float64 array (steps, calls + 1)
     """
-    ends = np.concatenate([begin[:, :1], end[:, 1:-1]], 1)
-    return np.maximum(begin[:, 1:] - ends, 0.0)
+    ends = np.concatenate([begin[:, :1], end[:, 1:]], 1)
+    return np.maximum(np.concatenate([begin[:, 1:], end[:, :1]], 1) - ends, 0.0)
 
 
 def waits(
@@ -176,13 +182,15 @@ def waits(
 
 
 def own_seconds(
-    calls: Sequence[Mapping[str, Any]], waiting: Sequence[Sequence[int]], begin: Floats, end: Floats
-) -> Floats:
+    calls: Sequence[Mapping[str, Any]], waiting: Sequence[Sequence[int]], begin: Floats, end: Floats,
+    unwatched: Floats,
+) -> Floats:  # fmt: skip
     """Return how long each call keeps its process busy, with the interpreter's time before it, s.
 
     Where a call waits for others, or follows one that communicates, the time before it is taken to be the median of
     that before other calls.  A mean over the quicker half of the steps, whose middle is :data:`QUIET`: quantiles of
-    single calls would leave out what interrupts every step, but never the same call.
+    single calls would leave out what interrupts every step, but never the same call.  By as much as steps are longer
+    while they are watched, calls are, each by the same.
 
     Parameters
     ----------
@@ -190,17 +198,29 @@ def own_seconds(
     waiting : sequence of sequence of int
         As of :func:`waits`.
     begin, end : float64 array (steps, 1 + calls)
+    unwatched : float64 array (steps,)
+        Lengths of the same steps of the process while nobody watched, s.
+
+    Returns
+    -------
+    float64 array (calls + 1,)
+        At last, how long the step goes on after its calls.
     """
-    busy, before = end[:, 1:] - begin[:, 1:], gaps(begin, end)
-    follows = [False, *(bool(call["kind"]) for call in calls[:-1])]
-    odd = np.array([bool(each) or after for each, after in zip(waiting, follows, strict=True)])
+    busy, before = np.pad(end[:, 1:] - begin[:, 1:], ((0, 0), (0, 1))), gaps(begin, end)
+    follows = [False, *(bool(call["kind"]) for call in calls)]
+    odd = np.array([bool(each) or after for each, after in zip([*waiting, ()], follows, strict=True)])
     before[:, odd] = np.median(before[:, ~odd], 1, keepdims=True)
-    busy[:, [call["name"] == _WAIT for call in calls]] = 0.0
+    busy[:, [*(call["name"] == _WAIT for call in calls), False]] = 0.0
     length = end[:, 0] - begin[:, 0]
-    order = np.argsort(length, kind="stable")
-    # As many on either side of the quantile as lie below it.
-    seconds: Floats = (busy + before)[order[: math.ceil(2 * QUIET * length.size)]].mean(0)
+    watching_s = max(length[_quicker(length)].mean() - unwatched[_quicker(unwatched)].mean(), 0.0) / len(calls)
+    seconds: Floats = (busy + before)[_quicker(length)].mean(0)
+    seconds[:-1] = np.maximum(seconds[:-1] - watching_s, 0.0)
     return seconds
+
+
+def _quicker(lengths: Floats) -> npt.NDArray[np.intp]:
+    """Which are in the quicker half: as many on either side of the quantile as lie below it."""
+    return np.argsort(lengths, kind="stable")[: math.ceil(2 * QUIET * lengths.size)]
 
 
 class RankSteps(NamedTuple):
@@ -211,8 +231,8 @@ class RankSteps(NamedTuple):
     calls : sequence of mapping
     waiting : sequence of sequence of int
         As of :func:`waits`.
-    seconds : float64 array (calls,)
-        How long each call keeps its rank busy.
+    seconds : float64 array (calls + 1,)
+        How long each call keeps its rank busy, and how long the step goes on after the last.
     """
 
     calls: Sequence[Mapping[str, Any]]
@@ -232,7 +252,8 @@ def predicted_graph(ranks: Sequence[RankSteps], prices: Mapping[str, Cost]) -> S
     operations: list[Operation] = []
     for rank, (calls, waiting, seconds) in enumerate(ranks):
         under_way: dict[int, int] = {}
-        for i, (call, took_s) in enumerate(zip(calls, seconds.tolist(), strict=True)):
+        *each_s, rest_s = seconds.tolist()
+        for i, (call, took_s) in enumerate(zip(calls, each_s, strict=True)):
             issued = len(operations)
             operations.append(
                 Operation(rank=rank, stream=_COMPUTE, duration_ps=round(took_s * PS_PER_S),
@@ -245,6 +266,7 @@ def predicted_graph(ranks: Sequence[RankSteps], prices: Mapping[str, Cost]) -> S
                     Operation(rank=rank, stream=_COMPUTE, duration_ps=_price(prices, call).work_ps(call["n_bytes"]),
                               name=f"work of {call['name']}")
                 )  # fmt: skip
+        operations.append(Operation(rank=rank, stream=_COMPUTE, duration_ps=round(rest_s * PS_PER_S), name="rest"))
     return StepGraph.of(operations, groups=(range(len(ranks)),))
 
 
@@ -272,8 +294,8 @@ def at_rows(
     ----------
     calls : mapping of int to sequence of mapping
         By rows, of one process.
-    seconds : mapping of int to float64 array (calls,)
-        By rows.
+    seconds : mapping of int to float64 array (calls + 1,)
+        By rows, as of :func:`own_seconds`.
     rows : int
 
     Raises

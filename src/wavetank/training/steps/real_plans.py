@@ -82,7 +82,7 @@ def run_plans(
     -------
     dict
         ``calls`` by plan and rows, ``begin`` and ``end`` (s, one row a step, one column a call) by plan and rows,
-        ``steps`` (begin and end, s) by plan and rows, ``messages`` (elapsed and processor seconds) by kind and size.
+        ``steps`` (begin and end, s) by plan and rows, ``messages`` (begin, end and processor seconds) by kind and size.
     """
     import torch
 
@@ -175,8 +175,11 @@ def _barrier() -> None:
     dist.barrier()
 
 
-def _message(number: int, kind: str, size: int) -> tuple[float, float]:
-    """Elapsed seconds of one message or collective, and processor seconds of this process during it."""
+def _message(number: int, kind: str, size: int) -> tuple[float, float, float]:
+    """When one message or collective began and ended, s, and processor seconds of this process during it.
+
+    Of a message there and back, as if it had ended halfway.
+    """
     import torch
     import torch.distributed as dist
 
@@ -200,8 +203,8 @@ def _message(number: int, kind: str, size: int) -> tuple[float, float]:
     else:
         dist.recv(whole, 0)
         dist.send(whole, 0)
-    trips = 2 if kind == "send" else 1
-    return (time.monotonic() - began) / trips, (time.process_time() - worked) / trips
+    ended, trips = time.monotonic(), 2 if kind == "send" else 1
+    return began, began + (ended - began) / trips, (time.process_time() - worked) / trips
 
 
 def _blocks(width: int, layers: int) -> Any:

@@ -281,7 +281,8 @@ class _Recording:
             calls = {int(key): value for key, value in each["calls"][plan].items()}
             begin, end = each["begin"][plan], each["end"][plan]
             waiting = waits(calls[min(calls)], begin[str(min(calls))], end[str(min(calls))], self._costs)
-            own = {key: own_seconds(calls[key], waiting, begin[str(key)], end[str(key)]) for key in calls}
+            alone = {key: each["steps"][plan][str(key)][:, 1] - each["steps"][plan][str(key)][:, 0] for key in calls}
+            own = {key: own_seconds(calls[key], waiting, begin[str(key)], end[str(key)], alone[key]) for key in calls}
             called, seconds = at_rows(calls, own, rows)
             ranks.append(RankSteps(called, waiting, seconds))
         return predicted_graph(ranks, self._costs)

@@ -45,6 +45,14 @@ def joins_unless(rank: Rank, absent: int) -> str:
     return "joined"
 
 
+def shares_the_default_group(rank: Rank) -> str:
+    try:
+        rank.default_group()
+    except GroupBrokenError as error:
+        return error.problem
+    return "joined"
+
+
 def sums(rank: Rank, length: int, steps: int) -> list[Any]:
     """All-reduce until every step counts; a step that breaks is done again among those who are left."""
     import torch

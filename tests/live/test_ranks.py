@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.live.rank_work import echo, fails, is_busy, joins_unless, paced, sleeps, sums
+from tests.live.rank_work import echo, fails, is_busy, joins_unless, paced, shares_the_default_group, sleeps, sums
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.live.ranks import LOOPBACK, Fault, Ranks, run_ranks
@@ -131,6 +131,23 @@ def test_a_death_while_others_join_again_is_noticed_at_once() -> None:
     assert [outcome.ended for outcome in outcomes] == ["returned", "died", "died"]
     found, members, _ = outcomes[0].value
     assert (found, members) == ([[1.0, 1.0], [1.0, 1.0]], [0])
+
+
+def test_a_death_before_the_default_group_is_noticed_at_once() -> None:
+    # torch itself would wait for it, and then say that it waited.
+    faults = [Fault(rank=1, point="joining")]
+    with nothing_left(Ranks(shares_the_default_group, 2, faults=faults, start_timeout_s=300.0)) as ranks:
+        outcomes = ranks.wait(120.0)
+    assert [outcome.ended for outcome in outcomes] == ["returned", "died"]
+    assert outcomes[0].value == "A member of the group has ended."
+
+
+def test_ranks_are_started_once() -> None:
+    ranks = Ranks(sleeps, 1, arguments={"seconds": 0.0})
+    with nothing_left(ranks):
+        ranks.wait(60.0)
+    with pytest.raises(BadValueError, match="started once"), ranks:
+        pass
 
 
 def test_the_interface_to_which_ranks_are_bound_is_this_systems_loopback() -> None:

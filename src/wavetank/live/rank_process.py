@@ -183,9 +183,16 @@ class Rank:
         self._group = None
 
     def default_group(self) -> None:
-        """Make the group of all ranks torch's default group, as ``torch.distributed`` and DTensor expect it."""
+        """Make the group of all ranks torch's default group, as ``torch.distributed`` and DTensor expect it.
+
+        Raises
+        ------
+        GroupBrokenError
+            If one of them has ended, or does not come within ``start_timeout_s``.
+        """
         dist = _distributed()
         store = dist.FileStore(str(self._folder / "store-default"), self.size)
+        self._meet(store, self.start_timeout_s)
         limit = timedelta(seconds=self.start_timeout_s)
         dist.init_process_group("gloo", store=store, rank=self.number, world_size=self.size, timeout=limit)
         self.throttle(self._bytes_per_s)

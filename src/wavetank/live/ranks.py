@@ -187,6 +187,8 @@ class Ranks:
     # -- begin and end -------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        if self._children:
+            raise BadValueError("Ranks are started once.", given="a second with block", hint="make new Ranks")
         with contextlib.ExitStack() as undo:
             folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="wavetank-ranks-"))
             undo.callback(self._selector.close)

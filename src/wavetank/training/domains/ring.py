@@ -26,9 +26,7 @@ _PIECE = 128
 _DTYPES = (torch.float64, torch.float32)
 
 
-def _passed_on(
-    domain: Domain, tensors: Sequence[torch.Tensor], shape: Sequence[int], what: str
-) -> list[torch.Tensor]:
+def _passed_on(domain: Domain, tensors: Sequence[torch.Tensor], shape: Sequence[int], what: str) -> list[torch.Tensor]:
     """What comes from the process behind, while these, all of one shape, go to the one ahead in one message."""
     ahead, behind = (domain.place + 1) % domain.size, (domain.place - 1) % domain.size
     joined = torch.stack(list(tensors))

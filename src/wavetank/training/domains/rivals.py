@@ -13,7 +13,7 @@ from wavetank.training.domains.interface import Layout, Outcome, even_sizes
 _NO_BACKWARD = ("Attention",)
 # Layers of single numbers, for which nothing has to be gathered.
 _PLACE_BY_PLACE = ("GELU",)
-# Kinds of layers that DTensor does not keep in parts on so many processes, as their first step found: no other step
+# Kinds of layers that DTensor does not keep in parts on a number of processes, as their first step found: no other step
 # tries them.  All processes of a domain take the same steps, so that all know the same.
 _WHOLE: set[tuple[str, int]] = set()
 

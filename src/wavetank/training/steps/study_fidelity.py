@@ -86,7 +86,8 @@ class StepFidelity(Study):
             "",
             "lower",
             "measured",
-            "the same, of other steps than the recorded ones, with their numbers of rows, mean over these",
+            "the same, of other steps than the recorded ones, with their numbers of rows, mean over these; they say "
+            "what watching adds",
         ),
         Metric(
             "spread",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
 from wavetank.training.compression.frames import (
+    BLOCKS,
     FIXED,
     HEAD_BYTES,
     MODES,
@@ -40,7 +41,7 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("mode", [RAW, FIXED, RANS])
+@pytest.mark.parametrize("mode", [RAW, FIXED, RANS, BLOCKS])
 @pytest.mark.parametrize("name", FRAMES)
 def test_what_goes_in_comes_out(name, mode):
     values = FRAMES[name]
@@ -53,7 +54,7 @@ def test_what_goes_in_comes_out(name, mode):
     assert len(data) <= 4 * values.size + HEAD_BYTES + 8
 
 
-@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=80), st.sampled_from([RAW, FIXED, RANS]))
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=80), st.sampled_from([RAW, FIXED, RANS, BLOCKS]))
 def test_any_integers_come_out(numbers, mode):
     values = np.array(numbers, np.int32)
     assert np.array_equal(decode_frame(encode_frame(values, mode))[0], values)
@@ -67,6 +68,15 @@ def test_a_constant_frame_takes_its_head_alone_and_widths_are_the_least():
     assert len(encode_frame(values + np.int32([0, 1] * 400), FIXED)) > HEAD_BYTES + 800 * 3 / 8 + 8
 
 
+def test_blocks_take_the_bits_of_their_largest_number_and_a_byte():
+    values = np.zeros(96, np.int32)
+    values[40] = -5
+    # -5 becomes 9, which takes four bits; 32 of them are four words.
+    assert len(encode_frame(values, BLOCKS)) == HEAD_BYTES + 3 + 4 * 4
+    smooth = np.rint(np.random.default_rng(5).normal(0, 1, 1 << 16) * np.repeat([1, 1000], 1 << 15)).astype(np.int32)
+    assert len(encode_frame(smooth, BLOCKS)) < 0.8 * len(encode_frame(smooth, FIXED))
+
+
 def test_large_frames_are_within_one_per_cent_of_the_entropy_with_table_and_head():
     for spread in (1.0, 20.0, 3000.0):
         values = np.rint(np.random.default_rng(2).normal(0, spread, 1 << 20)).astype(np.int32)
@@ -75,7 +85,7 @@ def test_large_frames_are_within_one_per_cent_of_the_entropy_with_table_and_head
         assert len(encode_frame(values, RANS)) < 1.01 * entropy_bytes + 200
 
 
-@pytest.mark.parametrize("mode", [RAW, FIXED, RANS])
+@pytest.mark.parametrize("mode", [RAW, FIXED, RANS, BLOCKS])
 def test_every_change_of_a_bit_and_every_cut_is_an_error(mode):
     data = encode_frame(np.rint(np.random.default_rng(3).normal(0, 5, 40)).astype(np.int32), mode)
     for place in range(len(data)):
@@ -93,7 +103,7 @@ def with_sum(data):
     return head + struct.pack("<I", zlib.crc32(bytes(data[HEAD_BYTES:]), zlib.crc32(head))) + bytes(data[HEAD_BYTES:])
 
 
-@pytest.mark.parametrize("mode", [FIXED, RANS])
+@pytest.mark.parametrize("mode", [FIXED, RANS, BLOCKS])
 def test_a_frame_made_up_with_a_right_checksum_is_an_error_or_integers_and_never_a_crash(mode):
     values = np.where(np.arange(300) % 9 == 0, 10**6, np.arange(300) % 5).astype(np.int32)
     data = encode_frame(values, mode)
@@ -114,6 +124,16 @@ def test_a_frame_made_up_with_a_right_checksum_is_an_error_or_integers_and_never
     assert refused > 30
 
 
+@pytest.mark.parametrize("mode", [RAW, FIXED, RANS, BLOCKS])
+def test_a_frame_of_a_writer_with_another_key_is_refused(mode):
+    values = FRAMES["skewed"]
+    data = encode_frame(values, mode, key=7)
+    assert np.array_equal(decode_frame(data, key=7)[0], values)
+    for key in (0, 8):
+        with pytest.raises(BadFrameError, match="another task"):
+            decode_frame(data, key=key)
+
+
 def test_a_count_beyond_what_may_come_is_refused_before_room_is_made():
     with pytest.raises(BadFrameError, match="no frame"):
         decode_frame(encode_frame(np.zeros(1 << 20, np.int32), FIXED), most=1000)
@@ -124,7 +144,7 @@ def test_what_is_no_row_of_integers_or_no_mode_is_refused():
         with pytest.raises(BadValueError, match="32-bit"):
             encode_frame(wrong, RAW)
     with pytest.raises(BadValueError, match="mode"):
-        encode_frame(np.zeros(3, np.int32), 3)
+        encode_frame(np.zeros(3, np.int32), 4)
 
 
 def test_a_slow_link_chooses_few_bytes_and_a_fast_one_no_codec():
@@ -183,5 +203,5 @@ def test_speeds_of_nothing_are_refused():
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(BadValueError):
             Speeds(link_bytes_per_s=wrong)
-    assert len(MODES) == 3
+    assert len(MODES) == 4
     assert Speeds().codec_s(RAW, 10**6) == 0.0

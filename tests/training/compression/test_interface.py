@@ -1,5 +1,8 @@
 """The task cuts numbers into parts; work is counted when it is done."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
@@ -31,6 +34,20 @@ def test_an_all_reduce_has_ranks(size):
         Task(size=size, shape=(3,), bound=1.0)
     with pytest.raises(BadValueError, match="no smaller"):
         Task(size=2, shape=(3,), bound=1.0, times=0.5)
+
+
+@pytest.mark.parametrize("wrong", [{"bucket": 0}, {"bucket": -5}, {"levels": -1}, {"levels": 1.5}, {"shape": (-3,)},
+                                   {"shape": (2, 2.5)}])  # fmt: skip
+def test_shape_levels_and_bucket_are_whole_numbers(wrong):
+    with pytest.raises(BadValueError, match="whole numbers"):
+        Task(**({"size": 2, "shape": (3,), "bound": 1.0} | wrong))
+
+
+def test_tasks_have_one_key_where_their_integers_may_be_summed():
+    task = Task(size=2, shape=(3, 4), bound=0.5)
+    assert task.key == dataclasses.replace(task, seed=3, times=2.0, shape=(np.int64(3), 4)).key
+    others = ({"size": 3}, {"shape": (4, 3)}, {"bound": np.nextafter(0.5, 1)}, {"levels": 1}, {"bucket": 5})
+    assert len({task.key, *(dataclasses.replace(task, **other).key for other in others)}) == 6
 
 
 def test_work_is_counted_once_and_taken():

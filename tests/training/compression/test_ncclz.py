@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavetank.errors import BadValueError
-from wavetank.training.compression.frames import BadFrameError, Speeds
+from wavetank.training.compression.frames import RAW, BadFrameError, Speeds, encode_frame
 from wavetank.training.compression.interface import Task, Work
 from wavetank.training.compression.ncclz import Ncclz
 from wavetank.training.compression.quantise import quantised, step_of
@@ -29,7 +29,7 @@ def held_to_the_bound(played, given, bound):
         assert np.array_equal(each, played.sums[0])
 
 
-@pytest.mark.parametrize("mode", ["chosen", "raw", "fixed", "rans"])
+@pytest.mark.parametrize("mode", ["chosen", "raw", "fixed", "rans", "blocks"])
 @pytest.mark.parametrize("predictor", ["differences", "none"])
 @pytest.mark.parametrize(
     ("size", "shape"), [(1, (3, 4)), (2, (7,)), (3, (2, 5, 9)), (5, (3,)), (4, (0,)), (8, (40, 50))]
@@ -123,7 +123,8 @@ def test_damaged_short_and_long_messages_are_errors():
     data = next(running).data
     damaged = bytearray(data)
     damaged[-1] ^= 1
-    for wrong in (bytes(damaged), data[:-3], data + data, b""):
+    empty = encode_frame(np.zeros(0, np.int32), RAW, Ncclz()._key(task))
+    for wrong in (bytes(damaged), data[:-3], data + data, b"", data + empty, empty + data):
         again = Ncclz().rounds(smooth(1, (4, 50))[0], 0, task, Work())
         next(again)
         with pytest.raises(BadFrameError):
@@ -133,6 +134,43 @@ def test_damaged_short_and_long_messages_are_errors():
     next(chance)
     with pytest.raises(BadFrameError, match="buckets"):
         chance.send(np.array([np.nan], np.float32).tobytes())
+
+
+@pytest.mark.parametrize("other", [{"bound": 0.2}, {"shape": (2, 100)}, {"levels": 7}, {"bucket": 8}])
+def test_a_rank_with_another_task_is_refused_before_anything_is_summed(other):
+    task = Task(size=2, shape=(4, 50), bound=0.1)
+    values = smooth(1, (4, 50))[0]
+    foreign, own = Ncclz().rounds(values, 1, dataclasses.replace(task, **other), Work()), Ncclz().rounds(
+        values, 0, task, Work())  # fmt: skip
+    next(own)
+    data = next(foreign).data
+    if "levels" in other:
+        data = foreign.send(data).data
+    with pytest.raises(BadFrameError):
+        own.send(data)
+    flat = Ncclz(predictor="none").rounds(values, 1, task, Work())
+    own = Ncclz().rounds(values, 0, task, Work())
+    next(own)
+    with pytest.raises(BadFrameError, match="another task"):
+        own.send(next(flat).data)
+
+
+def test_units_of_very_small_numbers_keep_sums_within_a_unit_for_each_rank():
+    given = [(np.arange(-7, 8) * 1.4e-45).astype(np.float32)] * 3
+    task = Task(size=3, shape=(15,), bound=1.0, levels=5, bucket=15, speeds=SLOW)
+    error = play(Ncclz(), given, task).sums[0] - 3 * given[0].astype(np.float64)
+    unit = float(given[0].max()) / 5
+    assert np.abs(error).max() <= 3 * unit + 1.4e-45 / 2
+
+
+def test_a_choice_is_work_and_single_modes_have_none():
+    values, task = smooth(1, (40, 50))[0], Task(size=2, shape=(40, 50), bound=0.01, speeds=SLOW)
+    chosen, given = Work(), Work()
+    next(Ncclz().rounds(values, 0, task, chosen))
+    next(Ncclz(mode="rans").rounds(values, 0, task, given))
+    assert chosen.before["choose"] == 20 * 50
+    assert given.before["choose"] == 0
+    assert given.before["rans-encode"] == 20 * 50
 
 
 def test_parts_longer_than_a_frame_are_several_frames():

@@ -55,6 +55,16 @@ def test_what_is_not_finite_is_named_with_its_place(wrong):
     assert "at 617" in str(caught.value.given)
 
 
+def test_the_bound_holds_up_to_the_largest_number_in_single_precision():
+    largest = np.finfo(np.float32).max
+    values = np.array([largest, -largest, np.float32(0.99) * largest, 0.0], np.float32)
+    for bound in (1e38, 3e37, 7.7e36, 1e30):
+        found = restored(quantised(values, bound), bound)
+        assert np.all(np.abs(found - values.astype(np.float64)) <= bound + float(np.spacing(largest / 2)))
+    # A sum that is itself too large is infinite, as it is in single precision.
+    assert restored(2 * quantised(values[:2], 1e36), 1e36, 2).tolist() == [np.inf, -np.inf]
+
+
 def test_sums_that_could_overflow_are_refused_and_those_that_just_fit_are_right():
     bound = 0.5
     just = np.full(4, LARGEST // 4 * step_of(bound), np.float64).astype(np.float32)
@@ -94,6 +104,14 @@ def test_chance_has_no_bias():
     assert np.all(np.abs(found - times[:, None]) <= 1.0)
     error = found.mean(axis=1) - times
     assert np.all(np.abs(error) <= 4 * np.maximum(found.std(axis=1), 1e-3) / np.sqrt(draws))
+
+
+def test_very_small_numbers_have_no_more_multiples_than_levels():
+    smallest = np.float32(1e-45)
+    values = np.array([7 * smallest, -7 * smallest, smallest], np.float32)
+    units = scales_of(values, 3).astype(np.float64) / 5
+    found = by_chance(values, units, 3, np.full(3, 0.5, np.float32))
+    assert found.tolist() == [5, -5, 1]
 
 
 def test_buckets_have_units_of_their_own_and_zeros_stay_zeros():

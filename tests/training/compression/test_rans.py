@@ -89,6 +89,28 @@ def test_too_few_escapes_are_noticed():
     assert rans.completed(codes, 0, np.zeros(1, np.uint32), np.zeros(2, np.uint32)) == -1
 
 
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=100), st.integers(0, 31))
+def test_blocks_have_the_width_of_their_largest_number_and_come_back(numbers, shift):
+    values = np.array(numbers, np.int32) >> np.int32(shift)
+    widths = np.empty(-(-values.size // rans.BLOCK), np.uint8)
+    words = rans.block_widths(values, widths)
+    natural = [2 * each if each >= 0 else -2 * each - 1 for each in values.tolist()]
+    assert widths.tolist() == [max(natural[i : i + 32]).bit_length() for i in range(0, len(natural), 32)]
+    assert words == widths.sum(dtype=int)
+    packed = np.empty(words, np.uint32)
+    rans.pack_blocks(values, widths, packed)
+    # The bits of a block follow one another, lowest first.
+    at = 0
+    for block, width in enumerate(widths.tolist()):
+        number = int.from_bytes(packed[at : at + width].tobytes(), "little")
+        at += width
+        own = natural[block * 32 : block * 32 + 32]
+        assert number == sum(each << width * i for i, each in enumerate(own))
+    out = np.empty(values.size, np.int32)
+    rans.unpack_blocks(packed, widths, out)
+    assert np.array_equal(out, values)
+
+
 @given(st.integers(1, 32), st.integers(0, 70), st.integers(0, 2**32 - 1))
 def test_packed_numbers_come_back_at_every_width(width, count, seed):
     draws = np.random.default_rng(seed)

@@ -1,5 +1,7 @@
 """Rivals sum as they say, and their errors are those of their kind."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -87,6 +89,23 @@ def test_whole_compressors_keep_their_bound_and_take_fewer_bytes(library, where)
     assert error > 0
     assert played.sent_bytes < play(PlainRing(), given, task).sent_bytes / 2
     assert [each.distance for each in played.rounds] == ([1, 2, 3] * 2 if where == "ends" else [1] * 6)
+
+
+@pytest.mark.parametrize("library", ["sz3", "zfp"])
+def test_whole_compressors_are_not_given_damaged_or_foreign_messages(library):
+    pytest.importorskip({"sz3": "pysz", "zfp": "zfpy"}[library], reason="needs the extra codecs")
+    task, whole = Task(size=2, shape=(40, 64), bound=0.02), slice(0, 40 * 64)
+    system = LossyCompressor(library=library)
+    data = system.encode(waves(1)[0], whole, task, Work(), last=False)
+    assert np.abs(system.decode(data, whole, task, Work(), when="after") - waves(1)[0]).max() <= 0.02
+    for place in range(0, len(data), 7):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        for wrong in (bytes(damaged), data[:place]):
+            with pytest.raises(BadFrameError):
+                system.decode(wrong, whole, task, Work(), when="after")
+    with pytest.raises(BadFrameError, match="another task"):
+        system.decode(data, whole, dataclasses.replace(task, bound=0.03), Work(), when="after")
 
 
 def test_whole_compressors_send_a_few_numbers_as_they_are_and_refuse_nan():

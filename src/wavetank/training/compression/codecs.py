@@ -14,7 +14,7 @@ import numpy as np
 from wavetank.errors import BadValueError
 from wavetank.settings import setting
 from wavetank.training.compression.frames import FRAME_BYTES, MODES, BadFrameError, decode_frame, encode_frame
-from wavetank.training.compression.quantise import Floats, Ints, differences, quantised, restored, summed
+from wavetank.training.compression.quantise import Floats, Ints, differences, quantised, restored, step_of, summed
 from wavetank.training.compression.rivals import CODECS
 
 _NUMBERS = FRAME_BYTES // 4
@@ -49,8 +49,17 @@ class FrameCodec:
         data : bytes
         shape : tuple of int
         bound : float
+
+        Raises
+        ------
+        BadFrameError
+            If they are damaged, or of another shape.
         """
-        integers = self.decode(data)
+        count = math.prod(shape)
+        integers = self.decode(data, count)
+        if integers.size != count:
+            raise BadFrameError("The frames are of another shape.", given=f"{integers.size} integers",
+                                allowed=f"{count} of {shape}")  # fmt: skip
         return restored(summed(integers, shape) if self.predictor == "differences" else integers, bound).reshape(shape)
 
     def integers(self, values: Floats, bound: float) -> Ints:
@@ -75,21 +84,24 @@ class FrameCodec:
         starts = range(0, max(integers.size, 1), _NUMBERS)
         return b"".join(encode_frame(integers[start : start + _NUMBERS], mode) for start in starts)
 
-    def decode(self, data: bytes) -> Ints:
+    def decode(self, data: bytes, most: int = 1 << 26) -> Ints:
         """Return the integers of frames.
 
         Parameters
         ----------
         data : bytes
+        most : int
+            Integers that may come in all.
 
         Raises
         ------
         BadFrameError
-            If they are damaged.
+            If they are damaged, or hold more.
         """
         view, parts, at = memoryview(data), [], 0
         while at < len(view):
-            integers, took = decode_frame(view[at:])
+            integers, took = decode_frame(view[at:], most)
+            most -= integers.size
             parts.append(integers)
             at += took
         if not parts:
@@ -114,7 +126,16 @@ class WholeCompressor:
         ----------
         values : float32 array
         bound : float
+
+        Raises
+        ------
+        BadValueError
+            For a bound or a number that is not finite, and for no numbers.
         """
+        step_of(bound)
+        if not values.size or not np.all(np.isfinite(values)):
+            raise BadValueError("A library compresses some numbers, all finite.", given=f"{values.size} numbers",
+                                allowed="one or more, neither nan nor infinity")  # fmt: skip
         return CODECS[self.library][0](values.reshape(-1, values.shape[-1]), bound)
 
     def decompress(self, data: bytes, shape: tuple[int, ...], bound: float) -> Floats:

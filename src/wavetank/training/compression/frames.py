@@ -2,7 +2,8 @@
 
 Three modes.  ``raw``: 32 bits each.  ``fixed``: all in the fewest bits that hold the range, so that equal ones take
 none.  ``rans``: by entropy.  Which one is chosen for every frame, from its range and a sample of it, by what coding
-takes and what the link takes (:func:`choose`).  A frame begins with 24 bytes: mark, mode, bits of the shares, bits
+takes and what the link takes (:func:`choose`).  A fourth one, ``blocks``, is a rival's and is not chosen: each 32
+integers in the fewest bits that hold them.  A frame begins with 24 bytes: mark, mode, bits of the shares, bits
 left out, bits of the packed; count of integers; base; bytes that follow; CRC-32 of all.  Any change of a frame is an
 error, and so is a frame whose sum is right but which holds no integers (somebody else may have written it).
 """
@@ -22,8 +23,8 @@ from wavetank.settings import check_ranges, setting
 from wavetank.training.compression import rans
 
 Ints = NDArray[np.int32]
-MODES = ("raw", "fixed", "rans")
-RAW, FIXED, RANS = range(3)
+MODES = ("raw", "fixed", "rans", "blocks")
+RAW, FIXED, RANS, BLOCKS = range(4)
 CHOICES = ("chosen", *MODES)
 
 _HEAD = struct.Struct("<2s4BxxIiI")
@@ -183,7 +184,7 @@ def choose(values: Ints, speeds: Speeds, frames: int = 1, times: float = 1.0) ->
     return min(estimates(values, speeds, frames, times), key=lambda each: (each.time_s, each.mode)).mode
 
 
-def encode_frame(values: Ints, mode: int) -> bytes:
+def encode_frame(values: Ints, mode: int, key: int = 0) -> bytes:
     """Return integers as a frame.
 
     Parameters
@@ -191,7 +192,9 @@ def encode_frame(values: Ints, mode: int) -> bytes:
     values : int32 array (n,)
         2^26 at most.
     mode : int
-        One of :data:`MODES`; by entropy falls back to raw where it would be longer.
+        One of :data:`MODES`; by entropy and of blocks it falls back to raw where it would be longer.
+    key : int
+        What a reader must have in common with the writer, 32 bits: the checksum begins with it.
 
     Raises
     ------
@@ -201,7 +204,7 @@ def encode_frame(values: Ints, mode: int) -> bytes:
     if values.dtype != np.int32 or values.ndim != 1 or values.size > 1 << 26:
         raise BadValueError("A frame holds a row of 32-bit integers.", given=f"{values.dtype} {values.shape}",
                             allowed="int32, 2^26 at most")  # fmt: skip
-    if mode not in (RAW, FIXED, RANS):
+    if mode not in range(len(MODES)):
         raise BadValueError("There is no such mode of a frame.", given=mode, allowed=MODES)
     values = np.ascontiguousarray(values)
     if mode == FIXED:
@@ -209,15 +212,21 @@ def encode_frame(values: Ints, mode: int) -> bytes:
         packed = np.empty(rans.packed_words(values.size, width) if width else 0, np.uint32)
         if width:
             rans.pack(values, base, width, False, packed)
-        return _framed(FIXED, 0, 0, width, values.size, base, packed.tobytes())
+        return _framed((FIXED, 0, 0, width, values.size, base), packed.tobytes(), key)
+    if mode == BLOCKS:
+        widths = np.empty(-(-values.size // rans.BLOCK), np.uint8)
+        packed = np.empty(rans.block_widths(values, widths), np.uint32)
+        rans.pack_blocks(values, widths, packed)
+        if widths.nbytes + packed.nbytes < 4 * values.size:
+            return _framed((BLOCKS, 0, 0, 0, values.size, 0), widths.tobytes() + packed.tobytes(), key)
     if mode == RANS and values.size:
         bits, shift, body = _by_entropy(values)
         if len(body) < 4 * values.size:
-            return _framed(RANS, bits, shift, 0, values.size, 0, body)
-    return _framed(RAW, 0, 0, 32, values.size, 0, values.tobytes())
+            return _framed((RANS, bits, shift, 0, values.size, 0), body, key)
+    return _framed((RAW, 0, 0, 32, values.size, 0), values.tobytes(), key)
 
 
-def decode_frame(data: bytes | memoryview, most: int = 1 << 26) -> tuple[Ints, int]:
+def decode_frame(data: bytes | memoryview, most: int = 1 << 26, key: int = 0) -> tuple[Ints, int]:
     """Return the integers of the frame at the begin of ``data``, and how many bytes it takes.
 
     Parameters
@@ -225,11 +234,13 @@ def decode_frame(data: bytes | memoryview, most: int = 1 << 26) -> tuple[Ints, i
     data : bytes
     most : int
         Integers that may come.
+    key : int
+        The writer's.
 
     Raises
     ------
     BadFrameError
-        If it is cut off, damaged, or holds no integers.
+        If it is cut off, damaged, of a writer with another key, or holds no integers.
     """
     view = memoryview(data)
     if len(view) < HEAD_BYTES:
@@ -242,8 +253,9 @@ def decode_frame(data: bytes | memoryview, most: int = 1 << 26) -> tuple[Ints, i
     if len(view) < end:
         raise BadFrameError("A frame is cut off.", given=f"{len(view)} bytes", allowed=f"{end} bytes")
     body = view[HEAD_BYTES:end]
-    if zlib.crc32(body, zlib.crc32(view[: _HEAD.size])) != _SUM.unpack_from(view, _HEAD.size)[0]:
-        raise BadFrameError("A frame is damaged.", given="another checksum than it was sent with")
+    if zlib.crc32(body, zlib.crc32(view[: _HEAD.size], key)) != _SUM.unpack_from(view, _HEAD.size)[0]:
+        raise BadFrameError("A frame is damaged, or belongs to another task.", given="another checksum",
+                            hint="all ranks need the same task: size, shape, bound, levels and bucket")  # fmt: skip
     if mode == RAW:
         if length != 4 * count:
             raise BadFrameError("A raw frame has another length than its integers.", given=f"{length} bytes")
@@ -256,12 +268,24 @@ def decode_frame(data: bytes | memoryview, most: int = 1 << 26) -> tuple[Ints, i
         if width:
             rans.unpack(np.frombuffer(body, "<u4"), base, width, out)
         return out, end
+    if mode == BLOCKS:
+        return _from_blocks(body, count), end
     return _from_entropy(body, count, bits, shift), end
 
 
-def _framed(mode: int, bits: int, shift: int, width: int, count: int, base: int, body: bytes) -> bytes:
-    head = _HEAD.pack(_MARK, mode, bits, shift, width, count, base, len(body))
-    return head + _SUM.pack(zlib.crc32(body, zlib.crc32(head))) + body
+def _framed(facts: tuple[int, int, int, int, int, int], body: bytes, key: int) -> bytes:
+    head = _HEAD.pack(_MARK, *facts, len(body))
+    return head + _SUM.pack(zlib.crc32(body, zlib.crc32(head, key))) + body
+
+
+def _from_blocks(body: memoryview, count: int) -> Ints:
+    blocks = -(-count // rans.BLOCK)
+    widths = np.frombuffer(body[:blocks], np.uint8)
+    if widths.size != blocks or np.any(widths > 32) or len(body) != blocks + 4 * int(widths.sum(dtype=np.int64)):
+        raise BadFrameError("A frame of blocks has another length than its blocks.", given=f"{len(body)} bytes")
+    out = np.empty(count, np.int32)
+    rans.unpack_blocks(np.frombuffer(body, np.uint8, offset=blocks).view("<u4"), widths, out)
+    return out
 
 
 def _width(values: Ints) -> tuple[int, int]:

@@ -6,6 +6,8 @@ added, and turns the total back.  :mod:`~wavetank.training.compression.ring` doe
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -21,8 +23,8 @@ Floats = NDArray[np.float32]
 
 # What a codec does to numbers, each of four bytes; ``costs`` says how fast.
 WORK = (
-    "quantise", "restore", "add", "cast", "pack", "unpack", "rans-encode", "rans-decode", "sz-encode", "sz-decode",
-    "zfp-encode", "zfp-decode",
+    "quantise", "restore", "add", "cast", "choose", "pack", "unpack", "block-pack", "block-unpack", "rans-encode",
+    "rans-decode", "sz-encode", "sz-decode", "zfp-encode", "zfp-decode",
 )  # fmt: skip
 
 
@@ -66,11 +68,22 @@ class Task:
         if not 1.0 <= self.times < np.inf:
             raise BadValueError("A message stands for one that is no smaller.", given=self.times, allowed="1 or more",
                                 where="times")  # fmt: skip
+        wholes = (("shape", self.shape, 0), ("levels", (self.levels,), 0), ("bucket", (self.bucket,), 1))
+        for name, given, low in wholes:
+            if not all(isinstance(each, int | np.integer) and low <= each < 1 << 31 for each in given):
+                raise BadValueError("A task has whole numbers.", given=given, allowed=f"{low} to 2^31 - 1",
+                                    where=name)  # fmt: skip
 
     @property
     def count(self) -> int:
         """Numbers of a rank."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(int(each) for each in self.shape)
+
+    @property
+    def key(self) -> int:
+        """What all ranks must have in common for their integers to be summed, 32 bits."""
+        same = self.size, [int(each) for each in self.shape], float(self.bound), int(self.levels), int(self.bucket)
+        return zlib.crc32(repr(same).encode())
 
     @property
     def parts(self) -> list[slice]:

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.live.ranks import Ranks
+from wavetank.live.rank_process import GroupBrokenError
+from wavetank.live.ranks import Fault, Ranks
 from wavetank.training.compression.frames import BadFrameError, Speeds
 from wavetank.training.compression.interface import Collective, Floats, Message, Task, Work
 
-_MOST_BYTES = 1 << 31
+# What a message may take beside eight bytes for each number: heads of frames, and what a library writes of few numbers.
+_BESIDE_BYTES = 1 << 16
 
 
 def all_reduce(rank: Any, collective: Collective, values: Floats, task: Task) -> tuple[Floats, int]:
@@ -34,21 +36,29 @@ def all_reduce(rank: Any, collective: Collective, values: Floats, task: Task) ->
     Raises
     ------
     BadFrameError
-        If a message is damaged.
+        If a message is damaged, or longer than any of the task.
+    GroupBrokenError
+        If another process is gone or late.
     """
     running = collective.rounds(values, rank.number, task, Work())
-    sent = 0
+    sent, most = 0, _BESIDE_BYTES + 8 * task.count
     try:
         message = next(running)
         while True:
             sent += len(message.data)
-            message = running.send(_exchanged(rank, message))
+            rank.point("exchange", sent=sent)
+            try:
+                arrived = _exchanged(rank, message, most)
+            except RuntimeError as error:
+                first = str(error).partition("\n")[0][:300]
+                raise GroupBrokenError("Another process is gone or late.", given=first) from error
+            message = running.send(arrived)
     except StopIteration as end:
         return end.value, sent
 
 
-def _exchanged(rank: Any, message: Message) -> bytes:
-    """Send one message and receive one, both at once."""
+def _exchanged(rank: Any, message: Message, most: int) -> bytes:
+    """Send one message and receive one of ``most`` bytes at most, both at once."""
     import torch
 
     to, source = (rank.number + message.distance) % rank.size, (rank.number - message.distance) % rank.size
@@ -58,8 +68,9 @@ def _exchanged(rank: Any, message: Message) -> bytes:
     for each in waits:
         each.wait()
     length = int(lengths[1])
-    if not 0 <= length <= _MOST_BYTES:
-        raise BadFrameError("A message has no length.", given=length, allowed=f"0 to {_MOST_BYTES} bytes")
+    if not 0 <= length <= most:
+        raise BadFrameError("A message has another length than any of its task.", given=length,
+                            allowed=f"0 to {most} bytes")  # fmt: skip
     arrived = torch.empty(length, dtype=torch.uint8)
     waits = []
     if length:
@@ -126,7 +137,7 @@ def _barrier(rank: Any) -> None:
 
 def sum_on_ranks(
     collective: Any, members: Sequence[Floats], task: Task, *, links: Sequence[float] = (0.0,), repeats: int = 1,
-    timeout_s: float = 120.0,
+    timeout_s: float = 120.0, faults: Sequence[Fault] = (),
 ) -> list[tuple[Floats, list[int], list[list[float]]]]:  # fmt: skip
     """Sum over real processes; return each one's sum, and by link the bytes that it sent and its seconds.
 
@@ -142,20 +153,29 @@ def sum_on_ranks(
         All-reduces on each link.
     timeout_s : float
         For the whole.
+    faults : sequence of Fault
+        What is to happen at points: ``exchange``, which a rank reaches before every message, with the bytes that it
+        will have ``sent``.
 
     Raises
     ------
     BadValueError
-        If the members are not those of the task.
+        If the members are not those of the task, or there is no link or repeat.
     WavetankError
         If a process fails or does not end in time.
     """
     if len(members) != task.size:
         raise BadValueError("Each rank has its numbers.", given=len(members), allowed=str(task.size))
+    if not links or not all(0 <= each < 2**32 - 1 for each in links):
+        raise BadValueError("A connection sends bytes per second.", given=links, allowed="0 to 4.29e9, one at least",
+                            where="links")  # fmt: skip
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise BadValueError("An all-reduce is timed once at least.", given=repeats, allowed="1 or more",
+                            where="repeats")  # fmt: skip
     arguments = {
         "module": type(collective).__module__, "name": type(collective).__qualname__,
         "settings": dataclasses.asdict(collective), "values": [np.asarray(each, np.float32) for each in members],
         "task": dataclasses.asdict(task), "links": [float(each) for each in links], "repeats": repeats,
     }  # fmt: skip
-    with Ranks(sums_here, task.size, arguments=arguments, timeout_s=timeout_s) as ranks:
+    with Ranks(sums_here, task.size, arguments=arguments, timeout_s=timeout_s, faults=faults) as ranks:
         return [(found, sent, seconds) for found, sent, seconds in ranks.values(timeout_s)]

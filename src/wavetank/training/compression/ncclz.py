@@ -9,11 +9,13 @@ again at every hop.  It wins where the network is slower than the codec and neig
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.settings import check_ranges, setting
@@ -42,7 +44,9 @@ from wavetank.training.compression.quantise import (
 from wavetank.training.compression.ring import ring
 
 _NUMBERS = FRAME_BYTES // 4
-_WORK = {"fixed": ("pack", "unpack"), "rans": ("rans-encode", "rans-decode")}
+_WORK = {
+    "fixed": ("pack", "unpack"), "rans": ("rans-encode", "rans-decode"), "blocks": ("block-pack", "block-unpack"),
+}  # fmt: skip
 
 
 @dataclass
@@ -53,7 +57,7 @@ class _Held:
     """
 
     integers: Ints
-    units: Floats | None = None
+    units: NDArray[np.float64] | None = None
 
     def __getitem__(self, at: slice) -> Ints:
         return self.integers[at]
@@ -107,6 +111,9 @@ class Ncclz:
     def _predicts(self, task: Task) -> bool:
         return self.predictor == "differences" and len(task.shape) > 1 and not task.levels
 
+    def _key(self, task: Task) -> int:
+        return zlib.crc32(b"differences" if self._predicts(task) else b"", task.key)
+
     def begin(self, values: Floats, place: int, task: Task, work: Work) -> Generator[Message, bytes, _Held]:
         """Quantise all numbers; by chance, the ranks agree about units before."""
         work.did("quantise", values.size, "first")
@@ -123,28 +130,29 @@ class Ncclz:
             if own.size != scales.size or not np.all(np.isfinite(own)):
                 raise BadFrameError("Another rank has other buckets.", given=own.size, allowed=str(scales.size))
             scales = np.maximum(scales, own)
-        units = (scales / task.levels).astype(np.float32)
+        units = scales.astype(np.float64) / task.levels
         uniform = stream(task.seed, f"rounding of rank {place}").random(values.size, np.float32)
         return _Held(by_chance(values, units, task.bucket, uniform), units)
 
     def encode(self, part: Ints, at: slice, task: Task, work: Work, *, last: bool) -> bytes:
         """Return the frames of a part."""
-        frames = []
+        frames, key = [], self._key(task)
         several = max(1, math.ceil(part.size * task.times / _NUMBERS))
         for first in range(0, max(part.size, 1), _NUMBERS):
             frame = part[first : first + _NUMBERS]
-            mode = self._mode(frame, task, several, part.size * task.times / several)
-            frames.append(encode_frame(frame, mode))
+            mode = self._mode(frame, task, several, part.size * task.times / several, work)
+            frames.append(encode_frame(frame, mode, key))
             if MODES[mode] in _WORK:
                 work.did(_WORK[MODES[mode]][0], frame.size)
         return b"".join(frames)
 
-    def _mode(self, frame: Ints, task: Task, several: int, numbers: float) -> int:
+    def _mode(self, frame: Ints, task: Task, several: int, numbers: float, work: Work) -> int:
         """Return the mode of a frame, which is one of ``several`` of ``numbers`` each."""
         if 4 * numbers <= self.raw_below_bytes or not frame.size:
             return RAW
         if self.mode != "chosen":
             return MODES.index(self.mode)
+        work.did("choose", frame.size)
         return choose(frame, task.speeds, several, numbers / frame.size)
 
     def decode(self, data: bytes, at: slice, task: Task, work: Work, *, when: str) -> Ints:
@@ -156,10 +164,13 @@ class Ncclz:
             If they are damaged, or of another number of integers.
         """
         count, parts, place = at.stop - at.start, [], 0
-        view = memoryview(data)
+        view, key = memoryview(data), self._key(task)
         missing = count
-        while place < len(view) and missing >= 0:
-            integers, took = decode_frame(view[place:], missing)
+        while place < len(view):
+            integers, took = decode_frame(view[place:], missing, key)
+            if not integers.size and (count or place):
+                raise BadFrameError("A frame of a message is empty.", given=f"after {count - missing} integers",
+                                    allowed=str(count))  # fmt: skip
             work_of = MODES[view[place + 2]]
             if work_of in _WORK:
                 work.did(_WORK[work_of][1], integers.size, when)
@@ -174,8 +185,6 @@ class Ncclz:
         """Return the numbers that the summed integers stand for."""
         work.did("restore", task.count)
         if total.units is not None:
-            return (total.integers * np.repeat(total.units, task.bucket)[: task.count].astype(np.float64)).astype(
-                np.float32
-            )
+            return (total.integers * np.repeat(total.units, task.bucket)[: task.count]).astype(np.float32)
         integers = summed(total.integers, task.shape) if self._predicts(task) else total.integers
-        return restored(integers, task.bound)
+        return restored(integers, task.bound, task.size)

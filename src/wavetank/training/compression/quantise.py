@@ -30,6 +30,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 LARGEST = 2**31 - 1
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 # What the rounding of a quotient in double precision can move, over 2^31 steps, with room to spare.
 _HAIR = 2.0**-18
 
@@ -95,16 +96,25 @@ def quantised(values: Floats, bound: float, size: int = 1) -> Ints:
     return out
 
 
-def restored(integers: Ints, bound: float) -> Floats:
+def restored(integers: Ints, bound: float, size: int = 1) -> Floats:
     """Return what integers stand for, in single precision.
 
     Parameters
     ----------
     integers : int32 array (n,)
     bound : float
+    size : int
+        Ranks whose integers were summed.  What rounding alone has moved beyond the largest number becomes that number.
     """
     out = np.empty(integers.size, np.float32)
-    _restore(integers, step_of(bound), out)
+    step = step_of(bound)
+    if LARGEST * step <= _LARGEST_FLOAT:
+        _restore(integers, step, out)
+        return out
+    wide = integers * step
+    within = np.abs(wide) - size * bound <= _LARGEST_FLOAT
+    with np.errstate(over="ignore"):
+        out[:] = np.where(within, np.clip(wide, -_LARGEST_FLOAT, _LARGEST_FLOAT), wide)
     return out
 
 
@@ -152,14 +162,15 @@ def _by_chance(values: Any, units: Any, bucket: Any, uniform: Any, out: Any) -> 
         out[i] = np.int32(np.floor(np.float64(values[i]) / unit + uniform[i])) if unit > 0.0 else 0
 
 
-def by_chance(values: Floats, units: Floats, bucket: int, uniform: NDArray[np.float32]) -> Ints:
+def by_chance(values: Floats, units: NDArray[np.float64], bucket: int, uniform: NDArray[np.float32]) -> Ints:
     """Return one of the two multiples of its bucket's unit around each number; on average it is the number.
 
     Parameters
     ----------
     values : float32 array (n,)
-    units : float32 array (buckets,)
-        The same on all ranks; 0 where all numbers are 0.
+    units : float64 array (buckets,)
+        The same on all ranks; 0 where all numbers are 0.  In double precision, as a rounded unit of very small numbers
+        would have more multiples in a number than there are levels.
     bucket : int
     uniform : float32 array (n,)
         Draws from 0 to 1, other ones on each rank.

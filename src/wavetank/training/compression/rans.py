@@ -21,6 +21,8 @@ from wavetank.sim.compiled import compiled
 LARGEST_ALPHABET = 2048
 ESCAPE = LARGEST_ALPHABET - 1
 LANES = 4
+# Of packed blocks, as in cuSZp: one word for every bit of their width.
+BLOCK = 32
 _LOW = np.uint64(1 << 31)
 _WORD = np.uint64(32)
 # A group of lanes takes a word each at most, so that the end of the words is looked for once a group.
@@ -341,6 +343,94 @@ def unpack(packed: Any, base: Any, width: Any, out: Any) -> None:
         out[i] = np.int32(np.int64(held & mask) + base)
         held >>= step
         fill -= step
+
+
+@compiled(nogil=True)
+def block_widths(values: Any, widths: Any) -> Any:
+    """Write how many bits the natural numbers of each block take at most; return how many words all blocks take.
+
+    Parameters
+    ----------
+    values : int32 array (n,)
+    widths : uint8 array (blocks,)
+        Is filled: one for :data:`BLOCK` values each.
+    """
+    words = 0
+    for block in range(widths.size):
+        every = np.uint32(0)
+        for i in range(block * BLOCK, min((block + 1) * BLOCK, values.size)):
+            every |= _natural(values[i])
+        width = 0
+        while every > np.uint32(0):
+            every >>= np.uint32(1)
+            width += 1
+        widths[block] = width
+        words += width
+    return words
+
+
+@compiled(nogil=True)
+def pack_blocks(values: Any, widths: Any, packed: Any) -> None:
+    """Write natural numbers in as many bits as their block has; a block of a width of w takes w words.
+
+    Parameters
+    ----------
+    values : int32 array (n,)
+    widths : uint8 array (blocks,)
+    packed : uint32 array
+        Is filled.
+    """
+    word = 0
+    for block in range(widths.size):
+        step = np.uint64(widths[block])
+        if step == np.uint64(0):
+            continue
+        held, fill, end = np.uint64(0), np.uint64(0), word + np.int64(step)
+        for i in range(block * BLOCK, min((block + 1) * BLOCK, values.size)):
+            held |= np.uint64(_natural(values[i])) << fill
+            fill += step
+            if fill >= _WORD:
+                packed[word] = np.uint32(held & np.uint64(0xFFFFFFFF))
+                word += 1
+                held >>= _WORD
+                fill -= _WORD
+        while word < end:
+            packed[word] = np.uint32(held & np.uint64(0xFFFFFFFF))
+            held = np.uint64(0)
+            word += 1
+
+
+@compiled(nogil=True)
+def unpack_blocks(packed: Any, widths: Any, out: Any) -> None:
+    """Fill ``out`` with the integers of blocks.
+
+    Parameters
+    ----------
+    packed : uint32 array
+        As many words as the widths add up to.
+    widths : uint8 array (blocks,)
+        32 at most.
+    out : int32 array (n,)
+    """
+    begin = 0
+    for block in range(widths.size):
+        step = np.uint64(widths[block])
+        first, last = block * BLOCK, min((block + 1) * BLOCK, out.size)
+        if step == np.uint64(0):
+            for i in range(first, last):
+                out[i] = 0
+            continue
+        mask = (np.uint64(1) << step) - np.uint64(1)
+        held, fill, word = np.uint64(0), np.uint64(0), begin
+        for i in range(first, last):
+            if fill < step:
+                held |= np.uint64(packed[word]) << fill
+                word += 1
+                fill += _WORD
+            out[i] = _integer(np.uint32(held & mask))
+            held >>= step
+            fill -= step
+        begin += np.int64(step)
 
 
 def packed_words(count: int, width: int) -> int:

@@ -6,6 +6,8 @@ and links overlap for all.  What lossy compressors decode is added in single pre
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,6 +26,7 @@ _BLOCK = 256
 _LEVELS = 127
 # Compressors of grids have their own rules for very small ones.
 _SMALL = 64
+_SEAL = struct.Struct("<II")
 
 
 class _Floats:
@@ -94,11 +97,11 @@ class QuantisedHops(_Floats):
         for kind in ("quantise", "rans-encode"):
             work.did(kind, part.size)
         integers = quantised(part, _bound(task))
-        return encode_frame(differences(integers, task.rows(at)), RANS)
+        return encode_frame(differences(integers, task.rows(at)), RANS, task.key)
 
     def decode(self, data: bytes, at: slice, task: Task, work: Work, *, when: str) -> Floats:
         """Return the numbers of a part."""
-        integers, took = decode_frame(data, at.stop - at.start)
+        integers, took = decode_frame(data, at.stop - at.start, task.key)
         if integers.size != at.stop - at.start or took != len(data):
             raise BadFrameError("A message has another number of integers.", given=integers.size)
         for kind in ("rans-decode", "restore"):
@@ -175,15 +178,15 @@ class LossyCompressor(_Floats):
             raise BadValueError("What is not finite cannot be quantised.", given="nan or infinity",
                                 allowed="finite numbers")  # fmt: skip
         if part.size < _SMALL:
-            return part.tobytes()
+            return _sealed(part.tobytes(), task)
         bound = _bound(task)
         if self.where == "ends":
             bound *= task.size / (task.size + 1)
-        return CODECS[self.library][0](np.ascontiguousarray(part.reshape(task.rows(at))), bound)
+        return _sealed(CODECS[self.library][0](np.ascontiguousarray(part.reshape(task.rows(at))), bound), task)
 
     def decode(self, data: bytes, at: slice, task: Task, work: Work, *, when: str) -> Floats:
         """Return the part that the library reads."""
-        count = at.stop - at.start
+        count, data = at.stop - at.start, _opened(data, task)
         work.did(f"{self.library.removesuffix('3')}-decode", count, when)
         if count < _SMALL:
             return _numbers(data, np.dtype(np.float32), count)
@@ -191,6 +194,18 @@ class LossyCompressor(_Floats):
         if found.size != count:
             raise BadFrameError("A message has another number of numbers.", given=found.size, allowed=str(count))
         return found.reshape(-1)
+
+
+def _sealed(data: bytes, task: Task) -> bytes:
+    # Libraries do not notice all damage, and make room for whatever a header says.
+    return _SEAL.pack(len(data), zlib.crc32(data, task.key)) + data
+
+
+def _opened(data: bytes, task: Task) -> bytes:
+    body = data[_SEAL.size :]
+    if len(data) < _SEAL.size or _SEAL.unpack_from(data) != (len(body), zlib.crc32(body, task.key)):
+        raise BadFrameError("A message is damaged, or belongs to another task.", given=f"{len(data)} bytes")
+    return body
 
 
 def _bound(task: Task) -> float:

@@ -60,6 +60,9 @@ class CompressedCollectives(Study):
         Metric("behind_best_mode", "", "lower", "simulated",
                "time / least time with one mode for all frames - 1, the most over the sweep of links; "
                "of schemes that choose", words="time lost to the best single mode"),
+        Metric("behind_when_misjudged", "", "lower", "simulated",
+               "the same where the choice takes every link for half or twice as fast as it is",
+               words="time lost to the best single mode by a misjudged link"),
         Metric("crossing_error", "", "lower", "simulated",
                "time / time of the plain ring - 1, absolute, at the bandwidth where the closed form has them equal; "
                "of a scheme that codes every frame by entropy", table=False, words="error of the crossing"),
@@ -216,6 +219,10 @@ class CompressedCollectives(Study):
             best = {link: min(own.time_s(dataclasses.replace(system, mode=each), link)[0]  # type: ignore[type-var]
                               for each in _MODES) for link in self.links}  # fmt: skip
             found.put("behind_best_mode", max(times[link] / best[link] for link in self.links) - 1.0)
+            found.put("behind_when_misjudged", max(
+                own.time_s(system, link, believed=factor * link)[0] / best[link]
+                for link in self.links for factor in (0.5, 2.0)
+            ) - 1.0)  # fmt: skip
         if mode == "rans":
             found.put("crossing_error", self._crossing_error(system, seed))
         for message in dict.fromkeys((*self.messages, self.message_bytes)):
@@ -264,8 +271,8 @@ class _Case:
             self.known[key] = play(system, self.given.values, self.task(link_bytes_per_s))
         return self.known[key]
 
-    def time_s(self, system: Collective, link_bytes_per_s: float) -> tuple[float, Played]:
-        found = self.played(system, link_bytes_per_s)
+    def time_s(self, system: Collective, link_bytes_per_s: float, *, believed: float = 0.0) -> tuple[float, Played]:
+        found = self.played(system, believed or link_bytes_per_s)
         fabric = self.study.fabric(self.ranks, link_bytes_per_s)
         return all_reduce_s(found, fabric, self.study.costs(), scale=self.scale), found
 

@@ -92,7 +92,7 @@ def read_field(path: str, name: str) -> Floats:
             raw = np.array(packed.data, np.float64)
             scale = float(getattr(packed, "scale_factor", 1.0))
             offset = float(getattr(packed, "add_offset", 0.0))
-    except (OSError, KeyError, ValueError, TypeError, IndexError) as error:
+    except (OSError, KeyError, ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
         raise BadFileError("This file holds no such field.", given=str(error), allowed=f"NetCDF 3 with {name}",
                            where=path) from error  # fmt: skip
     if raw.ndim < 2:

@@ -34,7 +34,7 @@ def counted_parameters(name: str) -> tuple[int, int]:
         norms += m.query_rank + m.kv_rank
     elif name.startswith("Qwen3"):
         norms += 2 * m.head_dim  # query and key norms
-    routing_bias = m.moe_layers * m.experts if name.startswith("DeepSeek") else 0
+    routing_bias = m.moe_layers * m.experts if name == "DeepSeek-V3" else 0
     expert_bias = 2 * m.expert_ffn + m.hidden if m.biases else 0
     layer_bias = (m.heads + 2 * m.kv_heads) * m.head_dim + m.hidden + m.heads + m.experts if m.biases else 0
     everything = (

@@ -82,8 +82,8 @@ class Model:
     dense_layers : int, default 0
         Leading layers of a mixture-of-experts model that have an ordinary feed-forward block.
     query_rank, kv_rank, rope_head_dim : int, default 0
-        Multi-head latent attention: ranks of the query and key-value projections, rotary part of a key.  0 is ordinary
-        attention with ``kv_heads`` groups.
+        Multi-head latent attention: ranks of the query and key-value projections, rotary part of a key.  A ``kv_rank``
+        of 0 is ordinary attention with ``kv_heads`` groups; a ``query_rank`` of 0 projects queries in one step.
     biases : int, default 0
         1 where projections, router and experts have biases, and every head of attention a sink.
     source : str
@@ -147,7 +147,8 @@ class Model:
         """Weights of the projections around attention, over all layers."""
         if not self.kv_rank:
             return self.layers * 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
-        query = self.query_rank * (self.hidden + self.heads * (self.head_dim + self.rope_head_dim))
+        width = self.heads * (self.head_dim + self.rope_head_dim)
+        query = self.query_rank * (self.hidden + width) if self.query_rank else self.hidden * width
         key_value = self.hidden * (self.kv_rank + self.rope_head_dim) + self.kv_rank * self.heads * 2 * self.head_dim
         return self.layers * (query + key_value + self.heads * self.head_dim * self.hidden)
 

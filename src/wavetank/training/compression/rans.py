@@ -430,7 +430,7 @@ def unpack_blocks(packed: Any, widths: Any, out: Any) -> None:
             out[i] = _integer(np.uint32(held & mask))
             held >>= step
             fill -= step
-        begin += np.int64(step)
+        begin += np.int64(step)  # type: ignore[assignment]
 
 
 def packed_words(count: int, width: int) -> int:

@@ -105,8 +105,8 @@ class RowSteps:
 
 def _stage(costs: _Costs, stage: int, own: range) -> dict[Name, tuple[Operation, list[Name]]]:
     """Return what one stage does, streams in their order, each with the names of what it comes after."""
-    row, found = costs.row, {}
-    last = row.stages - 1
+    found: dict[Name, tuple[Operation, list[Name]]] = {}
+    row, last = costs.row, costs.row.stages - 1
     for each in passes("1f1b", stage, stages=row.stages, microbatches=row.microbatches):
         way, batch = int(each.backward), each.microbatch
         # Without a pipeline, weights are given up after the forward pass; with one, they are kept through the step.

@@ -17,7 +17,6 @@ from wavetank.training.steps.gpu_rows import DATA_SET, FILE, GpuRow, read_gpu_ro
 from wavetank.workloads import datasets
 
 Floats = NDArray[np.float64]
-ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,6 @@ class RankedSteps(Study):
     name: ClassVar[str] = "ranked-steps"
     baseline: ClassVar[str] = "flops-over-peak"
     primary: ClassVar[str] = "misordered"
-    secondary: ClassVar[tuple[str, ...]] = ("rank_correlation", "measured_over_predicted")
     exact: ClassVar[bool] = True
     default_seeds: ClassVar[int] = 1
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -45,7 +43,7 @@ class RankedSteps(Study):
                table=False),
         Metric("rank_correlation_high", "", "", "simulated", "97.5 % point of its bootstrap over configurations",
                table=False),
-        Metric("measured_over_predicted", "", "lower", "simulated", "median over rows of measured / predicted time"),
+        Metric("measured_over_predicted", "", "", "simulated", "median over rows of measured / predicted time"),
         Metric("rows", "", "", "counted", "rows that were ranked", table=False),
         Metric("configurations", "", "", "counted", "of these rows", table=False),
         Metric("predicted_s", "s", "", "simulated", "time of a step, by row", table=False),
@@ -70,6 +68,7 @@ class RankedSteps(Study):
         return (
             "The figures of rows are those of CCL-Bench, whose repository states no licence; measured times are not "
             "kept in records.",
+            "No number was fitted to the rows, but their times were known when the rules were written.",
         )
 
     def measure(self, system: Any, seed: int) -> Measurements:
@@ -77,13 +76,13 @@ class RankedSteps(Study):
         rows = read_gpu_rows()
         predicted = np.array([system.seconds(row) for row in rows])
         found = Measurements()
-        for row, took_s in zip(rows, predicted, strict=True):
-            found.put("predicted_s", float(took_s), row=row.name)
         self.rank(rows, predicted, seed, found)
         for of in dict.fromkeys(row.model for row in rows):
             own = [i for i, row in enumerate(rows) if row.model == of]
             if len({rows[i].configuration for i in own}) > 2:
                 self.rank([rows[i] for i in own], predicted[own], seed, found, model=of)
+        for row, took_s in zip(rows, predicted, strict=True):
+            found.put("predicted_s", float(took_s), row=row.name)
         return found
 
     def rank(self, rows: Sequence[GpuRow], predicted: Floats, seed: int, found: Measurements, **at: str) -> None:

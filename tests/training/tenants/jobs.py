@@ -88,4 +88,5 @@ def machines(draw):
         swap_ps=draw(st.sampled_from([0, 10**10])),
         most_running=draw(st.integers(2, 8)),
         kv_tokens=draw(st.sampled_from([60, 100, 1000])),
+        read_token_ps=draw(st.sampled_from([0, 0, 10**8])),
     )

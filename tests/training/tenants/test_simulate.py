@@ -157,3 +157,18 @@ def test_what_cannot_be_simulated_is_refused():
     for rules in (Rules(s_max=-1), Rules(barrier=True, s_max=1), Rules(divided=True, at_once=1)):
         with pytest.raises(BadValueError):
             simulate(tasks, machine, rules)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tasks=tenants(), machine=machines(), rules=st.sampled_from(ALL_RULES))
+def test_reading_anew_takes_the_engine_what_comes_before_every_turn(tasks, machine, rules):
+    # One answer at a time: as many steps, whatever they wait for.
+    kept = dataclasses.replace(machine, generating=1.0, most_running=1, load_ps=0, read_token_ps=0)
+    anew = dataclasses.replace(kept, read_token_ps=7)
+    before = 0
+    for answer, prompt in enumerate(tasks.prompt_tokens.tolist()):
+        turns = tasks.turn_tokens[tasks.first_turn[answer] : tasks.first_turn[answer + 1]]
+        before += prompt * len(turns) + int(np.cumsum(turns)[:-1].sum())
+    if not rules.divided:
+        one, other = (simulate(tasks, each, rules) for each in (kept, anew))
+        assert other.generating_ps - one.generating_ps == 7 * before

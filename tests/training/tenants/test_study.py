@@ -69,6 +69,9 @@ def test_the_constants_are_those_of_the_model_and_the_device():
     machine = STUDY.machine()
     assert machine.train_token_ps == pytest.approx(18 * 8_030_261_248 / (0.35 * 989e12) * 1e12, rel=0.01)
     assert machine.load_ps == 4_194_304_000
+    assert machine.read_token_ps == 0
+    anew = dataclasses.replace(STUDY, prefixes="read").machine()
+    assert anew.read_token_ps == pytest.approx(2 * 8_030_261_248 / (0.35 * 989e12) * 1e12, rel=0.01)
     free = 0.9 * 80 * 2**30 - 2 * 8_030_261_248 - 4 * 83_886_080
     assert machine.kv_tokens == int(free / (32 * 2 * 8 * 128 * 2))
 

@@ -99,6 +99,9 @@ class Machine:
         Answers that one accelerator generates at the same time.
     kv_tokens : int
         Tokens that one accelerator holds.
+    read_token_ps : int
+        Reading one token of what comes before a turn, on one accelerator, ps; the engine waits.  0: the prefix of an
+        answer is kept while its tool works.
     """
 
     generating: float = 4.0
@@ -112,6 +115,7 @@ class Machine:
     swap_ps: int = PS
     most_running: int = 256
     kv_tokens: int = 400_000
+    read_token_ps: int = 0
 
     def __post_init__(self) -> None:
         for name in ("generating", "training"):
@@ -122,7 +126,7 @@ class Machine:
             if getattr(self, name) < 1:
                 raise BadValueError("This is no figure of a machine.", given=getattr(self, name),
                                     allowed="a whole number from 1", where=name)  # fmt: skip
-        for name in ("sequence_ns", "kv_ns", "adapter_permille", "load_ps", "swap_ps"):
+        for name in ("sequence_ns", "kv_ns", "adapter_permille", "load_ps", "swap_ps", "read_token_ps"):
             if getattr(self, name) < 0:
                 raise BadValueError("This is no figure of a machine.", given=getattr(self, name),
                                     allowed="a whole number from 0", where=name)  # fmt: skip
@@ -140,6 +144,7 @@ class Machine:
             round(self.step_ns * slow), round(self.sequence_ns * slow / many), round(self.kv_ns * slow / many),
             self.adapter_permille, self.load_ps, max(1, round(self.train_token_ps / self.training)), self.swap_ps,
             max(1, int(self.most_running * self.generating)), max(1, int(self.kv_tokens * self.generating)),
+            round(self.read_token_ps / self.generating),
         ])  # fmt: skip
 
 
@@ -155,6 +160,7 @@ class Constants(NamedTuple):
     swap_ps: int
     most_running: int
     kv_tokens: int
+    read_token_ps: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

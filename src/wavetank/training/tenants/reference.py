@@ -115,12 +115,13 @@ class Reference:
             self._ask(task)
         while any(task.done_ps is None for task in self.tasks):
             self._events()
-            loads = self._admit()
+            loads, read = self._admit()
             if all(task.done_ps is not None for task in self.tasks):
                 break
-            if loads:
-                self.now += loads * self.machine.load_ps
-                self.busy += loads * self.machine.load_ps
+            waits_ps = loads * self.machine.load_ps + read * self.machine.read_token_ps
+            if loads or waits_ps:
+                self.now += waits_ps
+                self.busy += waits_ps
             elif self.running:
                 self._step()
             else:
@@ -246,8 +247,8 @@ class Reference:
                 best = task
         return best
 
-    def _admit(self) -> int:
-        loads = 0
+    def _admit(self) -> tuple[int, int]:
+        loads = read = 0
         while len(self.running) < self.machine.most_running:
             task = self._next()
             if task is None:
@@ -263,7 +264,8 @@ class Reference:
             self.running.append(answer)
             self.most_running = max(self.most_running, len(self.running))
             self.most_held = max(self.most_held, self._held())
-        return loads
+            read += answer.before
+        return loads, read
 
     def _step(self) -> None:
         adapters = len({each.group.task.number for each in self.running})

@@ -4,10 +4,11 @@
 two events the batch stays as it is, and m steps with R answers that hold C tokens take
 ``(m * (step + sequence * R + kv * C) + kv * R * m * (m - 1) / 2) * (1 + share * (adapters - 1))``: whole numbers, so
 that it does not matter where a span is cut.  Turns are admitted from the task that was served least for its weight,
-the oldest answer first; what does not fit holds up the others.
+the oldest answer first; what does not fit holds up the others.  Where prefixes are not kept, the engine first reads
+what comes before the turns that it admits.
 
 *Tools.*  After a turn a tool of the task works for the turn's delay, or the answer waits for one, first come first
-served.  The prefix of an answer that waits is kept, and tokens of prompts and of tools cost nothing but their place.
+served.  Tokens of tools, and the prefix of an answer that waits, take no place meanwhile.
 
 *Training.*  A task with version v may have asked for ``(v + s_max + 1) * groups`` groups.  An update takes the oldest
 whole groups, when there are enough and what it leaves behind still fits into the updates for which it is young enough.
@@ -365,7 +366,7 @@ def _run(s: _State, given: Any, stale: Ints, found: Ints) -> bool:
         s.one[_NEXT_TASK] = task + 1
     while s.one[_FINISHED] < tasks and now <= _LATEST_PS:
         _until(s, given, now, stale)
-        loads = 0
+        loads, read = 0, 0
         while running < m.most_running:
             task = _admitted(s, given, adapters)
             if task == _NOBODY:
@@ -386,9 +387,11 @@ def _run(s: _State, given: Any, stale: Ints, found: Ints) -> bool:
             _push(s.leaves, running, ((step + length) << _ANSWER_BITS) | answer)
             running, reserved, tokens = running + 1, reserved + asked, tokens + s.context[answer]
             most_running, most_held = max(most_running, running), max(most_held, reserved)
-        if loads:
-            now += loads * m.load_ps
-            busy += loads * m.load_ps
+            read += s.context[answer]
+        waits_ps = loads * m.load_ps + read * m.read_token_ps
+        if loads or waits_ps:
+            now += waits_ps
+            busy += waits_ps
             continue
         event_ps = _next_event(s)
         if running == 0:
@@ -475,7 +478,7 @@ def check_fits(tenants: Tenants, constants: Constants) -> None:
     longest_ps = max(
         float(tenants.turn_tokens.max()) * fullest_ns * factor,
         float(longest) * tenants.groups * tenants.group * constants.train_token_ps + constants.swap_ps,
-        float(constants.load_ps) * tenants.tasks,
+        float(constants.load_ps) * tenants.tasks + float(constants.kv_tokens) * constants.read_token_ps,
     )
     if len(tenants.prompt_tokens) >= 1 << _ANSWER_BITS or tenants.turn_tokens.sum() >= 1 << (62 - _ANSWER_BITS):
         raise BadValueError(

@@ -110,6 +110,9 @@ class RLTenants(Study):
     kv_ns: int = setting(
         400, unit="ns", says="What a token that is held adds to a step of one accelerator", low=0, high=100_000
     )
+    prefixes: str = setting(
+        "kept", says="What answers hold while tools work: kept in no place, or read anew", choices=("kept", "read")
+    )
     model: str = setting("Llama-3.1-8B", says="Model")
     device: str = setting("H100-SXM", says="Device")
     delays_s: tuple[float, ...] = setting(
@@ -150,6 +153,8 @@ class RLTenants(Study):
             generating=self.generating, training=self.training, kv_ns=self.kv_ns,
             adapter_permille=self.adapter_permille, load_ps=round(_ADAPTER_BYTES / _LINK_BYTES_PER_S * PS),
             train_token_ps=round(train_token_ps), kv_tokens=int(free_bytes / weights.kv_bytes_per_token),
+            # A forward pass, where training counts three, each with a backward pass of twice the work.
+            read_token_ps=round(train_token_ps / 9) if self.prefixes == "read" else 0,
         )  # fmt: skip
 
     def workload(self, seed: int) -> Tenants:
@@ -172,8 +177,9 @@ class RLTenants(Study):
             f"{self.model} on {self.generating:g} + {self.training:g} {self.device}; a step of the generating engine "
             f"takes 20 ms, 0.1 ms for an answer and {self.kv_ns} ns for a token that it holds, which are assumed; the "
             "cost of further adapters is fitted to recorded runs.",
-            "Prompts and tools' answers are read in no time, and what an answer holds stays while its tool works, for "
-            "all alike.",
+            "Tools' answers are read in no time. What an answer holds while its tool works "
+            + ("is kept in no place that counts" if self.prefixes == "kept" else "is read anew at every turn")
+            + ", for all alike.",
         )
 
     def measure(self, system: Tenancy, seed: int) -> Measurements:

@@ -185,6 +185,8 @@ class Rank:
     def default_group(self) -> None:
         """Make the group of all ranks torch's default group, as ``torch.distributed`` and DTensor expect it.
 
+        Its operations may take ``timeout_s``, or ``start_timeout_s`` where that is longer.
+
         Raises
         ------
         GroupBrokenError
@@ -193,7 +195,7 @@ class Rank:
         dist = _distributed()
         store = dist.FileStore(str(self._folder / "store-default"), self.size)
         self._meet(store, self.start_timeout_s)
-        limit = timedelta(seconds=self.start_timeout_s)
+        limit = timedelta(seconds=max(self.start_timeout_s, self.timeout_s))
         dist.init_process_group("gloo", store=store, rank=self.number, world_size=self.size, timeout=limit)
         self.throttle(self._bytes_per_s)
 

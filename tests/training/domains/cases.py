@@ -172,6 +172,9 @@ def written_otherwise(rank: Any, seed: int) -> dict[str, Any]:
         ),
     }  # fmt: skip
     found["handled"] = dict(domain.fallbacks) == {}
+    changed = ShardTensor.from_whole(x, domain, *at[0])
+    changed.mul_(3).add_(1)
+    found["in place"] = float((changed.full() - (x * 3 + 1)).abs().max())
     found["stretched"] = off(functional.mse_loss, domain, wide, [*at, again], [], seed)
     tokens = [torch.randn(2, n, dim, dtype=torch.float64) for n, dim in ((7, 4), (10, 4), (10, 3))]
     lengths = [(1, cuts(draws, 7, domain.size)), *[(1, cuts(draws, 10, domain.size))] * 2]
@@ -404,6 +407,8 @@ def refusals(rank: Any) -> list[str]:
         lambda: ShardTensor(torch.zeros(4, own, 3), domain, 3, [2, 1, 3]),
         lambda: good.moved(2, [1, 1, 2]),
         lambda: good.narrow(1, 4, 3),
+        lambda: good.masked_fill_(torch.ones(4, 6, 3, dtype=torch.bool), 1.0),
+        lambda: torch.zeros(4, 6, 3).add_(good),
         lambda: nearest(points, points, 7),
         lambda: nearest(points, points, True),
         lambda: nearest(points, good, 1),

@@ -28,5 +28,5 @@ def test_names_of_arguments_numbers_before_tensors_and_other_types_mean_what_tor
         assert same
         assert far < 1e-5
         assert sloped
-        assert len(found) == 5
+        assert len(found) == 6
         assert {name: value for name, value in found.items() if not value < 1e-12} == {}

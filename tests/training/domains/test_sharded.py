@@ -29,6 +29,8 @@ def test_what_would_cut_parts_or_does_not_fit_is_refused():
         "A tensor is cut along a dimension that it has",
         "A dimension is cut into a part for each process",
         "A piece lies within its dimension",
+        "What is gathered or cut anew is a copy, which no operation in place would change",
+        "What is gathered or cut anew is a copy, which no operation in place would change",
         "There are not as many points",
         "There are not as many points",
         "Queries and points are lists of places",

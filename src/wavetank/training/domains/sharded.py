@@ -253,11 +253,24 @@ def dispatched(function: Any, arguments: Sequence[Any], keywords: dict[str, Any]
     function : callable
     arguments : sequence
     keywords : dict
+
+    Raises
+    ------
+    BadValueError
+        For an operation in place that would change a copy.
     """
-    handler = handler_of(getattr(function, "__name__", ""))
+    name = getattr(function, "__name__", "")
+    handler = handler_of(name)
     if "input" in keywords:
         keywords = dict(keywords)
         arguments = (keywords.pop("input"), *arguments)
+    in_place = name.endswith("_") and not name.startswith("_")
+    if in_place and not (handler is elementwise and isinstance(arguments[0], ShardTensor)):
+        raise BadValueError(
+            "What is gathered or cut anew is a copy, which no operation in place would change.", given=name,
+            allowed="in place: operations of single numbers, on the cut tensor itself",
+            hint="take the operation without the underscore, or change the part",
+        )  # fmt: skip
     if handler is not None:
         found = handler(function, *arguments, **keywords)
         if found is not NotImplemented:

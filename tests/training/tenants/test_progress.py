@@ -64,3 +64,20 @@ def test_a_task_goes_on_from_its_version():
     assert progress.ask() == [6, 7, 8, 9, 10, 11]
     assert not progress.done
     assert Progress(4, 3, 1, version=4).done
+
+
+@given(
+    groups=st.integers(1, 3),
+    s_max=st.integers(0, 3),
+    versions=st.lists(st.integers(2, 5), max_size=12).map(sorted),
+    draws=st.randoms(use_true_random=False),
+)
+def test_an_update_is_ready_when_all_that_it_leaves_can_still_be_taken_in_time(groups, s_max, versions, draws):
+    progress = Progress(100, groups, s_max, version=5)
+    progress.open = dict(enumerate(versions))
+    progress.whole = {group for group in progress.open if draws.random() < 0.7}
+    taken = sorted(progress.whole)[:groups]
+    left = [version for group, version in progress.open.items() if group not in taken]
+    # Played out: the next updates take the oldest, a few at a time.
+    in_time = all(6 + place // groups - version <= s_max for place, version in enumerate(left))
+    assert progress.ready == (len(taken) == groups and in_time)

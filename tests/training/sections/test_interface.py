@@ -25,6 +25,14 @@ def test_an_encoder_of_its_own_is_slower_the_fewer_gpus_it_has():
     assert times.critical_ps.tolist() == [120, 240, 60, 120]
 
 
+def test_times_of_days_are_not_wrapped_around():
+    days = small(critical_ps=np.full(4, 24 * 10**16), stage_layers=40)
+    times = flow(days, Plan(orders=(), layout="stage-0"), ALL)
+    assert times.critical_ps.tolist() == [24 * 10**16] * 4
+    assert (times.forward_ps[0] - days.forward_ps).tolist() == [8 * 10**16] * 4
+    assert step(days, Plan(orders=(ALL,), layout="stage-0")).time_ps >= 4 * 24 * 10**16
+
+
 def test_a_first_stage_has_the_encoder_and_its_layers_and_may_give_them_away():
     whole = flow(small(), Plan(orders=(), layout="stage-0"), ALL)
     assert whole.forward_ps.tolist() == [[30 + 40, 80, 60 + 20, 40]]

@@ -38,6 +38,15 @@ def test_sizes_go_to_the_group_and_to_nobody_else():
         assert four[k].size_bytes == 3 * 8 * (1 + len(mine))
 
 
+def test_labels_of_64_bits_arrive_whole():
+    names = [2**53 + 1, -(2**62) - 1, 2**63 - 1, 0]
+    found = dealt_on_ranks([[np.full(8 - k, float(k)) for k in range(4)], []], [names, []], 2)
+    assert sorted(np.concatenate([each.labels for each in found]).tolist()) == sorted(names)
+    for each in found:
+        assert [names[int(sample[0])] for sample in each.samples] == each.labels.tolist()
+    assert all(each.labels.size for each in found)
+
+
 def test_what_cannot_be_dealt_is_refused_before_processes_start():
     samples, labels = loaders()
     with pytest.raises(BadValueError, match="divide"):

@@ -1,10 +1,8 @@
 """Rivals by formula, the best of their choices against all of them, and choices made once."""
 
 import numpy as np
-import pytest
 from tests.training.sections.test_placement import job
 
-from wavetank.training.sections.placement import stage_layers
 from wavetank.training.sections.placement_rivals import BubbleFilling, FirstStage, Pool, filled
 
 HEAVY, LIGHT = job(images=0.9, name="C", microbatches=32), job(images=0.1, microbatches=32)
@@ -21,12 +19,8 @@ def test_an_encoder_in_the_first_stage_adds_its_work_to_that_of_the_stage():
 
 def test_the_best_layers_are_the_best_of_all():
     for given in (LIGHT, HEAVY):
-        times = {}
-        encoder = given.work_ps.mean() / given.stage_gpus
-        for first in range(21):
-            layers = stage_layers(given, first)
-            times[first] = max(layers[0] * given.layer_ps + encoder, layers[1:].max() * given.layer_ps)
-        assert times[FirstStage.best_first(given)] == pytest.approx(min(times.values()), rel=1e-9)
+        times = {first: FirstStage.ran(given, first).time_ps for first in range(21)}
+        assert times[FirstStage.best_first(given)] == min(times.values())
     assert FirstStage.best_first(HEAVY) < FirstStage.best_first(LIGHT)
     again, once = (FirstStage(layers=each).step(HEAVY, LIGHT).time_ps for each in ("replanned", "once"))
     assert again < once <= FirstStage().step(HEAVY, LIGHT).time_ps
@@ -34,11 +28,8 @@ def test_the_best_layers_are_the_best_of_all():
 
 def test_the_best_pool_is_the_best_of_all_and_none_without_images():
     for given in (LIGHT, HEAVY):
-        total = given.stages * given.stage_gpus
-        work = float(given.work_ps.mean())
-        model = given.layers * given.layer_ps * given.stage_gpus
-        wanted = min(range(1, total), key=lambda n: max(work / n, model / (total - n)))
-        assert Pool.best_gpus(given) == wanted
+        times = {gpus: Pool.ran(given, gpus).time_ps for gpus in range(1, given.stages * given.stage_gpus)}
+        assert times[Pool.best_gpus(given)] == min(times.values())
     assert Pool.best_gpus(job(images=0.0)) == 0
     texts = job(images=0.0)
     assert Pool().step(texts, texts).time_ps == FirstStage().step(texts, texts).time_ps

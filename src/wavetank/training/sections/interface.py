@@ -200,7 +200,9 @@ def dealt(batch: Batch, plan: Plan) -> list[Ints]:
 
 def _scaled(times: Ints, factor: int, divisor: int) -> Ints:
     """Return times * factor / divisor in whole picoseconds, never down to nothing."""
-    found: Ints = np.where(times > 0, np.maximum(times * factor // divisor, 1), 0)
+    # Days in picoseconds times dozens of layers are more than 64 bits hold.
+    whole, rest = np.divmod(times, divisor)
+    found: Ints = np.where(times > 0, np.maximum(whole * factor + rest * factor // divisor, 1), 0)
     return found
 
 

@@ -99,20 +99,21 @@ def deal_here(rank: Any, samples: list[list[Floats]], labels: list[list[int]], g
     kept: list[Floats] = []
     kept_names: list[int] = []
     waits, held = [], []
-    # Between two processes samples come in one order, each with its label in front.
+    # Between two processes samples come in one order, each with its label in front, bit by bit: all 64 of them.
     for source, k, length, goal in zip(owner.tolist(), number.tolist(), every.tolist(), target.tolist(), strict=True):
         if source == rank.number and goal == rank.number:
             kept.append(np.asarray(mine[k], np.float64))
             kept_names.append(int(names[k]))
         elif source == rank.number:
-            message = torch.from_numpy(np.concatenate([[float(names[k])], np.asarray(mine[k], np.float64)]))
+            label = np.array([names[k]], np.int64).view(np.float64)
+            message = torch.from_numpy(np.concatenate([label, np.asarray(mine[k], np.float64)]))
             held.append(message)
             waits.append(rank.group.send([message], goal, 1))
         elif goal == rank.number:
             arrived = torch.empty(length + 1, dtype=torch.float64)
             rank.group.recv([arrived], source, 1).wait()
             kept.append(np.asarray(arrived.numpy()[1:]))
-            kept_names.append(int(arrived[0]))
+            kept_names.append(int(arrived[:1].view(torch.int64)[0]))
     for each in waits:
         each.wait()
     if rank.size > 1:

@@ -15,6 +15,8 @@ from wavetank.settings import setting
 from wavetank.training.sections.joint import run_pipeline
 from wavetank.training.sections.placement import Ints, Job, Placed, regrouped, stage_layers
 
+_NEAR = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStage:
@@ -33,10 +35,22 @@ class FirstStage:
         ----------
         job, planned : Job
         """
-        job = regrouped(job, min(self.group, job.replicas))
+        group = min(self.group, job.replicas)
+        job = regrouped(job, group)
         first = job.layers // job.stages
         if self.layers != "even":
-            first = self.best_first(planned if self.layers == "once" else job)
+            first = self.best_first(regrouped(planned, group) if self.layers == "once" else job)
+        return self.ran(job, first)
+
+    @staticmethod
+    def ran(job: Job, first: int) -> Placed:
+        """Return how a step runs whose first stage has some number of layers.
+
+        Parameters
+        ----------
+        job : Job
+        first : int
+        """
         layers = stage_layers(job, first)
         forward = np.repeat(layers[:, None] * job.layer_ps, job.microbatches, 1)
         times, held = [], []
@@ -48,9 +62,11 @@ class FirstStage:
             held.append(ran.held)
         return Placed(max(times), max(held), job.stage_gpus)
 
-    @staticmethod
-    def best_first(job: Job) -> int:
-        """Return the layers of the first stage with which the slowest stage is fastest, on average.
+    @classmethod
+    def best_first(cls, job: Job) -> int:
+        """Return the layers of the first stage with which the step ends soonest.
+
+        Of those near the number with which the slowest stage is fastest on average, each is run.
 
         Parameters
         ----------
@@ -62,7 +78,10 @@ class FirstStage:
             layers = stage_layers(job, first) * job.layer_ps
             return int(max(layers[0] + encoder, layers[1:].max()))
 
-        return min(range(job.layers // job.stages, -1, -1), key=slowest)
+        even = job.layers // job.stages
+        middle = min(range(even, -1, -1), key=slowest)
+        near = range(min(middle + _NEAR, even), max(middle - _NEAR, 0) - 1, -1)
+        return min(near, key=lambda first: cls.ran(job, first).time_ps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +101,19 @@ class Pool:
         ----------
         job, planned : Job
         """
-        job = regrouped(job, min(self.group, job.replicas))
-        gpus = self.best_gpus(planned if self.split == "once" else job)
+        group = min(self.group, job.replicas)
+        job = regrouped(job, group)
+        return self.ran(job, self.best_gpus(regrouped(planned, group) if self.split == "once" else job))
+
+    @staticmethod
+    def ran(job: Job, gpus: int) -> Placed:
+        """Return how a step runs whose encoder has some GPUs of each replica.
+
+        Parameters
+        ----------
+        job : Job
+        gpus : int
+        """
         total = job.stages * job.stage_gpus
         stage = job.layers * job.layer_ps // job.stages * total // (total - gpus)
         times, held = [], []
@@ -96,9 +126,11 @@ class Pool:
             held.append(ran.held)
         return Placed(max(times), max(held), gpus)
 
-    @staticmethod
-    def best_gpus(job: Job) -> int:
-        """Return the GPUs of the encoder for each replica with which the slower of both is fastest; 0 without images.
+    @classmethod
+    def best_gpus(cls, job: Job) -> int:
+        """Return the GPUs of the encoder for each replica with which the step ends soonest; 0 without images.
+
+        Of those near the number with which the slower of both is fastest on average, each is run.
 
         Parameters
         ----------
@@ -108,7 +140,13 @@ class Pool:
         if not work:
             return 0
         model = job.layers * job.layer_ps * job.stage_gpus
-        return min(range(1, total), key=lambda gpus: max(work * (total - gpus), model * gpus) / (gpus * (total - gpus)))
+
+        def slower(gpus: int) -> float:
+            return max(work * (total - gpus), model * gpus) / (gpus * (total - gpus))
+
+        middle = min(range(1, total), key=slower)
+        near = range(max(middle - _NEAR, 1), min(middle + _NEAR, total - 1) + 1)
+        return min(near, key=lambda gpus: cls.ran(job, gpus).time_ps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,6 +109,14 @@ GOOD = healthy_plan(JOB)
         (Plan((GOOD.replicas[0]._replace(layers=(4, 3)), GOOD.replicas[1]), (4, 4)), "8 in all"),
         (Plan((GOOD.replicas[0]._replace(layers=(8, 0)), GOOD.replicas[1]), (4, 4)), "1 or more"),
         (Plan((GOOD.replicas[0]._replace(groups=((0,), (2, 3)), layers=(5, 3)), GOOD.replicas[1]), (4, 4)), "most 4"),
+        (Plan((), ()), "quotas"),
+        (Plan((GOOD.replicas[0]._replace(groups=((0, 8), (2, 3))), GOOD.replicas[1]), (4, 4)), "0 to 7"),
+        (Plan((GOOD.replicas[0]._replace(groups=((0, -2), (2, 3))), GOOD.replicas[1]), (4, 4)), "0 to 7"),
+        (Plan((GOOD.replicas[0]._replace(groups=((), (2, 3))), GOOD.replicas[1]), (8, 0)), "every stage"),
+        (
+            Plan((GOOD.replicas[0]._replace(groups=((), (2, 3))), GOOD.replicas[1]._replace(layers=(3, 5))), (4, 4)),
+            "its layers",
+        ),
     ],
 )
 def test_plans_that_cannot_be_carried_out_are_refused(plan, said):

@@ -10,11 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.training.reshaping.jobs import job
 
+from wavetank.platforms.links import Link
+from wavetank.training.reshaping import reshape
 from wavetank.training.reshaping.interface import Plan, Replica, View, check_plan, healthy_plan, step_ps
-from wavetank.training.reshaping.reshape import Reshape, fastest_members
+from wavetank.training.reshaping.reshape import Reshape, group_options
 from wavetank.training.reshaping.rivals import BestSingleDimension
 
 SMALL = job(layers=4, microbatches=4)
+# Gradients that take long to sum, and memory that is short: fewer layers on a GPU may be worth a slower group.
+TIGHT = job(layers=4, microbatches=4, room=1.5, layer_bytes=6.0, network=Link(bytes_per_s=1.0, latency_s=0.0))
 
 
 def shortest(system, work, speed):
@@ -52,17 +56,17 @@ def every_plan(work, speed):
             yield Plan(tuple(Replica(row, each) for row, _ in chosen), tuple(n for _, n in chosen))
 
 
+@pytest.mark.parametrize("work", [SMALL, TIGHT])
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(speeds=st.lists(st.sampled_from([0.0, 0.4, 0.7, 1.0, 1.0]), min_size=8, max_size=8))
-def test_a_plan_is_close_to_the_best_of_every_plan_of_its_kind(speeds):
+def test_a_plan_is_the_best_of_every_plan_of_its_kind(work, speeds):
     speed = np.array(speeds)
-    best = min((step_ps(SMALL, speed, plan) for plan in every_plan(SMALL, speed)), default=None)
-    found = shortest(Reshape(), SMALL, speed)
+    best = min((step_ps(work, speed, plan) for plan in every_plan(work, speed)), default=None)
+    found = shortest(Reshape(), work, speed)
     if best is None:
         assert found is None
         return
-    # Each remedy is at its best after the one before, and all together need not be.
-    assert best <= found <= 1.3 * best
+    assert found == best
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,9 +99,11 @@ def test_a_group_leaves_out_a_gpu_exactly_if_it_is_faster_without():
         speed = np.ones(work.devices)
         speed[2] = slow
         # 16 of 64 heads at its speed against 22 of 64 without it: as fast at 16 / 22.
-        assert len(fastest_members(work, speed, group)) == count
-        assert (2 in fastest_members(work, speed, group)) == (count == 4)
-    assert fastest_members(work, np.zeros(work.devices), group) == ()
+        *more, (members, pace) = group_options(work, speed, group)
+        assert len(members) == count and (2 in members) == (count == 4)
+        assert all(len(others) > count and slower > pace for others, slower in more)
+        assert bool(group_options(work, speed, group, tensor=False)) == (slow > 0)
+    assert group_options(work, np.zeros(work.devices), group) == []
 
 
 def test_each_dimension_moves_only_what_it_is_there_for():
@@ -140,3 +146,20 @@ def test_memory_forbids_what_does_not_fit():
     plan = Reshape().reshape(View(work, speed, healthy_plan(work)))
     # A GPU alone holds two layers, the other stage four: the replica is left out.
     assert len(plan.replicas) == 1 and plan.quota == (8,)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_too_much_to_try_is_found_by_moving_shares_and_layers(seed, monkeypatch):
+    work = job(layers=10, stages=3, replicas=3, microbatches=9, tensor=4, heads=16)
+    draws = np.random.default_rng(seed)
+    speed = np.ones(work.devices)
+    places = draws.choice(work.devices, 4, replace=False)
+    speed[places] = draws.choice([0.0, 0.5, 0.75, 0.9], 4)
+    reshape._reshaped.cache_clear()
+    exact = shortest(Reshape(), work, speed)
+    monkeypatch.setattr(reshape, "_FEW_DIVISIONS", 0)
+    reshape._reshaped.cache_clear()
+    assert shortest(Reshape(), work, speed) == exact
+    own = shortest(Reshape(own_layers=True), work, speed)
+    assert own <= exact <= shortest(BestSingleDimension(), work, speed)
+    reshape._reshaped.cache_clear()

@@ -105,3 +105,16 @@ def test_a_slow_gpu_is_a_reason_to_restart_only_if_that_pays_until_the_next_chan
     anew = RestartAnew().reshape(view(slow, quiet_s=1e6, restart_s=1000.0))
     assert anew.restart and all(0 not in group for each in anew.replicas for group in each.groups)
     assert RestartAnew(always=True).reshape(view(slow, quiet_s=100.0, restart_s=1000.0)).restart
+
+
+def test_a_dead_gpu_may_take_its_whole_node():
+    work = job(room=2.0)
+    speed = speed_of(d0=0.0)
+    plan = PipelineTemplates(node=4).reshape(View(work, speed, healthy_plan(work)))
+    assert {group for each in plan.replicas for group in each.groups} == {(4, 5), (6, 7)}
+    alone = PipelineTemplates().reshape(View(work, speed, healthy_plan(work)))
+    assert step_ps(work, speed, alone) < step_ps(work, speed, plan)
+    # A slow node is dropped where that gives the shorter step, and kept otherwise.
+    for slow, count in ((0.9, 4), (0.01, 2)):
+        plan = PipelineTemplates(node=4).reshape(View(work, speed_of(d0=slow), healthy_plan(work)))
+        assert sum(len(each.groups) for each in plan.replicas) == count

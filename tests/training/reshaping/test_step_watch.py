@@ -96,6 +96,25 @@ def test_layers_that_move_are_no_alarm_and_slow_groups_are_found_after_it():
     assert (alarms[105].replica, alarms[105].stage) == (2, 0)
 
 
+def test_a_replica_that_leaves_is_no_alarm_and_the_others_are_watched_on():
+    after = observations(60, seed=1, noise=REAL, slow=(1, 0, 1.5), begin=40, replicas=2)
+    alarms = watched([*observations(60, noise=REAL), *after])[1]
+    assert alarms[:100] == [None] * 100
+    assert (alarms[105].replica, alarms[105].stage) == (1, 0)
+
+
+def test_replicas_may_have_fewer_micro_batches_than_others():
+    kept = ((1, 1, 1, 1), (1, 1, 0, 0), (1, 1, 1, 0))
+    watch, alarms = watched(observations(40, kept=kept))
+    assert alarms == [None] * 40
+    assert watch.predicted_s == pytest.approx(observations(40, kept=kept)[-1].step_s, rel=0.01)
+    for stage in range(len(LAYERS)):
+        token_s, square_s, batch_s = watch.coefficients[:, stage]
+        assert square_s == pytest.approx(COST.square_s, rel=1e-6)
+        # Under a fixed budget only the sum of these two is known.
+        assert token_s * 8192 + batch_s == pytest.approx(COST.token_s * 8192 + COST.batch_s, rel=1e-6)
+
+
 def test_another_number_of_stages_begins_anew():
     alarms = watched([*observations(30), *observations(30, layers=(4, 4))])[1]
     assert alarms == [None] * 60
@@ -116,7 +135,9 @@ def test_without_squares_long_sequences_are_alarms():
 @pytest.mark.parametrize(
     "wrong",
     [{"step_s": float("nan")}, {"step_s": 0.0}, {"step_s": float("inf")}, {"busy_s": np.full((3, 3), np.nan)},
-     {"tokens": np.full((3, 4), -1.0)}, {"squares": np.full((3, 4), np.inf)}],
+     {"tokens": np.full((3, 4), -1.0)}, {"squares": np.full((3, 4), np.inf)}, {"squares": np.ones((3, 5))},
+     {"busy_s": np.ones((2, 3))}, {"busy_s": np.ones(3)}, {"layers": (3, 5)}, {"layers": (8, 0, 0)},
+     {"tokens": np.ones((0, 4)), "squares": np.ones((0, 4)), "busy_s": np.ones((0, 3))}],
 )  # fmt: skip
 def test_steps_that_cannot_be_are_refused(wrong):
     watch = StepWatch().start(0.0, 0.0)

@@ -54,6 +54,16 @@ def test_the_trace_names_its_data(monkeypatch):
     assert len(checksum) == 64
     assert STUDY.data() == {}
     rows = recorded.measure(Reshape(), 0).rows
+    asked = []
+
+    class Asking:
+        def reshape(self, view):
+            asked.append(view.quiet_s)
+            return view.plan
+
+    recorded.trained(Asking(), 0)
+    # Not what is set for drawn faults: one change in 10,000 s.
+    assert asked == [5000.0]
     assert not any("every_min" in at for _, _, at in rows)
 
 

@@ -71,6 +71,22 @@ def test_peers_take_longer_sequences_of_a_replica_for_a_slow_group():
     assert any(alarms(Peers(), seen)[0])
 
 
+def test_peers_held_against_the_stages_of_their_replica_are_not_misled_by_lengths():
+    seen = [*even(20), *even(20, slow=(1, 2, 1.3), seed=1)]
+    seen = [each._replace(busy_s=each.busy_s * np.array([[1.0], [1.4], [1.0]])) for each in seen]
+    found = alarms(Peers(by_replica=True), seen)[0]
+    assert found[:20] == [None] * 20
+    assert {(each.replica, each.stage) for each in found[25:]} == {(1, 2)}
+
+
+@pytest.mark.parametrize("by_replica", [False, True])
+def test_peers_go_on_with_the_replicas_that_are_left(by_replica):
+    fewer = [each._replace(busy_s=each.busy_s[:2]) for each in even(20, slow=(1, 0, 2.0))]
+    found = alarms(Peers(by_replica=by_replica), [*even(20), *fewer])[0]
+    assert found[:24] == [None] * 24
+    assert found[30] is not None and (found[30].replica, found[30].stage) == (1, 0)
+
+
 @pytest.mark.parametrize("detector", [RawTime, RunLengths, Ruptures, Peers])
 def test_a_threshold_that_is_given_is_the_only_one(detector):
     assert detector(threshold=0.07).thresholds == (0.07,)

@@ -235,9 +235,11 @@ def check_plan(job: Job, speed: Floats, plan: Plan) -> None:
         return BadValueError("The plan cannot be carried out.", given=given, allowed=allowed)
 
     used = [each for replica in plan.replicas for group in replica.groups for each in group]
+    if any(not 0 <= each < job.devices for each in used):
+        raise refuse("a device that there is not", f"0 to {job.devices - 1}")
     if len(used) != len(set(used)) or any(speed[each] <= 0 for each in used):
         raise refuse("a device that is used twice, or dead", "living devices, once each")
-    if len(plan.quota) != len(plan.replicas) or sum(plan.quota) != job.microbatches or min(plan.quota) < 0:
+    if len(plan.quota) != len(plan.replicas) or sum(plan.quota) != job.microbatches or min(plan.quota, default=-1) < 0:
         raise refuse(f"quotas {plan.quota}", f"{len(plan.replicas)} quotas that sum to {job.microbatches}")
     for replica in plan.replicas:
         if sum(replica.layers) != job.layers or len(replica.layers) != len(replica.groups) or min(replica.layers) < 1:
@@ -245,6 +247,11 @@ def check_plan(job: Job, speed: Floats, plan: Plan) -> None:
         for group, layers in zip(replica.groups, replica.layers, strict=True):
             if group and layers > job.fits(len(group)):
                 raise refuse(f"{layers} layers on {len(group)} GPUs", f"at most {job.fits(len(group))}")
+    working = [replica for replica, quota in zip(plan.replicas, plan.quota, strict=True) if quota]
+    if any(not all(replica.groups) for replica in working):
+        alike = len({replica.layers for replica in working}) == 1
+        if not alike or not all(any(groups) for groups in zip(*(each.groups for each in working), strict=True)):
+            raise refuse("a stage that no group computes", "a group for every stage, or one elsewhere with its layers")
 
 
 def step_ps(job: Job, speed: Floats, plan: Plan) -> int:

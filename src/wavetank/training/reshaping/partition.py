@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from wavetank.errors import BadValueError
+from wavetank.sim.compiled import compiled
+
+_MOST = 2**62
 
 
 def linear_partition(work: Sequence[int], pace: Sequence[int], most: Sequence[int] | None = None) -> tuple[int, ...]:
     """Return how many consecutive items each stage gets: the largest ``items' work * pace`` is as small as it can be.
 
-    By dynamic programming over items and stages; among equal ones the earlier stages have fewer items.
+    By dynamic programming over items and stages; among equal ones the earlier stages have fewer items.  Items that are
+    all alike are given out one by one, each to the stage that is done first with it.
 
     Parameters
     ----------
@@ -41,6 +47,9 @@ def linear_partition(work: Sequence[int], pace: Sequence[int], most: Sequence[in
                             allowed="1 or more stages, nothing below 0")  # fmt: skip
     items, stages = len(work), len(pace)
     limits = [items] * stages if most is None else [min(items, int(each)) for each in most]
+    if len(set(work)) == 1 and max(work[0], 1) * max(pace) * items < _MOST:
+        found = unit_partition(items, np.array(pace, np.int64), np.array(limits, np.int64))
+        return tuple(int(each) for each in found)
     before = [0]
     for each in work:
         before.append(before[-1] + int(each))
@@ -67,6 +76,26 @@ def linear_partition(work: Sequence[int], pace: Sequence[int], most: Sequence[in
         counts.append(chosen[end])
         end -= chosen[end]
     return tuple(reversed(counts))
+
+
+@compiled
+def unit_partition(items, pace, most):  # type: ignore[no-untyped-def]
+    """Return how many of some items, all alike, each stage gets; an empty array where they do not fit."""
+    stages = pace.size
+    counts = np.ones(stages, np.int64)
+    if items < stages or most.min() < 1:
+        return counts[:0]
+    for _ in range(items - stages):
+        best = -1
+        for stage in range(stages):
+            if counts[stage] < most[stage] and (
+                best < 0 or (counts[stage] + 1) * pace[stage] <= (counts[best] + 1) * pace[best]
+            ):
+                best = stage
+        if best < 0:
+            return counts[:0]
+        counts[best] += 1
+    return counts
 
 
 def quotas(count: int, time_ps: Sequence[Callable[[int], int]]) -> tuple[int, ...]:

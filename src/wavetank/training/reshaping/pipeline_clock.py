@@ -1,7 +1,7 @@
 """What pipelines of unequal passes take: the 1F1B schedule with a time for each stage and micro-batch.
 
-The graph is that of :mod:`wavetank.workloads.pipelines`, laid out once and run again with other durations by
-:mod:`wavetank.sim.steps`.
+The schedule is that of :mod:`wavetank.workloads.pipelines`, gone through without its graph: plans are searched among
+pipelines of many lengths, and watches predict one step after another.
 """
 
 from __future__ import annotations
@@ -13,78 +13,36 @@ from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.sim.compiled import compiled
-from wavetank.sim.steps import COMPUTE
-from wavetank.workloads.pipelines import passes, pipeline_graph
 
 PS = 1e12
 
 
-class PipelineClock:
-    """One pipeline with the 1F1B schedule, run again and again.
+def slowest_ps(chunk_ps: NDArray[np.int64], send_ps: int = 0) -> int:
+    """Return when the last pass of the slowest of several pipelines ends, ps.
 
     Parameters
     ----------
-    stages, microbatches : int
+    chunk_ps : int64 array (replicas, stages, microbatches)
+        Forward and backward pass of a micro-batch through a stage together, ps.
     send_ps : int
         What a boundary between stages takes, ps.
+
+    Raises
+    ------
+    BadValueError
+        For another shape, or a time below 0.
     """
-
-    def __init__(self, stages: int, microbatches: int, send_ps: int = 0) -> None:
-        graph = pipeline_graph(
-            schedule="1f1b", stages=stages, microbatches=microbatches, forward_ps=1, backward_ps=1, send_ps=send_ps
-        )
-        self.stages, self.microbatches = stages, microbatches
-        self._prepared = graph.prepared()
-        self._duration = graph.steps.duration_ps.copy()
-        # The passes of a stage stand in their order, before its sends.
-        self._at = np.flatnonzero(graph.steps.kind == COMPUTE)
-        orders = [passes("1f1b", stage, stages=stages, microbatches=microbatches) for stage in range(stages)]
-        self._stage = np.repeat(np.arange(stages), 2 * microbatches)
-        self._microbatch = np.array([each.microbatch for order in orders for each in order])
-        self._backward = np.array([each.backward for order in orders for each in order])
-
-    def time_ps(self, chunk_ps: NDArray[np.int64]) -> int:
-        """Return when the last pass ends, ps.
-
-        Parameters
-        ----------
-        chunk_ps : int64 array (stages, microbatches)
-            Forward and backward pass of a micro-batch through a stage together, ps.
-
-        Raises
-        ------
-        BadValueError
-            For another shape, or a time below 0.
-        """
-        if chunk_ps.shape != (self.stages, self.microbatches) or (chunk_ps < 0).any():
-            raise BadValueError(
-                "Every micro-batch takes a time on every stage.", given=f"shape {chunk_ps.shape}",
-                allowed=f"({self.stages}, {self.microbatches}), 0 ps or more",
-            )  # fmt: skip
-        chunk = chunk_ps[self._stage, self._microbatch]
-        forward = chunk // 3
-        self._duration[self._at] = np.where(self._backward, chunk - forward, forward)
-        return self._prepared.times(self._duration).makespan_ps
-
-
-@functools.lru_cache(maxsize=1024)
-def clock(stages: int, microbatches: int, send_ps: int = 0) -> PipelineClock:
-    """Return the clock of a pipeline, laid out at the first call.
-
-    Parameters
-    ----------
-    stages, microbatches, send_ps
-        As for :class:`PipelineClock`.
-    """
-    return PipelineClock(stages, microbatches, send_ps)
+    if chunk_ps.ndim != 3 or not chunk_ps.size or (chunk_ps < 0).any():
+        raise BadValueError(
+            "Every micro-batch takes a time on every stage of every replica.", given=f"shape {chunk_ps.shape}",
+            allowed="three dimensions, 0 ps or more",
+        )  # fmt: skip
+    return int(_slowest(np.ascontiguousarray(chunk_ps, np.int64), send_ps))
 
 
 @functools.lru_cache(maxsize=200_000)
 def even_time_ps(stage_ps: tuple[int, ...], microbatches: int, send_ps: int) -> int:
     """Return what a pipeline takes whose micro-batches are all alike, ps; 0 without any.
-
-    Plans are searched among pipelines of many lengths, each of which would be a graph of its own: this goes through the
-    same schedule without one.
 
     Parameters
     ----------
@@ -96,9 +54,8 @@ def even_time_ps(stage_ps: tuple[int, ...], microbatches: int, send_ps: int) -> 
 
 
 @compiled
-def _even_time(chunk, microbatches, send):  # type: ignore[no-untyped-def]
-    stages = chunk.size
-    forward = chunk // 3
+def _time(chunk, send):  # type: ignore[no-untyped-def]
+    stages, microbatches = chunk.shape
     # When inputs and gradients arrive at a stage; of a stage what is done, and when it and its two senders are free.
     arrived = np.full((2, stages, microbatches), -1, np.int64)
     arrived[0, 0, :] = 0
@@ -115,7 +72,8 @@ def _even_time(chunk, microbatches, send):  # type: ignore[no-untyped-def]
                 at = done[way, stage]
                 if arrived[way, stage, at] < 0:
                     break
-                took = chunk[stage] - forward[stage] if back else forward[stage]
+                forward = chunk[stage, at] // 3
+                took = chunk[stage, at] - forward if back else forward
                 end = max(free[2, stage], arrived[way, stage, at]) + took
                 free[2, stage] = end
                 done[way, stage] += 1
@@ -128,3 +86,46 @@ def _even_time(chunk, microbatches, send):  # type: ignore[no-untyped-def]
                     free[way, stage] = there
                     arrived[way, stage - 1 if back else stage + 1, at] = there
     return last
+
+
+@compiled
+def _even_time(stages, microbatches, send):  # type: ignore[no-untyped-def]
+    chunk = np.empty((stages.size, microbatches), np.int64)
+    for stage in range(stages.size):
+        chunk[stage, :] = stages[stage]
+    return _time(chunk, send)
+
+
+@compiled
+def _slowest(chunk, send):  # type: ignore[no-untyped-def]
+    last = 0
+    for replica in range(chunk.shape[0]):
+        last = max(last, _time(chunk[replica], send))
+    return last
+
+
+@compiled
+def moved_times(pace, layers, most, quota, send):  # type: ignore[no-untyped-def]
+    """Return when the last pipeline ends if one layer moves from a stage to another in all; -1 where it cannot.
+
+    ``pace``, ``layers`` and ``most`` have a row for each replica and a column for each stage: the time of a layer, and
+    layers that there are and that fit; ``quota`` is the micro-batches of each replica.
+    """
+    replicas, stages = pace.shape
+    found = np.full((stages, stages), -1, np.int64)
+    for giver in range(stages):
+        for taker in range(stages):
+            able = giver != taker
+            for replica in range(replicas):
+                able = able and layers[replica, giver] > 1 and layers[replica, taker] < most[replica, taker]
+            if not able:
+                continue
+            last = 0
+            for replica in range(replicas):
+                if quota[replica] > 0:
+                    times = pace[replica] * layers[replica]
+                    times[giver] -= pace[replica, giver]
+                    times[taker] += pace[replica, taker]
+                    last = max(last, _even_time(times, quota[replica], send))
+            found[giver, taker] = last
+    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from wavetank.settings import setting
 from wavetank.training.reshaping.interface import (
     Floats,
@@ -17,7 +19,7 @@ from wavetank.training.reshaping.interface import (
     step_ps,
 )
 from wavetank.training.reshaping.partition import linear_partition
-from wavetank.training.reshaping.reshape import Reshape, best_quotas
+from wavetank.training.reshaping.reshape import Reshape, best_quotas, settled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,8 @@ class PipelineTemplates:
     micro-batches follow the speeds in each, and each has its own division of layers.
     """
 
+    node: int = setting(0, unit="GPUs", says="GPUs that are dropped together; 0: those of a group", low=0, high=1024)
+
     def reshape(self, view: View) -> Plan | None:
         """Return the shortest plan made of whole groups.
 
@@ -84,10 +88,11 @@ class PipelineTemplates:
         ----------
         view : View
         """
-        return _shortest(view, self._plans(view.job, view.speed))
+        found = _shortest(view, self._plans(view.job, view.speed))
+        return None if found is None else settled(view.job, view.speed, found, data=True, own_layers=True)
 
     def _plans(self, job: Job, speed: Floats) -> Iterator[Plan]:
-        for homes in _whole_groups(job, speed):
+        for homes in _whole_groups(job, speed, self.node):
             for count in range(1, job.replicas + 1):
                 replicas = _pipelines(job, speed, homes, count)
                 if replicas:
@@ -143,8 +148,14 @@ def _shortest(view: View, plans: Iterator[Plan]) -> Plan | None:
     return min(plans, key=lambda plan: step_ps(view.job, view.speed, plan), default=None)
 
 
-def _whole_groups(job: Job, speed: Floats) -> Iterator[list[list[tuple[int, ...]]]]:
-    """Yield the groups without a dead GPU by replica: all of them, then without the slowest, and so on."""
+def _whole_groups(job: Job, speed: Floats, node: int = 0) -> Iterator[list[list[tuple[int, ...]]]]:
+    """Yield the groups without a dead GPU by replica: all of them, then without the slowest, and so on.
+
+    In a node that is dropped as a whole, all GPUs count as its slowest one.
+    """
+    if node:
+        lowest = np.minimum.reduceat(speed, np.arange(0, speed.size, node))
+        speed = np.repeat(lowest, node)[: speed.size]
     for limit in sorted({float(each) for each in speed if each > 0}):
         yield [
             [

@@ -117,6 +117,7 @@ class StepWatching:
         """Forget all steps."""
         rule = self.rule
         self._layers: tuple[int, ...] = ()
+        self._replicas = 0
         self._coefficients: Floats | None = None
         self._scale = np.ones(3)
         self._learned = 0
@@ -149,9 +150,9 @@ class StepWatching:
             For times or lengths that are not finite, or below 0.
         """
         _check(seen)
-        if seen.layers != self._layers:
+        if (seen.layers, len(seen.busy_s)) != (self._layers, self._replicas):
             # Times per layer are kept; what is left over, and its spread, are not.
-            self._moved(seen.layers)
+            self._moved(seen.layers, len(seen.busy_s))
         self.predicted_s = float("nan")
         if self._coefficients is None or len(self._features) < self.rule.recent:
             self._learn(seen, float("nan"))
@@ -196,7 +197,7 @@ class StepWatching:
 
     def _features_of(self, seen: Observation) -> Floats:
         squares = seen.squares if self.rule.quadratic else np.zeros_like(seen.squares)
-        return np.stack([seen.tokens, squares, np.ones_like(seen.tokens)], axis=-1)
+        return np.stack([seen.tokens, squares, (seen.tokens > 0).astype(np.float64)], axis=-1)
 
     def _chunks(self, seen: Observation) -> Floats:
         """Predicted passes, (replicas, stages, microbatches), s."""
@@ -205,10 +206,10 @@ class StepWatching:
         per_layer = self._features_of(seen) / self._scale @ self._coefficients
         return np.maximum(np.moveaxis(per_layer, 2, 1) * np.array(seen.layers, np.float64)[None, :, None], 0.0)
 
-    def _moved(self, layers: tuple[int, ...]) -> None:
+    def _moved(self, layers: tuple[int, ...], replicas: int) -> None:
         if len(layers) != len(self._layers):
             self.reset()
-        self._layers = layers
+        self._layers, self._replicas = layers, replicas
         for each in (self._rests, self._healthy, self._healthy_groups, self._recent, self._waiting):
             each.clear()
 
@@ -228,6 +229,14 @@ class StepWatching:
 
 
 def _check(seen: Observation) -> None:
+    shapes = [np.shape(each) for each in (seen.tokens, seen.squares, seen.busy_s)]
+    replicas, stages = shapes[2] if len(shapes[2]) == 2 else (0, 0)
+    known = shapes[0] == shapes[1] and len(shapes[0]) == 2 and shapes[0][0] == replicas and stages == len(seen.layers)
+    if not known or min(*shapes[0], *seen.layers, 0 if not stages else 1) < 1:
+        raise BadValueError(
+            "A step has lengths by replica and micro-batch, and times by replica and stage, each of which has layers.",
+            given=f"shapes {shapes[0]}, {shapes[1]} and {shapes[2]}, layers {seen.layers}",
+        )
     for name in ("tokens", "squares", "busy_s"):
         value = getattr(seen, name)
         if not np.all((value >= 0) & np.isfinite(value)):

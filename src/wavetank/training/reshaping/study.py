@@ -177,7 +177,10 @@ class Reshaping(Study):
         """
         job = self.job()
         events, horizon_s = self.events(seed)
-        run = simulate(job, events, horizon_s, system, self.times())
+        times = self.times()
+        if self.schedule == TRACE:
+            times = replace(times, quiet_s=horizon_s / (len(events) + 1))
+        run = simulate(job, events, horizon_s, system, times)
         return run, horizon_s * PS / step_ps(job, _well(job), healthy_plan(job))
 
     def events(self, seed: int) -> tuple[tuple[Event, ...], float]:

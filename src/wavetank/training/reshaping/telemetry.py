@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.training.reshaping.interface import Floats
-from wavetank.training.reshaping.pipeline_clock import PS, clock
+from wavetank.training.reshaping.pipeline_clock import PS, slowest_ps
 
 
 class Observation(NamedTuple):
@@ -21,7 +21,8 @@ class Observation(NamedTuple):
     Attributes
     ----------
     tokens, squares : float64 array (replicas, microbatches)
-        Sum of the lengths of each micro-batch's sequences, and of their squares.
+        Sum of the lengths of each micro-batch's sequences, and of their squares; 0 fills the rows of replicas that have
+        fewer micro-batches than others.
     busy_s : float64 array (replicas, stages)
         For which each group computed, waits excluded, s.
     step_s : float
@@ -46,7 +47,7 @@ class Cost(NamedTuple):
 
     def of(self, tokens: Floats, squares: Floats) -> Floats:
         """Return what micro-batches cost, s."""
-        return self.token_s * tokens + self.square_s * squares + self.batch_s
+        return self.token_s * tokens + self.square_s * squares + self.batch_s * (tokens > 0)
 
 
 def step_time_s(chunk_s: Floats, send_s: float) -> float:
@@ -59,9 +60,7 @@ def step_time_s(chunk_s: Floats, send_s: float) -> float:
     send_s : float
         What a boundary between stages takes.
     """
-    _, stages, microbatches = chunk_s.shape
-    pipeline = clock(stages, microbatches, round(send_s * PS))
-    return max(pipeline.time_ps(each) for each in np.rint(chunk_s * PS).astype(np.int64)) / PS
+    return slowest_ps(np.rint(chunk_s * PS).astype(np.int64), round(send_s * PS)) / PS
 
 
 class Noise(NamedTuple):

@@ -190,10 +190,15 @@ class _Segments:
 
 @dataclass(frozen=True, kw_only=True)
 class Peers:
-    """Alarms when a group computes longer than the median of its stage's groups in all replicas, by a threshold."""
+    """Alarms when a group computes longer than the median of its stage's groups in all replicas, by a threshold.
+
+    The groups of a replica have the same micro-batches: divided by the median of its stages, times do not depend on
+    lengths any more.
+    """
 
     threshold: float = setting(0.0, says="Excess that alarms; 0: the best in rehearsals", low=0.0, high=100.0)
     recent: int = setting(5, unit="steps", says="Last steps, of which the median counts", low=1, high=1000)
+    by_replica: bool = setting(False, says="Whether times are first divided by the median of the replica's stages")
 
     @property
     def thresholds(self) -> tuple[float, ...]:
@@ -202,19 +207,24 @@ class Peers:
 
     def start(self, threshold: float, send_s: float) -> Watch:
         """Return a watch of computing times."""
-        return _Others(threshold, self.recent)
+        return _Others(threshold, self.recent, self.by_replica)
 
 
 class _Others:
-    def __init__(self, threshold: float, recent: int) -> None:
-        self.threshold, self.recent = threshold, recent
+    def __init__(self, threshold: float, recent: int, by_replica: bool) -> None:
+        self.threshold, self.recent, self.by_replica = threshold, recent, by_replica
         self.reset()
 
     def reset(self) -> None:
         self._excess: deque[Floats] = deque(maxlen=self.recent)
 
     def step(self, seen: Observation) -> Alarm | None:
-        self._excess.append(seen.busy_s / np.maximum(np.median(seen.busy_s, axis=0), _TINY) - 1)
+        if self._excess and self._excess[0].shape != seen.busy_s.shape:
+            self._excess.clear()
+        times = seen.busy_s
+        if self.by_replica:
+            times = times / np.maximum(np.median(times, axis=1, keepdims=True), _TINY)
+        self._excess.append(times / np.maximum(np.median(times, axis=0), _TINY) - 1)
         if len(self._excess) < self.recent:
             return None
         excess = np.median(self._excess, axis=0)

@@ -370,6 +370,8 @@ class Ranks:
     def slow(self, rank: int, share: float) -> None:
         """Let a rank run for a share of the time only, by stopping it and letting it go on every 20 ms.
 
+        What it does in much less than 20 ms is either not slowed down, or stands still.
+
         Parameters
         ----------
         rank : int

@@ -3,7 +3,9 @@
 A slow GPU slows its tensor-parallel group, that its pipeline, and that all replicas.  Dropping the whole group or
 replica wastes the healthy rest; one remedy alone reaches only as far as its dimension.  Here a group leaves out single
 GPUs, layers move from slow to fast stages, and micro-batches from slow to fast replicas, each after the one before.
-Every combination is priced with the pipeline's schedule, so that no single remedy can be better.
+Plans are priced with the pipeline's schedule: all of a small job, and of a large one those that are best for some
+shares of micro-batches, from which layers then move one by one for as long as that pays.  What a single remedy finds is
+among the starts, so that none can be better.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ class RankedSteps(Study):
     )  # fmt: skip
     charts: ClassVar[tuple[Chart, ...]] = (
         Chart("bars", "Correlation of ranks", y="rank_correlation", by="model", says="1: the same order."),
-        Chart("bars", "Predicted time of a step", y="predicted_s", by="row", log="x"),
+        Chart("bars", "Predicted time of a step", y="predicted_s", by="row", log="x",
+              says="Shorter is faster; measured steps take many times as long."),
     )
 
     resamples: int = setting(2000, says="Draws of the bootstrap", low=100, high=1_000_000)

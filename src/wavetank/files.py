@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import select
 import zlib
@@ -131,3 +132,30 @@ def read_text(path: Path, *, largest_bytes: int) -> str:
         raise BadFileError(
             "The file is not UTF-8 text.", given=error.reason, where=f"{path}, line {line}, column {column}"
         ) from error
+
+
+def head_of(path: Path, size: int = 1 << 16) -> bytes:
+    """Return the first bytes of a file, unpacked; what can be had of it where it is damaged.
+
+    Parameters
+    ----------
+    path : Path
+    size : int
+        In bytes.
+
+    Raises
+    ------
+    BadFileError
+        If it cannot be read at all.
+    """
+    try:
+        with path.open("rb") as raw:
+            head = raw.read(size)
+    except OSError as error:
+        raise BadFileError("The file cannot be read.", given=str(error.strerror or error), where=str(path)) from error
+    if not head.startswith(b"\x1f\x8b"):
+        return head
+    try:
+        return gzip.GzipFile(fileobj=io.BytesIO(head)).read1(size)
+    except (OSError, EOFError, zlib.error):
+        return b""

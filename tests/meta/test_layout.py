@@ -34,7 +34,6 @@ NOT_MIRRORED = {
     "check/consistency/rules.py": "the workloads' rules; check/consistency/test_formats.py",
     "cli/site.py": "the pages that are served; cli/test_serve.py",
     "training/failures/torchft_process.py": "processes of a study; training/failures/test_study_recovery.py",
-    "cli/diagnose.py": "holds nothing yet; said in cli/test_nothing_here_yet.py",
 }
 
 # Written in pieces, so that this file does not hold them itself.

@@ -34,7 +34,7 @@ VERBS = {
     "data": ("List, fetch, locate or verify the real data sets", "wavetank.cli.data"),
     "launch": ("Run a system for real: a router, an engine, a cluster", "wavetank.cli.launch"),
     "check": ("Verify a model, a history, a protocol, an instance of a protocol", "wavetank.cli.check"),
-    "diagnose": ("Explain a log or a trace (not available yet)", "wavetank.cli.diagnose"),
+    "diagnose": ("Explain a trace or a log: what is wrong, where, and the evidence", "wavetank.cli.diagnose"),
     "new": ("Write the files of a new system or study", "wavetank.cli.new"),
 }
 

@@ -34,6 +34,7 @@ NOT_MIRRORED = {
     "check/consistency/rules.py": "the workloads' rules; check/consistency/test_formats.py",
     "cli/site.py": "the pages that are served; cli/test_serve.py",
     "training/failures/torchft_process.py": "processes of a study; training/failures/test_study_recovery.py",
+    "training/rollouts/core.py": "a part of the simulator; training/rollouts/test_simulate.py",
 }
 
 # Written in pieces, so that this file does not hold them itself.

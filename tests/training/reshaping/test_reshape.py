@@ -163,3 +163,17 @@ def test_what_is_too_much_to_try_is_found_by_moving_shares_and_layers(seed, monk
     own = shortest(Reshape(own_layers=True), work, speed)
     assert own <= exact <= shortest(BestSingleDimension(), work, speed)
     reshape._reshaped.cache_clear()
+
+
+@pytest.mark.parametrize("seed", [5, 42, 43])
+def test_in_a_job_too_large_to_try_all_plans_no_remedy_alone_is_better(seed):
+    # Gradients take long: one replica fewer may be worth it, and not the slowest.
+    slow_network = Link(bytes_per_s=1.0, latency_s=0.0)
+    work = job(
+        layers=24, stages=4, replicas=4, microbatches=16, tensor=4, heads=16, layer_bytes=20.0, network=slow_network
+    )
+    draws = np.random.default_rng(seed)
+    speed = np.ones(work.devices)
+    count = int(draws.integers(2, 14))
+    speed[draws.choice(work.devices, count, replace=False)] = draws.choice([0.0, 0.3, 0.6, 0.9], count)
+    assert shortest(Reshape(), work, speed) <= shortest(BestSingleDimension(), work, speed)

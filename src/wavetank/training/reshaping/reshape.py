@@ -82,14 +82,23 @@ def _reshaped(rule: Reshape, job: Job, speeds: tuple[float, ...]) -> Plan | None
         if key not in by_layers or took_ps < by_layers[key][0]:
             by_layers[key] = took_ps, plan
     found = [plan for _, plan in sorted(by_layers.values(), key=lambda pair: pair[0])[:_STARTS]]
-    if rule.pipeline and (rule.tensor or rule.data or rule.own_layers):
-        # What fewer remedies find is a start, too, so that more are never worse.
-        fewer = replace(rule, own_layers=False) if rule.own_layers else Reshape(tensor=False, data=False)
+    # What fewer remedies find is a start, too, so that more are never worse.
+    for fewer in _fewer(rule):
         plan_of_fewer = _reshaped(fewer, job, speeds)
         found += [] if plan_of_fewer is None else [plan_of_fewer]
     if rule.pipeline:
         found = [settled(job, speed, each, data=rule.data, own_layers=rule.own_layers) for each in found]
     return min(found, key=lambda plan: step_ps(job, speed, plan), default=None)
+
+
+def _fewer(rule: Reshape) -> list[Reshape]:
+    """Rules with less to choose from: divisions alike in all replicas, or one remedy of several."""
+    if rule.own_layers:
+        return [replace(rule, own_layers=False)]
+    remedies = [("tensor", rule.tensor), ("pipeline", rule.pipeline), ("data", rule.data)]
+    chosen = [name for name, whether in remedies if whether]
+    nothing = Reshape(tensor=False, pipeline=False, data=False)
+    return [replace(nothing, **{name: True}) for name in chosen] if len(chosen) > 1 else []
 
 
 def settled(job: Job, speed: Floats, plan: Plan, *, data: bool, own_layers: bool) -> Plan:

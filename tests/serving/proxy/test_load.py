@@ -196,6 +196,9 @@ def test_a_wrong_plain_answer_is_seen(against, answer, outcome):
     assert outcomes(against(answer))[0] == OUTCOMES[outcome]
 
 
+ERROR = chunk(b'data: {"error":{"message":"died"}}\n\n')
+
+
 @pytest.mark.parametrize(
     ("pieces", "outcome"),
     [
@@ -212,7 +215,13 @@ def test_a_wrong_plain_answer_is_seen(against, answer, outcome):
         (lambda name: [*tokens_of(name, range(2)), chunk(b'data: {"error":{"message":"x"}}\n\n'), END], BROKEN),
         (lambda name: [*tokens_of(name, range(4)), chunk(b"data: [DONE]\n\ndata: [DONE]\n\n"), b"0\r\n\r\n"], DOUBLED),
         (lambda name: [*tokens_of(name, range(4)), END + END], DOUBLED),
-        (lambda name: [chunk(b"data: {\n\n")], CROSSED),
+        (lambda name: [chunk(b"data: {\n\n"), b"0\r\n\r\n"], CROSSED),
+        (lambda name: [chunk(b"data: {\n\n"), END], CROSSED),
+        (lambda name: [chunk(b"data: {\n\n"), *tokens_of(name, range(4)), END], CROSSED),
+        (lambda name: [chunk(b"data: {\n\n"), chunk(b"data: {\n\n"), END], CROSSED),
+        # Half an event, and the router's word that the backend died: broken, as any stream that breaks off.
+        (lambda name: [*tokens_of(name, range(2)), chunk(b'data: {"choi'), chunk(b"\n\n"), ERROR, None], BROKEN),
+        (lambda name: [*tokens_of(name, range(2)), chunk(b'data: {"choi'), None], BROKEN),
         (lambda name: [chunk(b"nonsense\n\n")], CROSSED),
         (lambda name: [b"zz\r\n"], CROSSED),
         (lambda name: [b"1\r\nabc\r\n"], CROSSED),

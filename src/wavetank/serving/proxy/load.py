@@ -333,7 +333,8 @@ class _Offer:
                 request.streamed,
             )
         )
-        if outcome not in (RIGHT, LEFT) and len(self.notes) < 20:
+        # Clean failures are many when backends die, and must not take the room of what is wrong.
+        if outcome not in (RIGHT, LEFT) and len(self.notes) < (20 if outcome in (FAILED, BROKEN) else 100):
             self.notes.append(f"{request.name}: {OUTCOMES[outcome]}, status {client.status}, {why}")
         return len(self.rows) - 1
 
@@ -406,7 +407,7 @@ class _Client(asyncio.Protocol):
         self.waiting = True
         self.status = 0
         self._buffer = b""
-        self._events = b""
+        self._events = self._cut = b""
         self._parse = self._head
         self._place = 0
         self._finished = False
@@ -565,11 +566,22 @@ class _Client(asyncio.Protocol):
             raise ValueError("no event of a stream")
         data = event[5:].strip()
         if data == b"[DONE]":
+            if self._cut:
+                raise ValueError(f"what is no event stands before the end: {self._cut[:200]!r}")
             if self._finished:
                 self.end(DOUBLED, "a second end of the stream", keep=False)
             self._finished = True
             return
-        answer = _decode(data)
+        try:
+            answer = _decode(data)
+        except msgspec.MsgspecError:
+            if self._cut:
+                raise
+            # A backend that died in the middle of an event leaves half of it before the router's error event.
+            self._cut = data
+            return
+        if self._cut and answer.error is None:
+            raise ValueError(f"what is no event stands before another: {self._cut[:200]!r}")
         if answer.error is not None:
             self.end(BROKEN, f"an error event: {data[:200]!r}", keep=False)
             return
@@ -616,6 +628,9 @@ class _Client(asyncio.Protocol):
                     return
             whole = self._place == self.request.tokens
         else:
+            if self._cut:
+                self.end(CROSSED, f"not to be read: {self._cut[:200]!r}", keep=False)
+                return
             whole = self._place == self.request.tokens and self._finished
         if whole:
             self.end(RIGHT, keep=self._keep)

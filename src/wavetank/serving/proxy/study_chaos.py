@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,7 @@ class ProxyChaos(ProxyPrograms, Study):
     def measure(self, system: Any, seed: int) -> Measurements:
         """Count what became of the requests."""
         from wavetank.serving.proxy.chaos import Chaos, endure
-        from wavetank.serving.proxy.load import BROKEN, CROSSED, DOUBLED, FAILED, HUNG, LEFT, LOST, Load
+        from wavetank.serving.proxy.load import BROKEN, CROSSED, DOUBLED, FAILED, HUNG, LEFT, LOST, OUTCOMES, Load
         from wavetank.serving.proxy.proxies import launched
 
         @contextlib.contextmanager
@@ -135,6 +136,10 @@ class ProxyChaos(ProxyPrograms, Study):
             ),
         )
         load = found.load
+        for note in load.notes:
+            # What was wrong about an answer cannot be had again: the counts alone would leave nothing to look at.
+            if f": {OUTCOMES[FAILED]}, " not in note and f": {OUTCOMES[BROKEN]}, " not in note:
+                warnings.warn(f"proxy-chaos, seed {seed}: {note}", stacklevel=2)
         return Measurements(
             {
                 "requests": len(load.outcome),

@@ -239,7 +239,6 @@ class ByHand:
                 self.recomputed += t.context - t.unread
                 t.unread = t.context
         ready = gpu.there and now >= gpu.ready_at
-        takes = self.step(gpu.guests, gpu.chunk, self.r.rollout_table, False)
         if not gpu.shared:
             if ready and gpu.guests:
                 self.start(gpu, "guest", now, self.step(gpu.guests, gpu.chunk, self.r.rollout_table, True))
@@ -249,6 +248,8 @@ class ByHand:
             self.admit(gpu, now)
         if ready:
             chunk = gpu.chunk
+            # Only now: those who were admitted may have broken turns off.
+            takes = self.step(gpu.guests, chunk, self.r.rollout_table, False)
             asked = takes or int(roofline_ps(0, 0, chunk, chunk * (chunk + 1) // 2, self.r.rollout_table))
             allowed = not (gpu.running or gpu.waiting)
             if not allowed and self.a.governor == "slack":

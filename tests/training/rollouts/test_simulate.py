@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.training.rollouts.by_hand import ByHand, compiled_figures, figures
 from tests.training.rollouts.small import KV, PS, TABLE, batches, load, nobody, rates, spot
@@ -34,6 +34,7 @@ from wavetank.workloads.trajectories import Trajectories
     own=st.integers(1, 2), pool=st.sampled_from([3000, 6000, 20_000]), per_s=st.sampled_from([0.2, 2.0, 8.0]),
     tpot_s=st.sampled_from([0.02, 0.05, 0.15]), lives=st.lists(st.floats(0.1, 3.0), max_size=4),
 )  # fmt: skip
+@example(1, "slack", "affinity-least", 1, 2, 3000, 8.0, 0.02, [])
 def test_equals_the_simulation_by_hand(seed, governor, router, staleness, own, pool, per_s, tpot_s, lives):
     given_rates = rates(shared_pool_bytes=pool * KV, own_pool_bytes=pool * KV, tpot_s=tpot_s, stall_s=0.3)
     users, work = load(seed, per_s=per_s, last_s=8.0), batches(seed, turns=3, n=8)

@@ -88,6 +88,11 @@ def test_a_folder_is_one_subject(call, tmp_path):
     job(tmp_path, FULL, "b.json", rank=1)
     told = call("diagnose", str(tmp_path))
     assert "ranks: 2" in told.out
+    assert "other_files" not in told.out
+    (tmp_path / "0_settings.json").write_text('{"layers": 3}')
+    told = call("diagnose", str(tmp_path))
+    assert "ranks: 2" in told.out
+    assert "other_files: 1" in told.out
     (tmp_path / "none").mkdir()
     told = call("diagnose", str(tmp_path / "none"))
     assert told.code == 3

@@ -13,10 +13,9 @@ import click
 
 from wavetank import settings, units
 from wavetank.check.report import Budget, CheckReport, Verdict
-from wavetank.cli.commands import kind_of
+from wavetank.cli.commands import kind_of, maker_of, write_page
 from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.exits import DOES_NOT_HOLD, UNDECIDED
-from wavetank.files import write_atomic
 from wavetank.ledger import catalog
 from wavetank.ledger.catalog import CommandEntry
 from wavetank.terminal import say, say_error, say_heading, say_json, say_wrapped, style, wrapped
@@ -82,7 +81,7 @@ def command(
         reports.append(report)
         # The page first: a reader of the text may go away.
         if page is not None:
-            _write_page(Path(page), report)
+            write_page(Path(page), report.page)
         if not as_json:
             _say_report(report, name, of_many=len(files) > 1)
     if as_json:
@@ -97,7 +96,7 @@ def _checked(path: Path, kind: str, given: dict[str, str], budget: Budget) -> Ch
     found = _kind_that_works(path, kind)
     if not path.is_file() and not any((path / name).is_file() for name in found.files):
         raise BadFileError("There is no such file." if not path.exists() else "This is no file.", given=str(path))
-    maker = _maker_of(found)
+    maker = maker_of(found, "check")
     checker = maker(**settings.check_parameters(maker, given, where=f"check --kind {found.name}", what="setting"))
     report: CheckReport = checker.check(path, budget)
     return report
@@ -105,16 +104,6 @@ def _checked(path: Path, kind: str, given: dict[str, str], budget: Budget) -> Ch
 
 def _kinds() -> dict[str, CommandEntry]:
     return catalog.commands("check")
-
-
-def _maker_of(entry: CommandEntry) -> Any:
-    """Return the class of a checker; raises BadFileError where the entry's object is none."""
-    maker = entry.load()
-    if not (isinstance(maker, type) and dataclasses.is_dataclass(maker) and hasattr(maker, "check")):
-        raise BadFileError(
-            "The entry's object is no dataclass with a method check.", given=entry.object, where=entry.where
-        )
-    return maker
 
 
 def _kind_of(path: Path, given: str, kinds: dict[str, CommandEntry]) -> CommandEntry:
@@ -131,7 +120,7 @@ def _kind_that_works(path: Path, given: str) -> CommandEntry:
     while True:
         found = _kind_of(path, given, kinds)
         try:
-            _maker_of(found)
+            maker_of(found, "check")
             return found
         except BadFileError as error:
             del kinds[found.name]
@@ -148,7 +137,7 @@ def _kind_that_works(path: Path, given: str) -> CommandEntry:
 def _say_settings(kind: str) -> None:
     for entry in [_kind_of(Path(), kind, _kinds())] if kind else _kinds().values():
         try:
-            maker = _maker_of(entry)
+            maker = maker_of(entry, "check")
         except WavetankError as error:
             if kind:
                 raise
@@ -194,17 +183,6 @@ def _say_verdict(verdict: Verdict) -> None:
     for line in verdict.evidence.splitlines():
         # Counterexamples are drawn: their lines are not for wrapping.
         say(f"{indent}{line}".rstrip())
-
-
-def _write_page(path: Path, report: CheckReport) -> None:
-    if not report.page:
-        say_wrapped(f"There is nothing to draw: no page was written to {path}.", err=True)
-        return
-    try:
-        write_atomic(path, report.page)
-    except OSError as error:
-        raise BadFileError("The page cannot be written.", given=str(error), where=str(path)) from error
-    say(f"  page: {path}", err=True)
 
 
 def _as_json(report: CheckReport) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import click
 
 from wavetank.errors import BadFileError, UnknownNameError, nearest_of
+from wavetank.files import write_atomic
 from wavetank.ledger import catalog
 from wavetank.ledger.catalog import CommandEntry
+from wavetank.terminal import say, say_wrapped
 
 
 def loaded(entry: CommandEntry) -> click.Command:
@@ -97,3 +101,49 @@ def kind_of(name: str, entries: dict[str, CommandEntry], given: str = "", *, ver
         nearest=nearest_of(ending, endings),
         hint=f"wavetank {verb} --kind {next(iter(entries), 'KIND')} {name}",
     )
+
+
+def maker_of(entry: CommandEntry, verb: str) -> Any:
+    """Return the class of settings behind an entry whose object does the verb's work.
+
+    Parameters
+    ----------
+    entry : CommandEntry
+    verb : str
+        The verb, which is the method's name: ``check`` or ``diagnose``.
+
+    Raises
+    ------
+    BadFileError
+        If the entry's object is no dataclass with that method, with file and line of the entry.
+    """
+    maker = entry.load()
+    if not (isinstance(maker, type) and dataclasses.is_dataclass(maker) and hasattr(maker, verb)):
+        raise BadFileError(
+            f"The entry's object is no dataclass with a method {verb}.", given=entry.object, where=entry.where
+        )
+    return maker
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write what was found as a page and name the file, or say that there is nothing to draw.
+
+    Parameters
+    ----------
+    path : Path
+    page : str
+        The page; empty where there is none.
+
+    Raises
+    ------
+    BadFileError
+        If it cannot be written.
+    """
+    if not page:
+        say_wrapped(f"There is nothing to draw: no page was written to {path}.", err=True)
+        return
+    try:
+        write_atomic(path, page)
+    except OSError as error:
+        raise BadFileError("The page cannot be written.", given=str(error), where=str(path)) from error
+    say(f"  page: {path}", err=True)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from wavetank import settings, units
+from wavetank.cli.commands import maker_of, write_page
 from wavetank.diagnosis.findings import Diagnosis, Evidence, Finding, verify
 from wavetank.errors import BadFileError, BadValueError, UnknownNameError, WavetankError, nearest_of
 from wavetank.exits import DOES_NOT_HOLD, UNDECIDED
-from wavetank.files import head_of, write_atomic
+from wavetank.files import head_of
 from wavetank.ledger import catalog
 from wavetank.ledger.catalog import CommandEntry
 from wavetank.terminal import say, say_error, say_heading, say_json, say_wrapped, style
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "critical": "red"}
 _HEAD_BYTES = 1 << 16
+# Files of a folder that are looked at before it is said to be of no kind.
+_MOST_HEADS = 100
 # Of a folder with traces of many ranks: more are facts of the page and of the JSON document.
 _MOST_FACTS = 12
 
@@ -69,7 +73,7 @@ def command(
         found.append(diagnosis)
         # The page first: a reader of the text may go away.
         if page is not None:
-            _write_page(Path(page), diagnosis)
+            write_page(Path(page), diagnosis.page)
         if not as_json:
             _say(diagnosis, apart=len(files) > 1)
     if as_json:
@@ -82,7 +86,7 @@ def command(
 
 def _diagnosed(path: Path, kind: str, given: dict[str, str]) -> Diagnosis:
     entry = _kind_of(path, kind)
-    maker = _maker_of(entry)
+    maker = maker_of(entry, "diagnose")
     analyser = maker(**settings.check_parameters(maker, given, where=f"diagnose --kind {entry.name}", what="setting"))
     diagnosis: Diagnosis = dataclasses.replace(analyser.diagnose(path), kind=entry.name)
     verify(diagnosis, analyser.source(path))
@@ -93,18 +97,8 @@ def _kinds() -> dict[str, CommandEntry]:
     return catalog.commands("diagnose")
 
 
-def _maker_of(entry: CommandEntry) -> Any:
-    """Return the class of an analyser; raises BadFileError where the entry's object is none."""
-    maker = entry.load()
-    if not (isinstance(maker, type) and dataclasses.is_dataclass(maker) and hasattr(maker, "diagnose")):
-        raise BadFileError(
-            "The entry's object is no dataclass with a method diagnose.", given=entry.object, where=entry.where
-        )
-    return maker
-
-
 def _kind_of(path: Path, given: str) -> CommandEntry:
-    """Return what explains a file, or a folder by its first file: the kind given, or one that its content shows."""
+    """Return what explains a file, or a folder by any of its files: the kind given, or one that its content shows."""
     kinds = _kinds()
     if given:
         if given not in kinds:
@@ -116,11 +110,9 @@ def _kind_of(path: Path, given: str) -> CommandEntry:
         raise BadFileError("There is no such file or folder.", given=str(path))
     failed: WavetankError | None = None
     for entry in kinds.values():
-        first = _first_of(path, entry)
-        if first is None:
-            continue
         try:
-            if _maker_of(entry).takes(first, head_of(first, _HEAD_BYTES)):
+            takes = maker_of(entry, "diagnose").takes
+            if any(takes(each, head_of(each, _HEAD_BYTES)) for each in _candidates(path, entry)):
                 return entry
         except WavetankError as error:
             # Another kind may take it.
@@ -134,16 +126,18 @@ def _kind_of(path: Path, given: str) -> CommandEntry:
     )  # fmt: skip
 
 
-def _first_of(path: Path, entry: CommandEntry) -> Path | None:
-    """Return the file, or the first of a folder, if its name may be of this kind."""
+def _candidates(path: Path, entry: CommandEntry) -> Iterator[Path]:
+    """Yield the file, or the first ones of a folder, whose names may be of this kind."""
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
     except OSError as error:
         raise BadFileError("The folder cannot be read.", given=str(error), where=str(path)) from error
-    for each in files:
-        if each.is_file() and (not entry.endings or each.name.lower().removesuffix(".gz").endswith(entry.endings)):
-            return each
-    return None
+    named = (
+        each
+        for each in files
+        if each.is_file() and (not entry.endings or each.name.lower().removesuffix(".gz").endswith(entry.endings))
+    )
+    yield from itertools.islice(named, _MOST_HEADS)
 
 
 def _say_settings(kind: str) -> None:
@@ -151,7 +145,7 @@ def _say_settings(kind: str) -> None:
         if kind and name != kind:
             continue
         say_heading(f"{name}: {entry.says}")
-        for field in dataclasses.fields(_maker_of(entry)):
+        for field in dataclasses.fields(maker_of(entry, "diagnose")):
             unit = field.metadata.get("unit", "")
             text = f"{field.name} ({', '.join(filter(None, (unit, f'by default {field.default}')))}): "
             say_wrapped(text + field.metadata.get("says", ""), first="  ", rest="      ")
@@ -188,17 +182,6 @@ def _say_finding(finding: Finding) -> None:
 def _named(fact: Evidence) -> str:
     of = ", ".join(f"{key} {value}" for key, value in fact.of.items())
     return f"{fact.name} ({of})" if of else fact.name
-
-
-def _write_page(path: Path, diagnosis: Diagnosis) -> None:
-    if not diagnosis.page:
-        say_wrapped(f"There is nothing to draw: no page was written to {path}.", err=True)
-        return
-    try:
-        write_atomic(path, diagnosis.page)
-    except OSError as error:
-        raise BadFileError("The page cannot be written.", given=str(error), where=str(path)) from error
-    say(f"  page: {path}", err=True)
 
 
 def _as_json(diagnosis: Diagnosis) -> dict[str, Any]:

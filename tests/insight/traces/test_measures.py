@@ -139,8 +139,11 @@ def test_a_trace_without_device_events_has_too_little(tmp_path):
 def test_folders_have_one_file_a_rank(tmp_path):
     ranks(tmp_path, [(1,), (2,)])
     (tmp_path / "notes.txt").write_text("x")
-    assert [each.name for each in files_of(tmp_path)] == ["r0.json", "r1.json"]
+    (tmp_path / "a_config.json").write_text('{"layers": 3}')
+    assert [each.name for each in files_of(tmp_path)] == ["a_config.json", "r0.json", "r1.json"]
     assert TraceSource(tmp_path).quantity("ranks") == 2
+    assert TraceSource(tmp_path).quantity("other_files") == 1
+    assert TraceSource(tmp_path / "r0.json").quantity("other_files") == 0
     job(tmp_path, PLANTED, "again.json", rank=1)
     with pytest.raises(BadTraceError, match="the same rank"):
         TraceSource(tmp_path)

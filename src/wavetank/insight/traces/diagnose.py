@@ -114,6 +114,8 @@ class KinetoDiagnosis:
         source = self.source(path)
         facts, too_little = [read(source, "ranks")], list[str]()
         findings: list[Finding] = []
+        if source.other_files:
+            facts += [read(source, "other_files")]
         for rank in sorted(source.traces):
             facts += [read(source, "events", rank=rank)]
             if source.quantity("left_out", rank=rank):

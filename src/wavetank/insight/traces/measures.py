@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from wavetank.diagnosis.findings import Value
 from wavetank.errors import BadTraceError, WavetankError, unknown_name
+from wavetank.files import head_of
 from wavetank.workloads.intervals import Intervals, common, union, without
-from wavetank.workloads.kineto import COPY, FILL, KERNEL, RUNTIME, KinetoTrace, read_kineto
+from wavetank.workloads.kineto import COPY, FILL, KERNEL, RUNTIME, KinetoTrace, looks_like_kineto, read_kineto
 
 SHORT_NS = 10_000
 """A kernel that is shorter costs about as much to start as to run."""
@@ -189,7 +190,12 @@ class TraceSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.traces: dict[int, KinetoTrace] = {}
-        for number, file in enumerate(files_of(path)):
+        files = files_of(path)
+        if path.is_dir():
+            # Jobs keep settings and figures beside their traces.
+            files = [each for each in files if looks_like_kineto(head_of(each))]
+        self.other_files = len(files_of(path)) - len(files)
+        for number, file in enumerate(files):
             trace = read_kineto(file)
             rank = trace.rank if trace.rank is not None else number
             if rank in self.traces:
@@ -302,6 +308,11 @@ def _ranks(source: TraceSource) -> int:
     return len(source.traces)
 
 
+def _other_files(source: TraceSource) -> int:
+    """Files of the folder that end in .json and are no traces."""
+    return source.other_files
+
+
 def _events(source: TraceSource, rank: int) -> int:
     """Complete events (ph X) of the file that could be used."""
     return int(source._trace(rank).start_ns.size)
@@ -390,7 +401,8 @@ def _last_share(source: TraceSource) -> float:
 
 
 QUANTITIES: Mapping[str, Callable[..., Value]] = {
-    "ranks": _ranks, "events": _events, "left_out": _left_out, "kernels": _kernels, "span_s": _span, "steps": _steps,
+    "ranks": _ranks, "other_files": _other_files,
+    "events": _events, "left_out": _left_out, "kernels": _kernels, "span_s": _span, "steps": _steps,
     "step_s": _step_time, "holds_share": _holds, "waiting_share": _waiting, "last_rank": _last_rank,
     "last_share": _last_share, "least_communication_share": _least_communication,
     "largest_kernel": _of_rank("largest_kernel"),

@@ -73,15 +73,21 @@ async def _tool(delay_s: float, sigma: float, draws: Draws) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bandit:
-    """Sixteen questions, of which each has one right answer."""
+class _WithTool:
+    """What all toys have: a tool that takes its time."""
 
-    secret: int = setting(0, says="Draws which answers are right")
     delay_s: float = setting(0.0, unit="s", says="Median delay of the tool", low=0.0, high=3600.0)
     sigma: float = setting(1.0, says="Standard deviation of the delay's logarithm", low=0.0, high=4.0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bandit(_WithTool):
+    """Sixteen questions, of which each has one right answer."""
+
+    secret: int = setting(0, says="Draws which answers are right")
 
     def begin(self, prompt: int, draws: Draws) -> Session:
         """Ask one of the questions.
@@ -97,15 +103,10 @@ class Bandit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arithmetic:
+class Arithmetic(_WithTool):
     """Two numbers from 0 to 7, of which a secret sum is asked: a + b + c, without what is carried over."""
 
     secret: int = setting(0, says="Draws what is added")
-    delay_s: float = setting(0.0, unit="s", says="Median delay of the tool", low=0.0, high=3600.0)
-    sigma: float = setting(1.0, says="Standard deviation of the delay's logarithm", low=0.0, high=4.0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def begin(self, prompt: int, draws: Draws) -> Session:
         """Ask for one of the sums.
@@ -133,16 +134,11 @@ class _Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class Grid(_WithTool):
     """A walk on four by four fields to one that is not shown; every move is a call of the tool."""
 
     secret: int = setting(0, says="Draws the field to reach")
-    delay_s: float = setting(0.0, unit="s", says="Median delay of the tool", low=0.0, high=3600.0)
-    sigma: float = setting(1.0, says="Standard deviation of the delay's logarithm", low=0.0, high=4.0)
     moves: int = setting(6, says="Most moves of an answer", low=1, high=1000)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def begin(self, prompt: int, draws: Draws) -> Session:
         """Stand on one of the fields.

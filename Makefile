@@ -5,6 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 PEERS  ?= .venv-peers
+INSIGHT ?= .venv-insight-peers
 
 # Processes that share the tests: one a core, four at most, since each holds up to 3 GB.
 WORKERS ?= auto
@@ -13,7 +14,7 @@ PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist workste
 # Bytecode is kept even where the environment forbids it: hundreds of processes that tests start import these sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: compare test test-all lint docs budgets mutants peers clean
+.PHONY: compare test test-all lint docs budgets mutants peers insight-peers clean
 
 $(VENV)/core.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Wavetank needs Python 3.11 or newer")'
@@ -58,5 +59,13 @@ $(PEERS)/peers.stamp: constraints-peers.txt
 
 peers: $(PEERS)/peers.stamp  ## the proxies that `wavetank compare proxy-speed` measures beside ours
 
+$(INSIGHT)/peers.stamp: constraints-insight-peers.txt
+	$(PYTHON) -m venv $(INSIGHT)
+	$(INSIGHT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-insight-peers.txt \
+	  HolisticTraceAnalysis drishti-io darshan
+	touch $@
+
+insight-peers: $(INSIGHT)/peers.stamp  ## the analysers that studies of the area insight measure beside ours
+
 clean:
-	rm -rf $(VENV) $(PEERS) build dist docs/_build docs/generated
+	rm -rf $(VENV) $(PEERS) $(INSIGHT) build dist docs/_build docs/generated

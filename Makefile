@@ -62,10 +62,10 @@ peers: $(PEERS)/peers.stamp  ## the proxies that `wavetank compare proxy-speed` 
 $(INSIGHT)/peers.stamp: constraints-insight-peers.txt
 	$(PYTHON) -m venv $(INSIGHT)
 	$(INSIGHT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-insight-peers.txt \
-	  HolisticTraceAnalysis drishti-io darshan
+	  HolisticTraceAnalysis drishti-io darshan statsforecast prophet pgmpy
 	touch $@
 
-insight-peers: $(INSIGHT)/peers.stamp  ## the analysers that studies of the area insight measure beside ours
+insight-peers: $(INSIGHT)/peers.stamp  ## the analysers and forecasters that studies of the area insight measure beside ours
 
 clean:
 	rm -rf $(VENV) $(PEERS) $(INSIGHT) build dist docs/_build docs/generated

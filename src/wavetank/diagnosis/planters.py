@@ -113,15 +113,15 @@ def plant(
         if each.kind in ("level", "drift"):
             grown = np.ones(end - begin)
             if each.kind == "drift":
-                grown = (np.arange(begin, end) + first + 1 - each.begin) / (each.end - each.begin)
+                grown *= (np.arange(begin, end) + first + 1 - each.begin) / (each.end - each.begin)
             _changed(span, each, strength * grown)
             continue
         # Drawn for the whole span, so that chunks draw alike.
         drawn = stream(seed, "plants", number, *_place(each)).random(each.end - each.begin)
         drawn = drawn[begin + first - each.begin : end + first - each.begin]
         if each.kind == "spike":
-            struck = drawn < SPIKE_SHARE if each.end - each.begin >= 4 else np.ones(end - begin, dtype=np.bool_)
-            _changed(span, each, strength * struck)
+            share = SPIKE_SHARE if each.end - each.begin >= 4 else 1.0
+            _changed(span, each, strength * np.asarray(drawn < share, dtype=np.float64))
         elif each.kind == "drop-out":
             span[..., drawn < strength] = np.nan
         else:

@@ -1,0 +1,8 @@
+"""Operations of a GPU cluster: which node is failing, and what follows when one has failed.
+
+:mod:`~wavetank.insight.cluster.simulated_cluster` streams what monitoring sees of a cluster with planted faults;
+:mod:`~wavetank.insight.cluster.peer_view` turns it into distances of nodes from their peers; detectors
+(:mod:`~wavetank.insight.cluster.layered_peers`, :mod:`~wavetank.insight.cluster.rivals`) score them, and
+:mod:`~wavetank.insight.cluster.scoring` says when a score is an alarm and how good alarms are.  Study
+``cluster-alarms``.
+"""

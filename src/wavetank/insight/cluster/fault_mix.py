@@ -55,7 +55,8 @@ def recorded_counts(folder: Path | None = None) -> dict[str, int]:
         raise BadFileError("These are no counts of faults.", given=str(error)[:200], where=str(path)) from error
     found = {name: sum(counts.get(each, 0) for each in records) for name, records in STANDS_FOR.items()}
     if min(counts.values(), default=0) < 0 or not sum(found.values()):
-        raise BadFileError("The counts have none of the simulated classes.", given=f"{len(counts)} rows", where=str(path))
+        raise BadFileError("The counts have none of the simulated classes.", given=f"{len(counts)} rows",
+                           where=str(path))  # fmt: skip
     return found
 
 

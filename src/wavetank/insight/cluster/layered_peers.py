@@ -1,8 +1,8 @@
 """A node fails on several layers at once, and its peers do the same work: add what is odd on each layer.
 
 No single metric shows every class of failure.  Compare each metric of a node with its peers, take the oddest metric of
-each layer (GPU, host, network, storage, chassis), count what is beyond the layer's usual oddity, up to a cap, so that one
-wild metric does not decide alone, and add the layers.  What all nodes do together moves nothing.
+each layer (GPU, host, network, storage, chassis), count what is beyond the layer's usual oddity, up to a cap, so that
+one wild metric does not decide alone, and add the layers.  What all nodes do together moves nothing.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class PeerView:
         rows = np.flatnonzero(silent.any(axis=2) | (self._missing > 0))
         for row in rows:
             metric, node = divmod(int(row), values.shape[1])
-            self._missing[metric, node] = _count(silent[metric, node], scores[metric, node], self._missing[metric, node])
+            before = int(self._missing[metric, node])
+            self._missing[metric, node] = _count(silent[metric, node], scores[metric, node], before)
         scores[~live & ~spoken] = 0.0
         return View(values.astype(np.float32, copy=False), np.nan_to_num(scores, nan=0.0))
 

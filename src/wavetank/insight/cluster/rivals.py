@@ -45,8 +45,8 @@ class OneMetric:
             If the metric is none of them.
         """
         if self.metric not in metrics:
-            raise BadValueError("This metric is not watched.", given=self.metric, nearest=nearest_of(self.metric, metrics),
-                                allowed=metrics)  # fmt: skip
+            raise BadValueError("This metric is not watched.", given=self.metric, allowed=metrics,
+                                nearest=nearest_of(self.metric, metrics))  # fmt: skip
         return _One(self, metrics.index(self.metric))
 
 
@@ -264,7 +264,8 @@ class _Rules:
             (rule, index) for rule in RULES for index, name in enumerate(metrics) if name.startswith(rule.metric)
         ]
         if not self._rows:
-            raise BadValueError("No rule names any of the metrics.", given=list(metrics), allowed=[r.metric for r in RULES])
+            raise BadValueError("No rule names any of the metrics.", given=list(metrics),
+                                allowed=[each.metric for each in RULES])  # fmt: skip
         self._tails: dict[int, NDArray[np.float32]] = {}
 
     def learn(self, view: View) -> None:
@@ -274,7 +275,7 @@ class _Rules:
         worst = np.zeros(view.values.shape[1:], dtype=np.float32)
         for place, (rule, metric) in enumerate(self._rows):
             worst = np.maximum(worst, self._lasting(place, exceeded(rule, view.values[metric]), rule.held))
-        silent = np.isnan(view.values).all(axis=0).astype(np.float32)
+        silent = np.asarray(np.isnan(view.values).all(axis=0), dtype=np.float32)
         return np.maximum(worst, self._lasting(-1, silent, _SILENT_HELD))
 
     def _lasting(self, place: int, ratios: NDArray[np.float32], held: int) -> NDArray[np.float32]:

@@ -94,8 +94,9 @@ def threshold(held: NDArray[np.float32], wished_per_day: float) -> float:
 
 
 def judged(
-    held: NDArray[np.float32], tau: float, faults: Sequence[Fault], *, first: int = 0, nodes: Sequence[int] | None = None
-) -> AlarmScore:
+    held: NDArray[np.float32], tau: float, faults: Sequence[Fault], *, first: int = 0,
+    nodes: Sequence[int] | None = None,
+) -> AlarmScore:  # fmt: skip
     """Return how the alarms at a threshold meet faults.
 
     Parameters

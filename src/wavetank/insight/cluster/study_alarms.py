@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,13 +15,14 @@ from wavetank.insight.cluster.fault_mix import MIXES, drawn_kinds
 from wavetank.insight.cluster.interface import View, Watcher
 from wavetank.insight.cluster.peer_view import PeerView
 from wavetank.insight.cluster.rivals import OneMetric
-from wavetank.insight.cluster.scoring import BLOCK, Held, judged, threshold
+from wavetank.insight.cluster.scoring import BLOCK, GRACE_S, Held, judged, threshold
 from wavetank.insight.cluster.simulated_cluster import (
     CHUNK,
     CLASSES,
     DAY,
     METRICS,
     NAMES,
+    STEP_S,
     Chunk,
     Fault,
     SimulatedCluster,
@@ -117,7 +118,8 @@ class ClusterAlarms(Study):
         """Refuse more faults than there are quarters of a day, and a mix without its data."""
         if self.faults > self.days * DAY // CHUNK:
             raise BadValueError("There is one fault in a quarter of a day at most.", given=self.faults,
-                                allowed=f"at most {self.days * DAY // CHUNK}", where=f"study {self.name}, faults")  # fmt: skip
+                                allowed=f"at most {self.days * DAY // CHUNK}",
+                                where=f"study {self.name}, faults")  # fmt: skip
         drawn_kinds(self.mix, self.faults, 0)
 
     def opening(self) -> tuple[str, ...]:
@@ -284,9 +286,6 @@ def _around(chunk: Chunk, fault: Fault) -> Chunk:
 
 def _until_crash(fault: Fault) -> Fault:
     """Return a fault that must be found before the job breaks down: the grace after its end is taken off."""
-    from wavetank.insight.cluster.scoring import GRACE_S
-    from wavetank.insight.cluster.simulated_cluster import STEP_S
-
     return fault._replace(end=fault.crash - round(GRACE_S / STEP_S))
 
 
@@ -347,7 +346,3 @@ class _AllMetrics(_Eye):
 def _eye(system: Any) -> _Eye:
     return _AllMetrics(system) if isinstance(system, OneMetric) and not system.metric else _Eye(system)
 
-
-def shown_again(study: ClusterAlarms, **other: Any) -> ClusterAlarms:
-    """Return the study with other settings."""
-    return replace(study, **other)

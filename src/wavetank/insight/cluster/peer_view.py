@@ -43,10 +43,10 @@ class PeerView:
         self.floors = np.array([_floor(metric) for metric in learned])
         self.usual = np.zeros(learned.shape[:2], dtype=np.float32)
         self._missing = np.zeros(learned.shape[:2], dtype=np.int64)
-        far = np.abs(np.nan_to_num(learned, nan=0.0)).max(initial=0.0) > 0
-        scores = self._scores(learned) if far else np.zeros(learned.shape, dtype=np.float32)
-        with np.errstate(invalid="ignore"):
-            self.usual = np.nan_to_num(np.nanmedian(scores, axis=2)).astype(np.float32)
+        scores = self._scores(learned)
+        heard = np.isfinite(scores).any(axis=2)
+        if heard.any():
+            self.usual[heard] = np.nanmedian(scores[heard], axis=1)
 
     def view(self, values: NDArray[np.floating]) -> View:
         """Return the view of the next chunk.
@@ -96,11 +96,11 @@ def _count(silent: NDArray[np.bool_], scores: NDArray[np.float32], missing: int)
 def _floor(metric: NDArray[np.floating]) -> float:
     """Return the difference below which a metric means nothing."""
     some = metric[:, :: max(1, metric.shape[1] // 500)].astype(np.float64)
-    if np.isnan(some).all():
+    some = some[:, np.isfinite(some).any(axis=0)]
+    if not some.size:
         return 1.0
-    with np.errstate(invalid="ignore"):
-        level = np.nanmedian(some, axis=0)
-        spread = NORMAL * np.nanmedian(np.nanmedian(np.abs(some - level), axis=0))
-        floor = _FLOOR_OF_SPREAD * spread + _FLOOR_OF_LEVEL * float(np.nanmedian(np.abs(level)))
+    level = np.nanmedian(some, axis=0)
+    spread = NORMAL * np.median(np.nanmedian(np.abs(some - level), axis=0))
+    floor = float(_FLOOR_OF_SPREAD * spread + _FLOOR_OF_LEVEL * np.median(np.abs(level)))
     # A metric that is always zero: one of its unit.
-    return float(floor) if np.isfinite(floor) and floor > 0 else 1.0
+    return floor if floor > 0 else 1.0

@@ -10,8 +10,11 @@ Source: MLCommons Chakra, schema 0.0.4 (``et_def.proto``) and its user guide; ar
 Differs from the source:
 
 1. The operations of a rank run in order on five streams: computation, host, collectives, sends, receives.  The order is
-   that of dependencies, then of numbers.
+   that of dependencies, then of numbers.  Nodes that name a ``stream`` of their device, or a thread (``tid``) of the
+   host, have one of their own.
 2. In a host trace ``ctrl_deps`` is the call around a call and no dependency; such a trace becomes no step graph.
+3. A duration in nanoseconds can stand beside the microseconds, as attribute ``duration_nanos``: it counts as long as
+   both agree.
 """
 
 from __future__ import annotations
@@ -29,9 +32,9 @@ from typing import Any
 
 from wavetank.errors import BadFileError, BadTraceError, BadValueError
 from wavetank.workloads.operations import COLLECTIVES, MOST_PS, UNPRICED, Operation, StepGraph
+from wavetank.workloads.protobuf import Field, encoded, fields_of, message_of, varint
 
-_US = 1_000_000  # ps
-_MOST_VARINT_BYTES = 10
+_NS, _US = 1_000, 1_000_000  # ps
 # Numbers of the fields of a node and of an attribute.
 _ID, _NAME, _TYPE, _CTRL, _DATA, _DURATION, _ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
 _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7
@@ -46,8 +49,6 @@ _DIALECTS = {
                        "data": ("data_deps",), "duration": "runtime"},
     "nodes": {"id": "id", "name": "name", "type": "", "ctrl": ("ctrl_deps",), "data": (), "duration": ""},
 }  # fmt: skip
-
-_Field = tuple[int, int, int | bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +144,14 @@ class ExecutionTrace:
         )
 
 
-def read_trace_file(path: str | Path) -> ExecutionTrace:
+def read_trace_file(path: str | Path, *, unique: bool = True) -> ExecutionTrace:
     """Return the trace in a file: ``.et`` or ``.json``, also with ``.gz`` at its end.
 
     Parameters
     ----------
     path : str or Path
+    unique : bool
+        Whether nodes of one identity are refused; who looks for what is wrong takes them as they come.
 
     Raises
     ------
@@ -168,67 +171,38 @@ def read_trace_file(path: str | Path) -> ExecutionTrace:
         trace = _from_json(content, str(path))
     else:
         trace = _from_et(content, str(path))
+    return _unique(trace) if unique else trace
+
+
+def trace_of(content: bytes, where: str = "") -> ExecutionTrace:
+    """Return the trace in a protobuf stream.
+
+    Parameters
+    ----------
+    content : bytes
+    where : str
+        For messages.
+
+    Raises
+    ------
+    BadFileError
+        If it is damaged, cut off or empty.
+    BadTraceError
+        For nodes of one identity.
+    """
+    return _unique(_from_et(content, where))
+
+
+def _unique(trace: ExecutionTrace) -> ExecutionTrace:
     seen: set[int] = set()
     for node in trace.nodes:
         if node.id in seen:
-            raise BadTraceError("Two nodes of a trace have one identity.", given=node.id, where=str(path))
+            raise BadTraceError("Two nodes of a trace have one identity.", given=node.id, where=trace.where)
         seen.add(node.id)
     return trace
 
 
-def _varint(content: bytes, at: int, end: int, where: str) -> tuple[int, int]:
-    value = shift = 0
-    for place in range(at, min(end, at + _MOST_VARINT_BYTES)):
-        value |= (content[place] & 0x7F) << shift
-        shift += 7
-        if content[place] < 0x80 and value < 2**64:
-            return value, place + 1
-    raise BadFileError("A number of the trace is cut off or too long.", given=f"at byte {at}", where=where)
-
-
-def _encoded(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
-def _fields(message: bytes, where: str) -> list[_Field]:
-    at, found = 0, list[_Field]()
-    while at < len(message):
-        key, at = _varint(message, at, len(message), where)
-        number, wire = key >> 3, key & 7
-        value: int | bytes
-        if wire == 0:
-            value, at = _varint(message, at, len(message), where)
-        else:
-            if wire == 2:
-                size, at = _varint(message, at, len(message), where)
-            elif wire in (1, 5):
-                size = 8 if wire == 1 else 4
-            else:
-                raise BadFileError("A field of the trace is of no type that protobuf has.", given=wire, where=where)
-            value, at = message[at : at + size], at + size
-        if number == 0 or at > len(message):
-            raise BadFileError("A message of the trace is cut off or damaged.", given=f"field {number}", where=where)
-        found.append((number, wire, value))
-    return found
-
-
-def _message(fields: Sequence[_Field]) -> bytes:
-    found = bytearray()
-    for number, wire, value in fields:
-        found += _encoded(number << 3 | wire)
-        if isinstance(value, int):
-            found += _encoded(value)
-        else:
-            found += (_encoded(len(value)) if wire == 2 else b"") + value
-    return bytes(found)
-
-
-def _numbers(fields: Sequence[_Field], number: int, where: str) -> tuple[int, ...]:
+def _numbers(fields: Sequence[Field], number: int, where: str) -> tuple[int, ...]:
     """A repeated number, packed or not."""
     found: list[int] = []
     for which, wire, value in fields:
@@ -239,7 +213,7 @@ def _numbers(fields: Sequence[_Field], number: int, where: str) -> tuple[int, ..
         elif which == number and isinstance(value, bytes):
             at = 0
             while at < len(value):
-                one, at = _varint(value, at, len(value), where)
+                one, at = varint(value, at, len(value), where)
                 found.append(one)
     return tuple(found)
 
@@ -252,7 +226,7 @@ def _attribute(message: bytes, where: str) -> tuple[str, Any]:
     """A name and its value, whichever type it was given: they changed between versions of the schema."""
     name = ""
     found: Any = None
-    for number, _, value in _fields(message, where):
+    for number, _, value in fields_of(message, where):
         if number == 1:
             name = _text(value)
         elif number in (3, 5) and isinstance(value, bytes):
@@ -275,8 +249,8 @@ def _attribute(message: bytes, where: str) -> tuple[str, Any]:
 
 
 def _et_node(message: bytes, where: str) -> TraceNode:
-    fields = _fields(message, where)
-    if _message(fields) != message:
+    fields = fields_of(message, where)
+    if message_of(fields) != message:
         raise BadFileError("A message of the trace is encoded in a way that cannot be written back.", where=where)
     last: dict[int, int | bytes] = {number: value for number, _, value in fields}
     for number in (_ID, _TYPE, _DURATION):
@@ -287,38 +261,38 @@ def _et_node(message: bytes, where: str) -> TraceNode:
     return TraceNode(
         id=int(last.get(_ID, 0)), name=_text(last.get(_NAME, b"")), type=int(last.get(_TYPE, 0)),
         ctrl_deps=_numbers(fields, _CTRL, where), data_deps=_numbers(fields, _DATA, where),
-        duration_us=int(last.get(_DURATION, 0)), attributes=attributes, raw=_encoded(len(message)) + message,
+        duration_us=int(last.get(_DURATION, 0)), attributes=attributes, raw=encoded(len(message)) + message,
     )  # fmt: skip
 
 
 def _from_et(content: bytes, where: str) -> ExecutionTrace:
     messages, at = [], 0
     while at < len(content):
-        size, start = _varint(content, at, len(content), where)
-        if start + size > len(content) or _encoded(size) != content[at:start]:
+        size, start = varint(content, at, len(content), where)
+        if start + size > len(content) or encoded(size) != content[at:start]:
             raise BadFileError("The trace is cut off, or no stream of messages.", given=f"at byte {at}", where=where)
         messages.append(content[start : start + size])
         at = start + size
     if not messages:
         raise BadFileError("The trace is empty.", where=where)
-    head = _fields(messages[0], where)
+    head = fields_of(messages[0], where)
     attributes = dict(_attribute(value, where) for number, _, value in head if number == 2 and isinstance(value, bytes))
     # Some writers leave the version out and have it among the attributes.
     version = next((_text(value) for number, _, value in head if number == 1), str(attributes.get("schema", "")))
     nodes = tuple(_et_node(message, f"{where}, message {i}") for i, message in enumerate(messages[1:], 1))
-    between = (_encoded(len(messages[0])) + messages[0], *[b""] * len(nodes))
+    between = (encoded(len(messages[0])) + messages[0], *[b""] * len(nodes))
     return ExecutionTrace(form="et", version=version, nodes=nodes, between=between, where=where)
 
 
 def _with_duration(node: TraceNode, form: str, duration_us: int) -> TraceNode:
     if form == "et":
-        size, start = _varint(node.raw, 0, len(node.raw), "")
-        fields = [each for each in _fields(node.raw[start : start + size], "") if each[0] != _DURATION]
+        size, start = varint(node.raw, 0, len(node.raw), "")
+        fields = [each for each in fields_of(node.raw[start : start + size], "") if each[0] != _DURATION]
         # Fields in the order of their numbers, as every writer of protobuf has them.
         place = sum(each[0] < _DURATION for each in fields)
         fields[place:place] = [(_DURATION, 0, duration_us)] if duration_us else []
-        message = _message(fields)
-        return replace(node, duration_us=duration_us, raw=_encoded(len(message)) + message)
+        message = message_of(fields)
+        return replace(node, duration_us=duration_us, raw=encoded(len(message)) + message)
     changed = json.loads(node.raw) | {_DIALECTS[form]["duration"]: duration_us}
     # Half of a surrogate pair has no UTF-8, and stays an escape.
     raw = json.dumps(changed, ensure_ascii=False).encode("utf-8", "backslashreplace")
@@ -425,40 +399,70 @@ def step_graph(traces: Sequence[ExecutionTrace]) -> StepGraph:
     members: dict[str, set[int]] = {}
     for rank, trace in enumerate(traces):
         for node in trace.nodes:
-            if _is_collective(node):
+            if is_collective(node):
                 # A rank that lacks a collective of all, as where its trace was cut off, is one to wait for.
-                of = {rank} if _names_group(node) else range(len(traces))
-                members.setdefault(_group(node), set()).update(of)
+                of = {rank} if _namesgroup_of(node) else range(len(traces))
+                members.setdefault(group_of(node), set()).update(of)
     for name in members:
         names[name] = len(names)
     operations: list[Operation] = []
     for rank, trace in enumerate(traces):
         numbers: dict[int, int] = {}
-        for node in _in_order(trace):
+        streams: dict[tuple[str, int], int] = {}
+        for node in in_order(trace):
             numbers[node.id] = len(operations)
             after = tuple(numbers[each] for each in (*node.ctrl_deps, *node.data_deps))
-            operations.append(_operation(node, rank, after, names, len(traces), trace.where))
+            made = _operation(node, rank, after, names, len(traces), trace.where)
+            operations.append(replace(made, stream=_stream(node, made.stream, streams)))
     return StepGraph.of(operations, groups=[sorted(ranks) for ranks in members.values()])
 
 
-def _on_host(node: TraceNode) -> bool:
+def on_host(node: TraceNode) -> bool:
+    """Return whether a node ran on the host.
+
+    Parameters
+    ----------
+    node : TraceNode
+    """
     return bool(node.attributes.get("is_cpu_op", False))
 
 
-def _is_collective(node: TraceNode) -> bool:
-    return node.type == _COLLECTIVE and not _on_host(node)
+def is_collective(node: TraceNode) -> bool:
+    """Return whether a node is a collective of the device, not the call that asks for it.
+
+    Parameters
+    ----------
+    node : TraceNode
+    """
+    return node.type == _COLLECTIVE and not on_host(node)
 
 
-def _names_group(node: TraceNode) -> bool:
+def _namesgroup_of(node: TraceNode) -> bool:
     return "pg_name" in node.attributes or "comm_group" in node.attributes
 
 
-def _group(node: TraceNode) -> str:
+def group_of(node: TraceNode) -> str:
+    """Return the name of a collective's process group; ``all`` where it has none.
+
+    Parameters
+    ----------
+    node : TraceNode
+    """
     return str(node.attributes.get("pg_name", node.attributes.get("comm_group", "all")))
 
 
-def _in_order(trace: ExecutionTrace) -> Iterator[TraceNode]:
-    """The nodes, each after those that it depends on, else by identity."""
+def in_order(trace: ExecutionTrace) -> Iterator[TraceNode]:
+    """Yield the nodes, each after those that it depends on, else by identity.
+
+    Parameters
+    ----------
+    trace : ExecutionTrace
+
+    Raises
+    ------
+    BadTraceError
+        For a dependency that is not there, and nodes that wait for each other.
+    """
     by_id = {node.id: node for node in trace.nodes}
     missing: dict[int, int] = {}
     followers: dict[int, list[int]] = {}
@@ -491,21 +495,42 @@ def _in_order(trace: ExecutionTrace) -> Iterator[TraceNode]:
         )
 
 
+def _stream(node: TraceNode, otherwise: int, known: dict[tuple[str, int], int]) -> int:
+    """The stream that a node names, numbered as they come."""
+    name = "tid" if on_host(node) else "stream"
+    given = node.attributes.get(name)
+    if isinstance(given, bool) or not isinstance(given, int):
+        return otherwise
+    return known.setdefault((name, given), _RECEIVE_STREAM + 1 + len(known))
+
+
+def duration_ns(node: TraceNode) -> int:
+    """Return how long a node took, to the nanosecond where it says so.
+
+    Parameters
+    ----------
+    node : TraceNode
+    """
+    exact = node.attributes.get("duration_nanos")
+    whole = isinstance(exact, int) and not isinstance(exact, bool)
+    return exact if whole and exact // 1000 == node.duration_us else node.duration_us * 1000
+
+
 def _operation(
     node: TraceNode, rank: int, after: tuple[int, ...], names: Mapping[str, int], ranks: int, where: str
 ) -> Operation:
-    duration_ps = node.duration_us * _US
+    duration_ps = duration_ns(node) * _NS
     if not 0 <= duration_ps <= MOST_PS:
         raise BadTraceError(f"Node {node.id} ({node.name}) has no duration that can be.", given=node.duration_us,
                             allowed=f"0 to {MOST_PS // _US} microseconds", where=where)  # fmt: skip
     common: dict[str, Any] = {"rank": rank, "after": after, "name": node.name, "duration_ps": duration_ps}
-    if _is_collective(node):
+    if is_collective(node):
         code = _whole(node, "comm_type", 0, where)
         if not 0 <= code < len(COLLECTIVES):
             raise BadTraceError(f"Node {node.id} ({node.name}) is of no collective.", given=code, where=where)
-        common |= {"kind": "collective", "stream": _COLLECTIVE_STREAM, "group": names[_group(node)],
+        common |= {"kind": "collective", "stream": _COLLECTIVE_STREAM, "group": names[group_of(node)],
                    "collective": COLLECTIVES[code]}  # fmt: skip
-    elif node.type in (_SEND, _RECEIVE) and not _on_host(node):
+    elif node.type in (_SEND, _RECEIVE) and not on_host(node):
         sends = node.type == _SEND
         peer = _whole(node, "comm_dst" if sends else "comm_src", -1, where)
         if not 0 <= peer < ranks:
@@ -513,9 +538,9 @@ def _operation(
                                 given=peer, allowed=f"0 to {ranks - 1}", where=where)  # fmt: skip
         common |= {"kind": "send" if sends else "receive", "stream": _SEND_STREAM if sends else _RECEIVE_STREAM,
                    "peer": peer, "tag": _whole(node, "comm_tag", 0, where)}  # fmt: skip
-    elif node.type == _COMPUTE and not _on_host(node):
+    elif node.type == _COMPUTE and not on_host(node):
         flops = _flops(node, where)
-        priced = node.duration_us > 0 or flops == 0
+        priced = duration_ps > 0 or flops == 0
         return Operation(**common | {"stream": _COMPUTE_STREAM, "flops": flops,
                                      "duration_ps": duration_ps if priced else UNPRICED})  # fmt: skip
     elif 0 < node.type < len(TYPES):
@@ -523,10 +548,10 @@ def _operation(
     else:
         raise BadTraceError(f"Node {node.id} ({node.name}) is of no type.", given=node.type, where=where)
     size = _whole(node, "comm_size", -1, where)
-    if size < 0 and not node.duration_us:
+    if size < 0 and not duration_ps:
         raise BadTraceError(f"Node {node.id} ({node.name}) has neither a size nor a duration.", where=where,
                             allowed="comm_size, in bytes, or a duration")  # fmt: skip
-    return Operation(**common | {"n_bytes": max(size, 0), "duration_ps": duration_ps if node.duration_us else UNPRICED})
+    return Operation(**common | {"n_bytes": max(size, 0), "duration_ps": duration_ps or UNPRICED})
 
 
 def _flops(node: TraceNode, where: str) -> float:

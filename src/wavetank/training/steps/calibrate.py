@@ -162,7 +162,7 @@ def waits(
     Parameters
     ----------
     calls : sequence of mapping
-        As of :func:`wavetank.training.steps.recorded.calls_of`.
+        As of :func:`wavetank.workloads.host_calls.calls_of`.
     begin, end : float64 array (steps, 1 + calls)
     prices : mapping of str to Cost
     """

@@ -21,7 +21,7 @@ import numpy as np
 
 from wavetank.errors import BadTraceError
 from wavetank.live.rank_process import Rank
-from wavetank.training.steps.recorded import Span, calls_of, spans_in, times_of
+from wavetank.workloads.host_calls import Span, calls_of, spans_in, times_of
 from wavetank.workloads.chakra import read_trace_file
 
 PLANS = ("data-parallel", "fsdp2", "tensor", "1f1b")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from wavetank.errors import BadTraceError
-from wavetank.training.steps.recorded import Span, calls_of, communicated, is_operation, spans_in, times_of
+from wavetank.workloads.host_calls import Span, calls_of, communicated, is_operation, spans_in, times_of
 from wavetank.workloads.chakra import read_trace_file
 
 STEP = [

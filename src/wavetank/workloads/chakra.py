@@ -37,12 +37,14 @@ from wavetank.workloads.protobuf import Field, encoded, fields_of, message_of, v
 _NS, _US = 1_000, 1_000_000  # ps
 # Numbers of the fields of a node and of an attribute.
 _ID, _NAME, _TYPE, _CTRL, _DATA, _DURATION, _ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
-_COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7
+COMPUTE_NODE, SEND_NODE, RECEIVE_NODE, COLLECTIVE_NODE = 4, 5, 6, 7
 TYPES = (
     "invalid", "metadata", "memory load", "memory store", "compute", "send", "receive", "collective", "storage",
     "batch", "checkpoint",
 )  # fmt: skip
 _COMPUTE_STREAM, _HOST_STREAM, _COLLECTIVE_STREAM, _SEND_STREAM, _RECEIVE_STREAM = range(5)
+# Of two names that both fit the longer one is meant.
+_BY_NAME = tuple(sorted(COLLECTIVES, key=len, reverse=True))
 # Where the two dialects of JSON keep a node's figures.
 _DIALECTS = {
     "workload_graph": {"id": "Id", "name": "Name", "type": "NodeType", "ctrl": ("ctrl_deps", "ctrlDeps"),
@@ -401,7 +403,7 @@ def step_graph(traces: Sequence[ExecutionTrace]) -> StepGraph:
         for node in trace.nodes:
             if is_collective(node):
                 # A rank that lacks a collective of all, as where its trace was cut off, is one to wait for.
-                of = {rank} if _namesgroup_of(node) else range(len(traces))
+                of = {rank} if names_group(node) else range(len(traces))
                 members.setdefault(group_of(node), set()).update(of)
     for name in members:
         names[name] = len(names)
@@ -434,10 +436,16 @@ def is_collective(node: TraceNode) -> bool:
     ----------
     node : TraceNode
     """
-    return node.type == _COLLECTIVE and not on_host(node)
+    return node.type == COLLECTIVE_NODE and not on_host(node)
 
 
-def _namesgroup_of(node: TraceNode) -> bool:
+def names_group(node: TraceNode) -> bool:
+    """Return whether a collective says which group it is of.
+
+    Parameters
+    ----------
+    node : TraceNode
+    """
     return "pg_name" in node.attributes or "comm_group" in node.attributes
 
 
@@ -449,6 +457,66 @@ def group_of(node: TraceNode) -> str:
     node : TraceNode
     """
     return str(node.attributes.get("pg_name", node.attributes.get("comm_group", "all")))
+
+
+def collective_of(node: TraceNode, where: str = "") -> str:
+    """Return which collective a node is: by its type, else by its name, else an all-reduce, whose number is 0.
+
+    Parameters
+    ----------
+    node : TraceNode
+    where : str
+        For messages.
+
+    Raises
+    ------
+    BadTraceError
+        For a type that does not exist.
+    """
+    if "comm_type" not in node.attributes:
+        name = node.name.lower().replace("_", "").replace("-", "")
+        found = (each for each in _BY_NAME if each.replace("-", "") in name)
+        return next(found, COLLECTIVES[0])
+    code = _whole(node, "comm_type", 0, where)
+    if not 0 <= code < len(COLLECTIVES):
+        raise BadTraceError(f"Node {node.id} ({node.name}) is of no collective.", given=code, where=where)
+    return COLLECTIVES[code]
+
+
+def size_of(node: TraceNode, where: str = "") -> int:
+    """Return the bytes of a collective or message; -1 where they are not said.
+
+    Parameters
+    ----------
+    node : TraceNode
+    where : str
+        For messages.
+
+    Raises
+    ------
+    BadTraceError
+        If they are no whole number of 64 bits.
+    """
+    return _whole(node, "comm_size", -1, where)
+
+
+def peer_of(node: TraceNode, where: str = "") -> tuple[int, int]:
+    """Return the rank that a message goes to or comes from, -1 where it is not said, and its tag.
+
+    Parameters
+    ----------
+    node : TraceNode
+        A send or receive.
+    where : str
+        For messages.
+
+    Raises
+    ------
+    BadTraceError
+        If they are no whole numbers of 64 bits.
+    """
+    name = "comm_dst" if node.type == SEND_NODE else "comm_src"
+    return _whole(node, name, -1, where), _whole(node, "comm_tag", 0, where)
 
 
 def in_order(trace: ExecutionTrace) -> Iterator[TraceNode]:
@@ -525,20 +593,18 @@ def _operation(
                             allowed=f"0 to {MOST_PS // _US} microseconds", where=where)  # fmt: skip
     common: dict[str, Any] = {"rank": rank, "after": after, "name": node.name, "duration_ps": duration_ps}
     if is_collective(node):
-        code = _whole(node, "comm_type", 0, where)
-        if not 0 <= code < len(COLLECTIVES):
-            raise BadTraceError(f"Node {node.id} ({node.name}) is of no collective.", given=code, where=where)
+        collective = collective_of(node, where)
         common |= {"kind": "collective", "stream": _COLLECTIVE_STREAM, "group": names[group_of(node)],
-                   "collective": COLLECTIVES[code]}  # fmt: skip
-    elif node.type in (_SEND, _RECEIVE) and not on_host(node):
-        sends = node.type == _SEND
-        peer = _whole(node, "comm_dst" if sends else "comm_src", -1, where)
+                   "collective": collective}  # fmt: skip
+    elif node.type in (SEND_NODE, RECEIVE_NODE) and not on_host(node):
+        sends = node.type == SEND_NODE
+        peer, tag = peer_of(node, where)
         if not 0 <= peer < ranks:
             raise BadTraceError(f"Node {node.id} ({node.name}) has its message from or for a rank without a trace.",
                                 given=peer, allowed=f"0 to {ranks - 1}", where=where)  # fmt: skip
         common |= {"kind": "send" if sends else "receive", "stream": _SEND_STREAM if sends else _RECEIVE_STREAM,
-                   "peer": peer, "tag": _whole(node, "comm_tag", 0, where)}  # fmt: skip
-    elif node.type == _COMPUTE and not on_host(node):
+                   "peer": peer, "tag": tag}  # fmt: skip
+    elif node.type == COMPUTE_NODE and not on_host(node):
         flops = _flops(node, where)
         priced = duration_ps > 0 or flops == 0
         return Operation(**common | {"stream": _COMPUTE_STREAM, "flops": flops,
@@ -547,7 +613,7 @@ def _operation(
         return Operation(**common | {"kind": "host", "stream": _HOST_STREAM})
     else:
         raise BadTraceError(f"Node {node.id} ({node.name}) is of no type.", given=node.type, where=where)
-    size = _whole(node, "comm_size", -1, where)
+    size = size_of(node, where)
     if size < 0 and not duration_ps:
         raise BadTraceError(f"Node {node.id} ({node.name}) has neither a size nor a duration.", where=where,
                             allowed="comm_size, in bytes, or a duration")  # fmt: skip

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from wavetank.errors import BadTraceError
-from wavetank.workloads.host_calls import Span, calls_of, communicated, is_operation, spans_in, times_of
 from wavetank.workloads.chakra import read_trace_file
+from wavetank.workloads.host_calls import Span, calls_of, communicated, is_operation, spans_in, times_of
 
 STEP = [
     Span(1, "step", 7, 0.0, 100.0),

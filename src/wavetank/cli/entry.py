@@ -35,6 +35,7 @@ VERBS = {
     "launch": ("Run a system for real: a router, an engine, a cluster", "wavetank.cli.launch"),
     "check": ("Verify a model, a history, a protocol, an instance of a protocol", "wavetank.cli.check"),
     "diagnose": ("Explain a trace or a log: what is wrong, where, and the evidence", "wavetank.cli.diagnose"),
+    "generate": ("Generate programs of a protocol, or traces that may be shared", "wavetank.cli.generate"),
     "new": ("Write the files of a new system or study", "wavetank.cli.new"),
 }
 

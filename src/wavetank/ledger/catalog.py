@@ -69,6 +69,7 @@ COMMANDS = {
     "launch": "puts a system to real work: wavetank launch NAME",
     "check": "a kind of file that can be verified: wavetank check FILE",
     "diagnose": "a kind of log or trace that can be explained: wavetank diagnose FILE",
+    "generate": "something that is written: wavetank generate NAME",
     "profile": "a kind of profile that is measured and shown: wavetank profile --only NAME",
 }
 ENTRY_POINTS = "wavetank.systems"

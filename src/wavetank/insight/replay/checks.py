@@ -1,4 +1,4 @@
-"""What is wrong with the traces of a job, before anything runs: nodes, dependencies, and ranks that do not fit together.
+"""What is wrong with the traces of a job before anything runs: nodes, dependencies, ranks that do not fit together.
 
 Each problem names a rank and a node.  Of a collective that ranks call differently, the culprits are those that differ
 from most others; where no majority is, all are named.
@@ -262,10 +262,10 @@ def _unmatched(traces: Sequence[ExecutionTrace]) -> Iterator[Problem]:
                 says=f"There are {len(out)} sends and {len(into)} receives {way}.",
             )  # fmt: skip
             continue
-        for (size, node), (other, _) in zip(out, into, strict=True):
+        for (size, identity), (other, _) in zip(out, into, strict=True):
             if size != other:
                 yield Problem(
-                    label="unmatched-message", ranks=(sender, receiver), node=node,
+                    label="unmatched-message", ranks=(sender, receiver), node=identity,
                     says=f"A message {way} has {size} bytes where it is sent and {other} where it is received.",
                 )  # fmt: skip
                 break

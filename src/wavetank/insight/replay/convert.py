@@ -101,22 +101,20 @@ def from_pytorch(
                             allowed="what torch's ExecutionTraceObserver writes")  # fmt: skip
     events, groups = _read(Path(device))
     begin, end, thread = _span(events, step, str(device))
-    recorded = {
-        node.attributes["rf_id"]: node
-        for node in trace.nodes
-        if isinstance(node.attributes.get("rf_id"), int)
-    }
+    recorded = {node.attributes["rf_id"]: node for node in trace.nodes if isinstance(node.attributes.get("rf_id"), int)}
     inside = [each for each in events if begin <= each.begin < end]
-    if not any(
-        each.function in recorded and recorded[each.function].name == each.name for each in inside
-    ):
+    if not any(each.function in recorded and recorded[each.function].name == each.name for each in inside):
         raise BadTraceError(
             "The host trace and the profile are not of one process and time.", given=f"{len(inside)} events",
             allowed="calls that both recorded, with one number and name", where=str(device),
         )  # fmt: skip
     if since_ns is not None and not begin - 10**12 <= since_ns <= begin:
-        raise BadTraceError("The job's step begins with or before that of its ranks.", given=since_ns,
-                            allowed=f"at most {begin}, and not a thousand seconds before", where=str(device))  # fmt: skip
+        raise BadTraceError(
+            "The job's step begins with or before that of its ranks.",
+            given=since_ns,
+            allowed=f"at most {begin}, and not a thousand seconds before",
+            where=str(device),
+        )
     begin = begin if since_ns is None else since_ns
     nodes = _nodes(inside, begin, end, thread, _Sizes(recorded), groups)
     return made_trace(
@@ -189,7 +187,7 @@ def _span(events: Sequence[_Event], step: int | str | None, where: str) -> tuple
         calls = [each for each in events if is_operation(each.name)]
         if not calls:
             raise BadTraceError("The profile has no call.", where=where, allowed="operations such as aten::mm")
-        return min(each.begin for each in calls), max(each.end for each in events) + 1, calls[0].thread
+        return min(each.begin for each in calls), max(each.end for each in events), calls[0].thread
     name = f"ProfilerStep#{step}" if isinstance(step, int) else step
     found = [each for each in events if each.name == name]
     if len(found) != 1:
@@ -278,9 +276,7 @@ def _beside(
     sizes: _Sizes, groups: Sequence[tuple[str, tuple[int, ...]]],
 ) -> list[tuple[int, int]]:  # fmt: skip
     """Add collectives and kernels; return when each ends, with its node."""
-    asked = sorted(
-        (each for each in events if communicated(each.name) in COLLECTIVES), key=lambda each: each.function
-    )
+    asked = sorted((each for each in events if communicated(each.name) in COLLECTIVES), key=lambda each: each.function)
     launches = {
         each.details["correlation"]: each
         for each in events
@@ -342,8 +338,10 @@ def _named(given: str) -> str:
 def _moved(details: Mapping[str, Any]) -> int:
     """Bytes of a collective of NCCL, by its fields in the profile."""
     widths = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1, "Bool": 1}
-    count = max((details.get(key) for key in ("In msg nelems", "Out msg nelems")
-                 if isinstance(details.get(key), int)), default=-1)  # type: ignore[type-var]
+    count = max(
+        (details.get(key) for key in ("In msg nelems", "Out msg nelems") if isinstance(details.get(key), int)),
+        default=-1,
+    )  # type: ignore[type-var]
     width = widths.get(str(details.get("dtype")), 0)
     return int(count) * width if count is not None and count >= 0 and width else -1
 

@@ -57,7 +57,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
         raise BadFileError("The folder cannot be read.", given=str(problem), where=str(path)) from None
     found = [each for each in there if looks_like_chakra(each, head_of(each))]
     if not found:
-        raise BadTraceError("The folder has no Chakra trace.", given=str(path), allowed="files .et or .json, a rank each")
+        raise BadTraceError(
+            "The folder has no Chakra trace.", given=str(path), allowed="files .et or .json, a rank each"
+        )
     numbers = [match and int(match[1]) for match in (_NUMBER.search(each.name) for each in found)]
     if all(each is None for each in numbers):
         return tuple(found)

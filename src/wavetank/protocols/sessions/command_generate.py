@@ -1,4 +1,4 @@
-"""``wavetank generate``: turn a session protocol into programs, Erlang or Python."""
+"""``wavetank generate programs``: turn a session protocol into programs, Erlang or Python."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from wavetank.errors import BadTraceError
 from wavetank.live.rank_process import Rank
-from wavetank.workloads.host_calls import Span, calls_of, spans_in, times_of
 from wavetank.workloads.chakra import read_trace_file
+from wavetank.workloads.host_calls import Span, calls_of, spans_in, times_of
 
 PLANS = ("data-parallel", "fsdp2", "tensor", "1f1b")
 RANKS = 2

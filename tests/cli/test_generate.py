@@ -12,8 +12,14 @@ def test_help_lists_what_can_be_generated():
     assert "trace" in output
 
 
-@pytest.mark.parametrize("arguments", [["none.nuscr", "--to", "python", "--out", "x"], ["--to", "python", "none.nuscr", "--out", "x"],
-                                       ["programs", "none.nuscr", "--to", "python", "--out", "x"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["none.nuscr", "--to", "python", "--out", "x"],
+        ["--to", "python", "none.nuscr", "--out", "x"],
+        ["programs", "none.nuscr", "--to", "python", "--out", "x"],
+    ],
+)
 def test_a_file_alone_is_a_protocol(arguments):
     result = CliRunner().invoke(command, arguments)
     assert "none.nuscr" in str(result.exception)

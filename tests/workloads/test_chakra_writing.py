@@ -98,8 +98,18 @@ def test_a_runtime_can_be_changed_in_json_and_nothing_else():
             as_et(json.dumps(changed))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"head": [], "workload_graph": [{}]}', '{"head": 1}',
-                                  '{"head": [[1, 2, {"hex": "zz"}]], "workload_graph": []}', "[" * 100_000])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"head": [], "workload_graph": [{}]}',
+        '{"head": 1}',
+        '{"head": [[1, 2, {"hex": "zz"}]], "workload_graph": []}',
+        "[" * 100_000,
+    ],
+)
 def test_other_json_is_refused(text):
     with pytest.raises(BadTraceError):
         as_et(text)

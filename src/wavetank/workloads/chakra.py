@@ -580,8 +580,9 @@ def duration_ns(node: TraceNode) -> int:
     node : TraceNode
     """
     exact = node.attributes.get("duration_nanos")
-    whole = isinstance(exact, int) and not isinstance(exact, bool)
-    return exact if whole and exact // 1000 == node.duration_us else node.duration_us * 1000
+    if isinstance(exact, int) and not isinstance(exact, bool) and exact // 1000 == node.duration_us:
+        return exact
+    return node.duration_us * 1000
 
 
 def _operation(

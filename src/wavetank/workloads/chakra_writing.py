@@ -194,7 +194,7 @@ def as_et(text: str, *, where: str = "") -> ExecutionTrace:
                  for each in whole["workload_graph"]]  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as problem:
         raise BadTraceError("This is no trace that was written as JSON.", given=str(problem), where=where,
-                            allowed="what as_json returns")  # fmt: skip
+                            allowed="what as_json returns") from None  # fmt: skip
     trace = trace_of(content, where)
     changed: dict[int, int] = {}
     for node, figures in zip(trace.nodes, shown, strict=True):

@@ -121,7 +121,7 @@ def test_settings_out_of_range_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("chakra.0.json.gz", 0), ("small_chakra.0.json", 0), ("host_et_1.0.2-chakra.0.0.4.json.gz", 1),
+    ("name", "says"), [("chakra.0.json.gz", 0), ("small_chakra.0.json", 1), ("host_et_1.0.2-chakra.0.0.4.json.gz", 1),
                        ("custom_ring_allreduce_8npus_1MB", 0), ("micro/all_to_all/8npus_1MB", 0)]
 )  # fmt: skip
 def test_recorded_traces_are_explained(name, says):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wavetank import html_page, svg, units
 from wavetank.diagnosis.findings import Diagnosis, Finding
@@ -17,8 +18,10 @@ _LEFT, _WIDTH, _LANE, _BAR, _TOP = 150, 1180, 18, 13, 30
 _COLUMNS = 512
 _MOST_RANKS = 8
 _LANES = (
-    ("computing", (COMPUTE,), "leaf"), ("communication", (COLLECTIVE, SEND, RECEIVE), "warm"), ("host", (HOST,), "cool"),
-)  # fmt: skip
+    ("computing", (COMPUTE,), "leaf"),
+    ("communication", (COLLECTIVE, SEND, RECEIVE), "warm"),
+    ("host", (HOST,), "cool"),
+)
 
 
 def replay_page(diagnosis: Diagnosis, source: ChakraSource) -> Diagnosis:
@@ -97,7 +100,7 @@ def _drawn(timeline: Timeline, path: CriticalPath) -> str:
     )  # fmt: skip
 
 
-def _filled(start: np.ndarray, end: np.ndarray, span: int) -> list[float]:  # type: ignore[type-arg]
+def _filled(start: NDArray[np.int64], end: NDArray[np.int64], span: int) -> list[float]:
     """The share of each column that some intervals take, overlaps counted once at most."""
     edges = np.linspace(0, span, _COLUMNS + 1)
     total = np.zeros(_COLUMNS)

@@ -52,25 +52,24 @@ _NO_NUMBER = re.compile(rb":\s*[-+]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNO
 _Count = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 
-class _Details(msgspec.Struct):
+# Events hold no cycles: the collector need not look at some hundred thousand of them again and again.
+class _Details(msgspec.Struct, gc=False):
     stream: int | str | None = None
     correlation: _Count | None = None
     bytes: _Count | float | None = None
     collective: str | None = msgspec.field(default=None, name="Collective name")
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str | None = None
-    pid: int | str | None = None
-    tid: int | str | None = None
     ts: int | float | None = None
     dur: int | float | None = None
     args: _Details | None = None
 
 
-class _ExactEvent(_Event):
+class _ExactEvent(_Event, gc=False):
     ts: Decimal | None = None  # type: ignore[assignment]
     dur: Decimal | None = None  # type: ignore[assignment]
 
@@ -343,19 +342,19 @@ class _Reader:
         names = self.names
         of_name = np.array([names.setdefault(each.name or "", len(names)) for each in usable], np.int64)
         self.talks += [bool(_COMMUNICATION.search(each)) for each in list(names)[len(self.talks) :]]
-        category = [_CATEGORIES.get(each.cat, OTHER) if each.cat else OTHER for each in usable]
+        kind = np.array([_CATEGORIES.get(each.cat or "", OTHER) for each in usable], np.int64)
         details = [each.args or _NOTHING for each in usable]
-        kind = np.array(category, np.int64)
-        talks = (kind == KERNEL) & np.array([self.talks[at] for at in of_name.tolist()], bool)
-        talks |= (kind == KERNEL) & np.array([each.collective is not None for each in details], bool)
+        streams = [each.stream for each in details]
+        talks = np.array(self.talks, bool)[of_name] | np.array([each.collective is not None for each in details], bool)
+        talks &= kind == KERNEL
         columns = (
             np.where(good, begin_us, 0).astype(np.int64) * 1000 + begin_ns,
             np.where(good, took_us, 0).astype(np.int64) * 1000 + took_ns,
             kind,
             of_name,
-            np.array([each.stream if type(each.stream) is int else -1 for each in details], np.int64),
+            np.array([each if type(each) is int else -1 for each in streams], np.int64),
             np.array([-1 if each.correlation is None else each.correlation for each in details], np.int64),
-            np.array([_count(each.bytes) for each in details], np.int64),
+            np.array([-1 if each.bytes is None else _count(each.bytes) for each in details], np.int64),
             talks,
         )
         self.parts.append(tuple(column[good] for column in columns))
@@ -393,8 +392,8 @@ def _number(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _count(value: float | None) -> int:
-    return int(value) if value is not None and 0 <= value < _MOST_BYTES else -1
+def _count(value: float) -> int:
+    return int(value) if 0 <= value < _MOST_BYTES else -1
 
 
 def _split(times_us: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

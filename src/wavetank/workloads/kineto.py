@@ -39,7 +39,8 @@ _COMMUNICATION = re.compile(
     re.IGNORECASE,
 )
 _STEP = re.compile(r"ProfilerStep#(\d+)")
-_CHUNK_BYTES = 4 << 20
+# So little that a chunk's events are still in the cache when they become arrays.
+_CHUNK_BYTES = 1 << 19
 _LONGEST_EVENT_BYTES = 64 << 20
 _LONGEST_HEAD_BYTES = 256 << 20
 # Below this a float of microseconds is exact to half a nanosecond.
@@ -265,7 +266,8 @@ class _Reader:
         """Read a whole file, a chunk at a time."""
         rest = b""
         before = self.state.copy()
-        while chunk := file.read(_CHUNK_BYTES):
+        # An event that goes on and on is not scanned from its begin for every chunk: chunks grow with it.
+        while chunk := file.read(max(_CHUNK_BYTES, len(rest))):
             data = rest + chunk
             rest, before = self._take(data, before)
         if self.state[0] != 0 or self.state[1]:
@@ -312,8 +314,7 @@ class _Reader:
         text = b"[" + data[int(starts[0]) : int(ends[-1])] + b"]"
         try:
             events = _EVENTS.decode(text)
-            late = any(type(each.ts) is float and abs(each.ts) >= _EXACT_US for each in events)
-            if late:
+            if any(type(each.ts) is float and abs(each.ts) >= _EXACT_US for each in events):
                 events = _EXACT_EVENTS.decode(text)  # type: ignore[assignment]
         except (msgspec.DecodeError, UnicodeDecodeError):
             events = list(self._one_by_one(data, starts, ends))
@@ -345,7 +346,8 @@ class _Reader:
         kind = np.array([_CATEGORIES.get(each.cat or "", OTHER) for each in usable], np.int64)
         details = [each.args or _NOTHING for each in usable]
         streams = [each.stream for each in details]
-        talks = np.array(self.talks, bool)[of_name] | np.array([each.collective is not None for each in details], bool)
+        collectives = [each.collective for each in details]
+        talks = np.array(self.talks, bool)[of_name] | np.array([each is not None for each in collectives], bool)
         talks &= kind == KERNEL
         columns = (
             np.where(good, begin_us, 0).astype(np.int64) * 1000 + begin_ns,
@@ -398,7 +400,7 @@ def _count(value: float) -> int:
 
 def _split(times_us: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return whole microseconds and the nanoseconds beside them: a product by 1,000 would round twice."""
-    if any(type(each) is Decimal for each in times_us):
+    if Decimal in set(map(type, times_us)):
         whole = [int(each // 1) if abs(each) < _LATEST_US else int(_LATEST_US) for each in times_us]
         rest = [round((each - at) * 1000) for each, at in zip(times_us, whole, strict=True)]
         return np.array(whole, np.float64), np.array(rest, np.float64).clip(0, 1000).astype(np.int64)

@@ -93,7 +93,7 @@ class Rank:
 
     def idle_share(self) -> float:
         """(Span - length of the union of kernels, copies and memsets) / span from the first to the last of them."""
-        return (self.span - self.busy.length) / self.span
+        return (self.span - self.busy.length) / _some(self.span, "kernel or copy that takes time", self.trace)
 
     def communication_share(self) -> float:
         """Union of communication kernels / union of all kernels."""
@@ -111,11 +111,13 @@ class Rank:
 
     def exposed_communication_share(self) -> float:
         """Length of communication kernels' union without that of other kernels / span."""
-        return without(self.communication, self.computation).length / self.span
+        alone = without(self.communication, self.computation).length
+        return alone / _some(self.span, "kernel or copy that takes time", self.trace)
 
     def exposed_copy_share(self) -> float:
         """Length of copies' and memsets' union without that of kernels / span."""
-        return without(self.copies, self.kernels).length / self.span
+        alone = without(self.copies, self.kernels).length
+        return alone / _some(self.span, "kernel or copy that takes time", self.trace)
 
     def short_kernel_share(self) -> float:
         """Kernels of less than 10 us / kernels."""

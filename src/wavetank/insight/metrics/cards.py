@@ -221,7 +221,7 @@ def read_card(path: Path) -> Card:
     Parameters
     ----------
     path : Path
-        JSON, TOML or, with the library PyYAML, YAML; told by the end of its name.
+        JSON, TOML or, with the library PyYAML, YAML: the end of its name says which.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """CCL-Bench's toolkit: traces are kept, and metrics are functions of a workload card and traces, applied afterwards.
 
 A step time alone does not say why a run is slow.  With the trace kept, a new metric is one more function: it needs no
-new run, and a claim can be checked by whoever has the trace.
+new run, and a claim can be checked by all who have the trace.
 """
 
 from __future__ import annotations

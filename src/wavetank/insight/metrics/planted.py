@@ -51,7 +51,7 @@ class Planted(NamedTuple):
 
 
 def planted(percent: int, seed: int) -> Planted:
-    """Return a trace in which so many percent of communication is hidden.
+    """Return a trace in which this share of communication is hidden, in percent.
 
     Parameters
     ----------

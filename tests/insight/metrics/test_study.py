@@ -68,6 +68,7 @@ def test_the_largest_error_counts_and_what_is_not_said_is_100_points_off(scripte
 
 
 def test_public_traces_are_held_against_the_peer_where_it_is(scripted, monkeypatch):
+    monkeypatch.setattr(study, "outside_python", lambda named: "")
     assert ("difference_percent",) not in figures(Scripted())
     monkeypatch.setattr(study, "outside_python", lambda named: "python")
     found = figures(Scripted())
@@ -77,8 +78,9 @@ def test_public_traces_are_held_against_the_peer_where_it_is(scripted, monkeypat
     assert ("difference_percent",) not in figures(HolisticTraceAnalysis())
 
 
-def test_an_analyser_that_is_not_here_has_no_figures():
-    assert TraceMetrics().measure(HolisticTraceAnalysis(), 0).rows == [] or study.outside_python("")
+def test_an_analyser_that_is_not_here_has_no_figures(monkeypatch):
+    monkeypatch.setattr(study, "outside_python", lambda named: "")
+    assert TraceMetrics().measure(HolisticTraceAnalysis(), 0).rows == []
 
 
 def test_rows_are_figures_of_the_toolkit_alone(scripted, monkeypatch):

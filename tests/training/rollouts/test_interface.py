@@ -26,7 +26,7 @@ def test_learning_takes_six_operations_for_each_weight_and_token():
     "change",
     [
         {"more_gpus": -1}, {"spot_gpus": True}, {"staleness": 1.5}, {"more_gpus": 10**9}, {"margin": 1.0},
-        {"margin": float("nan")}, {"margin": -0.1},
+        {"margin": float("nan")}, {"margin": -0.1}, {"taken_gpus": -1}, {"taken_gpus": 1, "spot_gpus": 1},
     ],
 )  # fmt: skip
 def test_arrangements_that_are_none_are_refused(change):

@@ -8,7 +8,7 @@ from wavetank.errors import BadValueError
 from wavetank.training.rollouts.core import FAR
 from wavetank.training.rollouts.interface import Arrangement
 from wavetank.training.rollouts.simulate import Load, simulate
-from wavetank.training.rollouts.workload import assigned, bursts, drawn_batches, drawn_spot, saturation_per_s
+from wavetank.training.rollouts.workload import assigned, bursts, drawn_batches, drawn_spot, kept_spot, saturation_per_s
 from wavetank.workloads.generate import generate_requests
 
 TRACE = generate_requests(n_requests=2000, rate_per_s=4.0, arrivals="poisson", lengths="conv", seed=1)
@@ -55,8 +55,23 @@ def test_bursts_keep_mean_rate_and_order_and_are_denser():
 
     assert densest(found) > 1.5 * densest(TRACE)
     assert bursts(TRACE, 1.0, seed=3) is TRACE
+    assert found.arrival_s[[0, -1]].tolist() == TRACE.arrival_s[[0, -1]].tolist()
     with pytest.raises(BadValueError, match="at least"):
         bursts(TRACE, 0.5, seed=3)
+
+
+def test_a_burst_lasts_as_long_and_has_as_many_times_the_rate_as_asked():
+    even = TRACE.chosen(np.arange(2000), np.arange(2000) * 0.25)
+    found = bursts(even, 5.0, seed=3, every_s=1e9, last_s=20.0)
+    gaps = np.diff(found.arrival_s)
+    inside = gaps < 0.5 * np.median(gaps)
+    assert np.median(gaps) / np.median(gaps[inside]) == pytest.approx(5.0)
+    assert gaps[inside].sum() == pytest.approx(20.0, abs=2 * np.median(gaps))
+
+
+def test_bursts_of_a_trace_of_months_need_no_memory_of_their_square():
+    many = TRACE.chosen(np.arange(2000), np.linspace(0.0, 1e8, 2000))
+    assert len(bursts(many, 4.2, seed=0)) == 2000
 
 
 def test_batches_differ_as_asked_and_have_the_mean_size():
@@ -81,3 +96,9 @@ def test_spot_instances_start_within_their_time_and_come_again():
         assert down[row][there][-1] >= 5000
     assert (drawn_spot(3, (60.0, 300.0), 500.0, 5000.0, 1).up_ps == found.up_ps).all()
     assert drawn_spot(0, (60.0, 300.0), 500.0, 5000.0, 1).up_ps.shape[0] == 0
+
+
+def test_kept_instances_are_there_from_the_beginning_and_never_gone():
+    found = kept_spot(2)
+    assert found.up_ps.tolist() == [[0, FAR], [0, FAR]]
+    assert (found.down_ps == FAR).all() and found.down_ps.shape == (2, 2)

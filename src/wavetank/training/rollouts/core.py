@@ -37,6 +37,9 @@ RECOMPUTED, REROUTED, HALVED, EVICTED, GUEST_PS, OWN_PS, SERVING_PS, GUEST_TOKEN
 )
 COUNTERS = 10
 MOST_STEPS = 400_000_000
+# A call counts references to all arrays of its tuples, which takes more time than all else here; whoever calls `run`
+# holds them, and nothing here makes an array.
+_UNOWNED = {"_nrt": False}
 
 
 class Given(NamedTuple):
@@ -132,6 +135,9 @@ class State(NamedTuple):
     one: Ints
     draws: Floats
     counters: Ints
+    # Trajectories of each batch that have not ended, and how often each spot instance has come or gone.
+    missing: Ints
+    spot_next: Ints
 
 
 # Places in `one`.
@@ -139,7 +145,7 @@ _HEAD, _TAIL, _HEAP, _LOW, _STARTED, _VERSION, OVER, _CHANGED = range(8)
 ONES = 8
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _push_ready(s, i):  # type: ignore[no-untyped-def]
     s.status[i] = _READY
     s.one[_CHANGED] = 1
@@ -147,7 +153,7 @@ def _push_ready(s, i):  # type: ignore[no-untyped-def]
     s.one[_TAIL] += 1
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _push_heap(s, at, i):  # type: ignore[no-untyped-def]
     place = s.one[_HEAP]
     s.one[_HEAP] += 1
@@ -162,7 +168,7 @@ def _push_heap(s, at, i):  # type: ignore[no-untyped-def]
     s.heap_of[place] = i
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _pop_heap(s):  # type: ignore[no-untyped-def]
     found = s.heap_of[0]
     s.one[_HEAP] -= 1
@@ -186,7 +192,7 @@ def _pop_heap(s):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _limit(p, s, g):  # type: ignore[no-untyped-def]
     """What rollouts may hold on an instance, bytes."""
     shared = g - p.own - p.spot
@@ -195,7 +201,7 @@ def _limit(p, s, g):  # type: ignore[no-untyped-def]
     return min(s.budget[g], p.shared_pool - s.serving_kv[shared])
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _drop_cache(s, i):  # type: ignore[no-untyped-def]
     g = s.home[i]
     if g >= 0:
@@ -207,7 +213,7 @@ def _drop_cache(s, i):  # type: ignore[no-untyped-def]
     s.one[_CHANGED] = 1
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _evict_idle(s, g, limit):  # type: ignore[no-untyped-def]
     """Drop prefixes that no turn uses, the least recently used first, until rollouts hold no more than the limit."""
     while s.guest_kv[g] > limit and s.idle_kv[g] > 0:
@@ -219,7 +225,7 @@ def _evict_idle(s, g, limit):  # type: ignore[no-untyped-def]
         _drop_cache(s, oldest)
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _leave(s, g, place):  # type: ignore[no-untyped-def]
     """Take a turn out of the slots of an instance."""
     for later in range(place, s.guests[g] - 1):
@@ -227,7 +233,7 @@ def _leave(s, g, place):  # type: ignore[no-untyped-def]
     s.guests[g] -= 1
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _abort(s, g, place):  # type: ignore[no-untyped-def]
     i = s.slots[g, place]
     _leave(s, g, place)
@@ -240,7 +246,7 @@ def _abort(s, g, place):  # type: ignore[no-untyped-def]
     _push_ready(s, i)
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _shrink(s, g, limit):  # type: ignore[no-untyped-def]
     """Make rollouts hold no more than the limit: unused prefixes go first, then the turns that came last."""
     _evict_idle(s, g, limit)
@@ -248,12 +254,12 @@ def _shrink(s, g, limit):  # type: ignore[no-untyped-def]
         _abort(s, g, s.guests[g] - 1)
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _need(p, s, i):  # type: ignore[no-untyped-def]
     return (s.context[i] + s.left[i]) * p.kv
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _is_quiet(p, s, g, shared, now):  # type: ignore[no-untyped-def]
     """Whether an instance does nothing, and nobody waits to be served."""
     if s.action[g] != _IDLE:
@@ -266,7 +272,7 @@ def _is_quiet(p, s, g, shared, now):  # type: ignore[no-untyped-def]
     return s.running[shared] == 0 and s.admitted[shared] == s.arrived[shared]
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _has_room(p, s, g, i, now):  # type: ignore[no-untyped-def]
     """Whether a turn may be placed on an instance now."""
     if s.there[g] == 0 or now < s.ready_at[g]:
@@ -282,7 +288,7 @@ def _has_room(p, s, g, i, now):  # type: ignore[no-untyped-def]
     return s.guest_kv[g] - s.idle_kv[g] + _need(p, s, i) <= _limit(p, s, g)
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _choose(p, s, i, now):  # type: ignore[no-untyped-def]
     """The instance for a turn, or -1: the router."""
     home = s.home[i]
@@ -316,7 +322,7 @@ def _choose(p, s, i, now):  # type: ignore[no-untyped-def]
     return -1
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _dispatch(p, s, begin, now):  # type: ignore[no-untyped-def]
     """Place waiting turns, in their order, until one finds no room."""
     while s.one[_HEAD] < s.one[_TAIL]:
@@ -352,7 +358,7 @@ def _dispatch(p, s, begin, now):  # type: ignore[no-untyped-def]
             s.free_at[g] = now
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _start_trajectories(p, s, began):  # type: ignore[no-untyped-def]
     """Let trajectories begin, as many as the declared staleness allows."""
     upto = p.ends[min(s.one[_VERSION] + p.staleness, p.ends.size - 1)]
@@ -366,7 +372,7 @@ def _start_trajectories(p, s, began):  # type: ignore[no-untyped-def]
         _push_ready(s, i)
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _guest_ps(p, s, g, chunk, mark):  # type: ignore[no-untyped-def]
     """Time of the next step of rollouts on an instance; marks what each turn does in it."""
     R, C, P, S = 0, 0, 0, 0
@@ -391,7 +397,7 @@ def _guest_ps(p, s, g, chunk, mark):  # type: ignore[no-untyped-def]
     return roofline_ps(R, C, P, S, p.rollout_table)
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _serving_ps(p, s, shared, mark):  # type: ignore[no-untyped-def]
     """Time of the next step of serving; marks what each request does in it."""
     R, C, P, S = 0, 0, 0, 0
@@ -415,7 +421,7 @@ def _serving_ps(p, s, shared, mark):  # type: ignore[no-untyped-def]
     return roofline_ps(R, C, P, S, p.serving_table)
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _slack_ps(p, s, shared, now):  # type: ignore[no-untyped-def]
     """The least slack of all requests of an instance: what rollouts may take before its next step.
 
@@ -448,7 +454,7 @@ def _slack_ps(p, s, shared, now):  # type: ignore[no-untyped-def]
     return least
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _admit(p, s, g, shared, now):  # type: ignore[no-untyped-def]
     """Take arrived requests into the batch, in their order, while there is room."""
     first, last = p.first[shared], p.first[shared + 1]
@@ -475,7 +481,7 @@ def _admit(p, s, g, shared, now):  # type: ignore[no-untyped-def]
     s.most_kv[shared] = max(s.most_kv[shared], s.serving_kv[shared] + s.guest_kv[g])
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _end_serving(p, s, shared, now, first_ps, last_ps, gap_ps):  # type: ignore[no-untyped-def]
     kept = 0
     for place in range(s.running[shared]):
@@ -505,7 +511,7 @@ def _end_serving(p, s, shared, now, first_ps, last_ps, gap_ps):  # type: ignore[
     s.running[shared] = kept
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _end_guest(p, s, g, now, end):  # type: ignore[no-untyped-def]
     place = 0
     while place < s.guests[g]:
@@ -538,7 +544,7 @@ def _end_guest(p, s, g, now, end):  # type: ignore[no-untyped-def]
         place += 1
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _new_weights(p, s, now):  # type: ignore[no-untyped-def]
     """New weights are on their way: caches of the old ones are of no use any more."""
     for i in range(s.one[_LOW], s.one[_STARTED]):
@@ -552,7 +558,7 @@ def _new_weights(p, s, now):  # type: ignore[no-untyped-def]
             s.budget[g] = max(np.int64((1.0 - p.headroom) * p.shared_pool) - s.serving_kv[shared], 0)
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _flush(s, g):  # type: ignore[no-untyped-def]
     s.flush[g] = 0
     for place in range(s.guests[g]):
@@ -562,7 +568,7 @@ def _flush(s, g):  # type: ignore[no-untyped-def]
             s.unread_t[i] = s.context[i]
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _decide(p, s, g, now):  # type: ignore[no-untyped-def]
     """Begin the next step of an instance: the governor."""
     shared = g - p.own - p.spot
@@ -610,7 +616,7 @@ def _decide(p, s, g, now):  # type: ignore[no-untyped-def]
         s.free_at[g] = p.arrival[first + s.arrived[shared]]
 
 
-@compiled(forceinline=True)
+@compiled(forceinline=True, **_UNOWNED)
 def _begin(s, g, action, now, takes):  # type: ignore[no-untyped-def]
     s.action[g] = action
     s.last_action[g] = action
@@ -618,7 +624,7 @@ def _begin(s, g, action, now, takes):  # type: ignore[no-untyped-def]
     s.free_at[g] = now + takes
 
 
-@compiled
+@compiled(**_UNOWNED)
 def run(p, s, first_ps, last_ps, gap_ps, rollouts_ps, learnt_ps, began, learnt, begin, end):  # type: ignore[no-untyped-def]
     """Run until the trainer is done with the last batch and all is served that came until then.
 
@@ -637,10 +643,6 @@ def run(p, s, first_ps, last_ps, gap_ps, rollouts_ps, learnt_ps, began, learnt, 
     instances = p.own + p.spot + p.shared
     steps = p.ends.size
     trained_at = FAR
-    missing = p.ends.copy()
-    for k in range(steps - 1, 0, -1):
-        missing[k] -= missing[k - 1]
-    spot_next = np.zeros(p.spot, dtype=np.int64)
     for g in range(instances):
         s.there[g] = 0 if p.own <= g < p.own + p.spot else 1
         s.free_at[g] = FAR
@@ -667,7 +669,7 @@ def run(p, s, first_ps, last_ps, gap_ps, rollouts_ps, learnt_ps, began, learnt, 
         if guest_told < now:
             now, kind = guest_told, 2
         for x in range(p.spot):
-            at = p.up[x, spot_next[x] // 2] if spot_next[x] % 2 == 0 else p.down[x, spot_next[x] // 2]
+            at = p.up[x, s.spot_next[x] // 2] if s.spot_next[x] % 2 == 0 else p.down[x, s.spot_next[x] // 2]
             if at < now:
                 now, kind, which = at, 3, x
         if s.one[_HEAP] and s.heap_at[0] < now:
@@ -705,7 +707,7 @@ def run(p, s, first_ps, last_ps, gap_ps, rollouts_ps, learnt_ps, began, learnt, 
         elif kind == 3:
             g = p.own + which
             s.there[g] = 1 - s.there[g]
-            spot_next[which] += 1
+            s.spot_next[which] += 1
             if s.there[g] == 1:
                 s.ready_at[g] = now + p.guest_sync_ps
                 guest_told = min(guest_told, s.ready_at[g])
@@ -717,9 +719,11 @@ def run(p, s, first_ps, last_ps, gap_ps, rollouts_ps, learnt_ps, began, learnt, 
             i = _pop_heap(s)
             if s.turn[i] + 1 == p.first_turn[i + 1]:
                 s.status[i] = _DONE
-                batch = np.searchsorted(p.ends, i, side="right")
-                missing[batch] -= 1
-                if missing[batch] == 0:
+                batch = s.one[_VERSION]
+                while p.ends[batch] <= i:
+                    batch += 1
+                s.missing[batch] -= 1
+                if s.missing[batch] == 0:
                     rollouts_ps[batch] = now
             else:
                 s.turn[i] += 1
@@ -749,7 +753,7 @@ def run(p, s, first_ps, last_ps, gap_ps, rollouts_ps, learnt_ps, began, learnt, 
             _dispatch(p, s, begin, now)
         # Only a trajectory that ended, or a trainer that is free again, changes the answer.
         version = s.one[_VERSION]
-        if (kind == 0 or kind == 4) and trained_at == FAR and version < steps and missing[version] == 0:
+        if (kind == 0 or kind == 4) and trained_at == FAR and version < steps and s.missing[version] == 0:
             for i in range(s.one[_LOW], p.ends[version]):
                 learnt[i] = version
             s.one[_LOW] = p.ends[version]

@@ -42,6 +42,8 @@ class Arrangement:
         Dedicated GPUs beside those that everybody has.
     spot_gpus : int
         GPUs that come some time after they were asked for, and are taken away again.
+    taken_gpus : int
+        Serving GPUs that compute rollouts alone from the first step to the last; the others serve all users.
     governor, router : str
         Of ``GOVERNORS`` and ``ROUTERS``.
     margin : float
@@ -55,6 +57,7 @@ class Arrangement:
 
     more_gpus: int = 0
     spot_gpus: int = 0
+    taken_gpus: int = 0
     governor: str = "none"
     router: str = "affinity"
     margin: float = 0.0
@@ -62,7 +65,7 @@ class Arrangement:
     staleness: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("more_gpus", "spot_gpus", "staleness"):
+        for name in ("more_gpus", "spot_gpus", "taken_gpus", "staleness"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10_000:
                 raise BadValueError("A whole number is needed.", given=value, allowed="0 to 10000", where=name)
@@ -71,6 +74,9 @@ class Arrangement:
         ):  # fmt: skip
             if value not in known:
                 raise unknown_name(what, value, list(known))
+        if self.taken_gpus and self.spot_gpus:
+            raise BadValueError("Serving GPUs are taken, or spot GPUs asked for.", allowed="one of them above 0",
+                                given=f"taken_gpus={self.taken_gpus}, spot_gpus={self.spot_gpus}")  # fmt: skip
         if not 0 <= self.margin < 1:
             raise BadValueError("This is no share of a service level.", given=self.margin, allowed="0 to below 1",
                                 where="margin")  # fmt: skip
@@ -87,11 +93,14 @@ class View(NamedTuple):
         Dedicated GPUs that have the GPU time which ROSE takes from serving under this seed, rounded up; 0 where it is
         not known.
     serving_gpus : int
+    load : float
+        Mean rate of users / the rate at which all serving GPUs together saturate.
     """
 
     dedicated_gpus: int
     matched_gpus: int
     serving_gpus: int
+    load: float = 0.0
 
 
 class Rollouts(Protocol):

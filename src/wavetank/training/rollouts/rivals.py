@@ -1,7 +1,9 @@
-"""What else gives rollouts more throughput: nothing, more GPUs, GPUs that come and go, or old weights."""
+"""What else gives rollouts more throughput: nothing, more GPUs, GPUs that come and go, old weights, or fewer GPUs that
+serve."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from wavetank.settings import setting
@@ -36,3 +38,17 @@ class SpotGpus:
     def arrange(self, view: View) -> Arrangement:
         """Return the arrangement."""
         return Arrangement(spot_gpus=view.matched_gpus, router=self.router, format=self.format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedUsers:
+    """Dedicated GPUs, and all serving GPUs but the fewest that users need on average: no two models share one."""
+
+    share: float = setting(0.3, says="Most load of a GPU that serves, of saturation", low=0.001, high=1.0)
+    router: str = setting("affinity", says="Where a turn goes", choices=tuple(ROUTERS))
+    format: str = setting(COO, says="Form in which new weights reach GPUs that served", choices=SIZED)
+
+    def arrange(self, view: View) -> Arrangement:
+        """Return the arrangement; one GPU serves at least."""
+        serve = max(1, math.ceil(view.load * view.serving_gpus / self.share))
+        return Arrangement(taken_gpus=max(0, view.serving_gpus - serve), router=self.router, format=self.format)

@@ -193,7 +193,7 @@ def simulate(
         train_ps=_train_ps(rates, batches),
     )  # fmt: skip
     instances = own + arrangement.spot_gpus + count
-    s = _state(instances, count, requests, ends[-1] if ends.size else 0, rates, seed)
+    s = _state(instances, count, requests, ends, arrangement.spot_gpus, rates, seed)
     far = [np.full(requests, FAR) for _ in range(2)]
     steps = [np.full(ends.size, FAR) for _ in range(2)]
     trajectories = [np.full(s.turn.size, -1, dtype=np.int64) for _ in range(2)]
@@ -222,11 +222,12 @@ def _train_ps(rates: Rates, batches: Batches | None) -> Ints:
     return np.array([round(rates.train_s(int(each)) * PS) for each in tokens], dtype=np.int64)
 
 
-def _state(instances: int, shared: int, requests: int, trajectories: int, rates: Rates, seed: int) -> State:
+def _state(instances: int, shared: int, requests: int, ends: Ints, spot: int, rates: Rates, seed: int) -> State:
     def zeros(*shape: int) -> Ints:
         return np.zeros(shape, dtype=np.int64)
 
     cap = max(rates.own_cap, rates.guest_cap)
+    trajectories = int(ends[-1]) if ends.size else 0
     one = zeros(ONES)
     one[OVER] = FAR
     return State(
@@ -242,4 +243,5 @@ def _state(instances: int, shared: int, requests: int, trajectories: int, rates:
         home=np.full(trajectories, -1, dtype=np.int64), used=zeros(trajectories), part=zeros(trajectories),
         ready=zeros(trajectories + 1), heap_at=zeros(trajectories + 1), heap_of=zeros(trajectories + 1), one=one,
         draws=np.array([float(stream_key(seed, "rollout router") >> 12), 0.0]), counters=zeros(COUNTERS),
+        missing=np.diff(ends, prepend=0), spot_next=zeros(spot),
     )  # fmt: skip

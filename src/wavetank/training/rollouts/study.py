@@ -31,16 +31,28 @@ from wavetank.training.rollouts.core import (
 from wavetank.training.rollouts.interface import PS, Arrangement, Rates, Rollouts, View
 from wavetank.training.rollouts.rose import Rose
 from wavetank.training.rollouts.simulate import Batches, Load, Run, simulate
-from wavetank.training.rollouts.workload import assigned, bursts, drawn_batches, drawn_spot, saturation_per_s, users
+from wavetank.training.rollouts.workload import (
+    assigned,
+    bursts,
+    drawn_batches,
+    drawn_spot,
+    kept_spot,
+    saturation_per_s,
+    users,
+)
 from wavetank.workloads import datasets
 
 TRACES = ("azure-conv-2023", "azure-code-2023")
 _DATA = "azure-llm-2023"
+_SWEEPS = {"loads": "load", "bursts": "burst", "variations": "variation", "links_gbit_s": "link_gbit_s",
+           "servings": "serving"}  # fmt: skip
+# Users are drawn for so many times what the fixed pool takes, and for twice as long while rollouts take longer.
+_TIMES, _MOST_TIMES = 1.2, 100.0
 _FILES = dict(zip(TRACES, ("conv_first40min.csv.gz", "code_first40min.csv.gz"), strict=True))
 
 
 class Users(NamedTuple):
-    """What users noticed of a run.
+    """What users noticed of a run, in the order in which they came.
 
     Attributes
     ----------
@@ -93,8 +105,8 @@ class RLRollouts(Study):
         Metric("sync_s", "s", "lower", "modelled", "new weights on their way to serving and spot GPUs",
                words="time of new weights"),
         Metric("added_gpus", "GPUs", "lower", "simulated",
-               "GPU time beside the dedicated GPUs that everybody has / time: of serving GPUs what rollouts took, of "
-               "spot GPUs from asking on", words="added GPUs"),
+               "GPU time beside the dedicated GPUs that everybody has / time: of serving GPUs what rollouts took, all "
+               "of those handed over, of spot GPUs from asking on", words="added GPUs"),
         Metric("gain_per_gpu", "1/GPU", "higher", "simulated",
                "(steps per hour / those of the fixed pool - 1) / added GPUs", words="gain for each added GPU"),
         Metric("serving_tokens_share", "", "", "simulated", "tokens of rollouts that serving GPUs wrote / all",
@@ -110,10 +122,17 @@ class RLRollouts(Study):
         Metric("halvings", "/step", "", "simulated", "times per step that rollouts lost half of their memory",
                table=False),
         Metric("evicted", "/step", "", "simulated", "prefixes per step that made room for others", table=False),
-        Metric("steps_by_load_per_h", "/h", "higher", "simulated", "steps per hour by share of saturation of serving",
-               table=False, words="steps per hour"),
-        Metric("added_misses_by_load", "requests", "lower", "simulated", "added misses by share of saturation",
-               table=False, words="added misses"),
+        *(each for field, words in (
+            ("load", "share of saturation of serving"), ("burst", "rate within bursts / outside"),
+            ("variation", "trajectories of the largest step / of the smallest"),
+            ("link_gbit_s", "link of an instance outside of the training cluster, Gbit/s"),
+            ("serving", "number of instances that serve users"),
+        ) for each in (
+            Metric(f"steps_by_{field}_per_h", "/h", "higher", "simulated", f"steps per hour by {words}", table=False,
+                   words="steps per hour"),
+            Metric(f"added_misses_by_{field}", "requests", "lower", "simulated", f"added misses by {words}",
+                   table=False, words="added misses"),
+        )),
     )  # fmt: skip
     charts: ClassVar[tuple[Chart, ...]] = (
         Chart("bars", "Steps per hour", y="steps_per_h", says="Those with added misses do not count."),
@@ -123,10 +142,20 @@ class RLRollouts(Study):
               says="Share of the rate at which serving saturates."),
         Chart("sweep", "Added misses as serving becomes busier", y="added_misses_by_load", by="load",
               says="Share of the rate at which serving saturates."),
+        Chart("sweep", "Steps per hour by bursts of users", y="steps_by_burst_per_h", by="burst",
+              says="Rate within bursts of 15 s over the rate outside, at the same mean rate."),
+        Chart("sweep", "Added misses by bursts of users", y="added_misses_by_burst", by="burst",
+              says="Rate within bursts of 15 s over the rate outside, at the same mean rate."),
+        Chart("sweep", "Steps per hour as steps differ more", y="steps_by_variation_per_h", by="variation",
+              says="Trajectories of the largest step over those of the smallest, at the same mean."),
+        Chart("sweep", "Steps per hour by the link of new weights", y="steps_by_link_gbit_s_per_h", by="link_gbit_s",
+              log="x", says="Gbit/s to an instance outside of the training cluster."),
+        Chart("sweep", "Steps per hour by GPUs that serve users", y="steps_by_serving_per_h", by="serving",
+              says="All take part, at the same load of each."),
     )  # fmt: skip
 
     trace: str = setting(TRACES[0], choices=TRACES, says="Requests of users")
-    load: float = setting(0.19, says="Rate of users / the rate at which serving saturates", low=0.0, high=1.5)
+    load: float = setting(0.19, says="Rate of users / the rate at which serving saturates", low=0.001, high=1.5)
     burst: float = setting(4.2, says="Rate of users within bursts of seconds / outside", low=1.0, high=100.0)
     serving_model: str = setting("Llama-3.1-8B", says="Model that users are served with")
     rollout_model: str = setting("Llama-3.1-8B", says="Model that learns")
@@ -153,7 +182,11 @@ class RLRollouts(Study):
     spot_start_s: tuple[float, float] = setting((60.0, 300.0), unit="s", says="Start of a spot GPU: least and most",
                                                 low=0.0, high=1e5)  # fmt: skip
     spot_life_s: float = setting(1800.0, unit="s", says="Mean life of a spot GPU", low=1.0, high=1e9)
-    loads: tuple[float, ...] = setting((), says="Further loads, each a run of its own", low=0.0, high=1.5)
+    loads: tuple[float, ...] = setting((), says="Further loads, each a run of its own", low=0.001, high=1.5)
+    bursts: tuple[float, ...] = setting((), says="Further strengths of bursts, likewise", low=1.0, high=100.0)
+    variations: tuple[float, ...] = setting((), says="Further variations of steps, likewise", low=1.0, high=100.0)
+    links_gbit_s: tuple[float, ...] = setting((), unit="Gbit/s", says="Further links, likewise", low=0.01, high=1e5)
+    servings: tuple[int, ...] = setting((), says="Further numbers of serving instances, likewise", low=1, high=256)
 
     def check(self) -> None:
         """Refuse models that fit into no instance, and traces that are not here."""
@@ -208,27 +241,31 @@ class RLRollouts(Study):
         seed : int
         """
         found = self._measured(system, seed)
-        for load in self.loads:
-            other = replace(self, load=load)._measured(system, seed)
-            at = {name: value for name, value, _ in other.rows}
-            found.put("steps_by_load_per_h", at["steps_per_h"], load=load)
-            found.put("added_misses_by_load", at["added_misses"], load=load)
+        for several, field in _SWEEPS.items():
+            for value in getattr(self, several):
+                other = replace(self, **{field: value})._measured(system, seed)
+                at = {name: figure for name, figure, _ in other.rows}
+                found.put(f"steps_by_{field}_per_h", at["steps_per_h"], **{field: value})
+                found.put(f"added_misses_by_{field}", at["added_misses"], **{field: value})
         return found
 
     def _measured(self, system: Rollouts, seed: int) -> Measurements:
         rates, batches = self.rates(), self.batches(seed)
-        plain = replace(self, loads=())
-        matched = 0
+        plain = self._plain()
+        view = View(self.dedicated, 0, self.serving, self.load)
         if _depends_on_rose(system):
-            matched = math.ceil(_added_gpus(_run(plain, Rose().arrange(View(self.dedicated, 0, self.serving)), seed)))
-        arrangement = system.arrange(View(self.dedicated, matched, self.serving))
-        run = _run(plain, arrangement, seed)
-        fixed = _run(plain, Arrangement(), seed)
+            rose = _run(plain, Rose().arrange(view), seed).run
+            view = view._replace(matched_gpus=math.ceil(_added_gpus(rose)))
+        arrangement = system.arrange(view)
+        run, times = _run(plain, arrangement, seed)
+        fixed = _run(plain, Arrangement(), seed).run
         end_ps = int(run.learnt_ps[-1])
         found = Measurements()
-        guests = arrangement.governor not in ("none", "free")
-        alone = noticed(_alone(plain, seed), self.users(seed), rates, end_ps)
-        beside = noticed(run, self.users(seed), rates, end_ps) if guests else alone
+        guests, taken = arrangement.governor not in ("none", "free"), arrangement.taken_gpus
+        alone = beside = noticed(_alone(plain, seed, times), _users(plain, seed, times), rates, end_ps)
+        if guests or (taken and arrangement.governor == "none"):
+            by = run if guests else _alone(plain, seed, times, taken)
+            beside = noticed(by, _users(plain, seed, times, taken), rates, end_ps)
         found.put("added_misses", float((beside.missed & ~alone.missed).sum()))
         found.put("missed_share", float(beside.missed.mean()))
         for name in ("ttft", "tpot"):
@@ -241,9 +278,9 @@ class RLRollouts(Study):
         if not arrangement.staleness:
             found.put("rollout_s", float(spent.mean()))
             found.put("of_longest", float((spent / self.longest_s(batches, rates)).mean()))
-        outside = arrangement.governor != "none" or arrangement.spot_gpus
+        outside = arrangement.governor != "none" or arrangement.spot_gpus or taken
         found.put("sync_s", rates.sync_s(arrangement.format) if outside else rates.inner_sync_s)
-        added = _added_gpus(run) + arrangement.more_gpus + arrangement.spot_gpus
+        added = _added_gpus(run) + arrangement.more_gpus + arrangement.spot_gpus + taken
         found.put("added_gpus", added)
         if added > 0:
             found.put("gain_per_gpu", (_steps_per_h(run) / _steps_per_h(fixed) - 1) / added)
@@ -253,7 +290,7 @@ class RLRollouts(Study):
         found.put("rerouted", run.counters[REROUTED] / self.steps)
         found.put("stale_share", float((run.began_version < run.learnt_version).mean()))
         if guests:
-            found.put("busy_share", run.counters[SERVING_PS] / (end_ps * self.serving))
+            found.put("busy_share", run.counters[SERVING_PS] / (end_ps * (self.serving - taken)))
         found.put("halvings", run.counters[HALVED] / self.steps)
         found.put("evicted", run.counters[EVICTED] / self.steps)
         return found
@@ -274,7 +311,11 @@ class RLRollouts(Study):
         ----------
         seed : int
         """
-        return _users(replace(self, loads=()), seed)
+        return _users(self._plain(), seed, _TIMES)
+
+    def _plain(self) -> RLRollouts:
+        """The study without its sweeps, which change nothing but its own figures."""
+        return replace(self, loads=(), bursts=(), variations=(), links_gbit_s=(), servings=())
 
     def longest_s(self, batches: Batches, rates: Rates) -> Any:
         """Return what the longest trajectory of each batch takes on an instance that does nothing else, s.
@@ -304,7 +345,9 @@ def noticed(run: Run, load: Load, rates: Rates, end_ps: int) -> Users:
     GaveUpError
         If requests of that time were never served.
     """
-    rows = np.flatnonzero(load.arrival_ps <= end_ps)
+    # The same order however many instances there are; equal requests of one moment stand for each other.
+    rows = np.lexsort((load.output_tokens, load.prompt_tokens, load.arrival_ps))
+    rows = rows[load.arrival_ps[rows] <= end_ps]
     if not rows.size or (run.last_ps[rows] >= FAR).any():
         raise GaveUpError("There are no users to ask, or some were never served.", hint="raise load, or steps")
     ttft_s = (run.first_ps[rows] - load.arrival_ps[rows]) / PS
@@ -328,34 +371,59 @@ def _steps_per_h(run: Run) -> float:
     return float(run.learnt_ps.size * 3600 * PS / run.learnt_ps[-1])
 
 
-@lru_cache(maxsize=4)
-def _users(study: RLRollouts, seed: int) -> Load:
+class _Ran(NamedTuple):
+    """A run, and for how many times what the fixed pool takes its users were drawn."""
+
+    run: Run
+    times: float
+
+
+@lru_cache(maxsize=64)
+def _users(study: RLRollouts, seed: int, times: float, taken: int = 0) -> Load:
     rates = study.rates()
     trace = users(study.trace)
-    rate_per_s = max(study.load, 1e-6) * study.serving * saturation_per_s(trace, rates)
-    horizon_s = 1.2 * _run(study, Arrangement(), seed).learnt_ps[-1] / PS
+    rate_per_s = study.load * study.serving * saturation_per_s(trace, rates)
+    horizon_s = times * _fixed_ps(study, seed) / PS
     drawn = bursts(trace.resampled(seed + 1).at_rate(rate_per_s), study.burst, seed)
     whole = drawn.replayed(max(1, math.ceil(horizon_s / drawn.span_s)))
     token_s = 1.5 * calibrated_roofline(device(study.device), model(study.serving_model), study.tensor).seconds(
         16, 20_000
     )
-    return assigned(whole.slice(0.0, horizon_s) if whole.span_s > horizon_s else whole, study.serving, token_s)
+    some = whole.slice(0.0, horizon_s) if whole.span_s > horizon_s else whole
+    return assigned(some, study.serving - taken, token_s)
 
 
-@lru_cache(maxsize=4)
-def _alone(study: RLRollouts, seed: int) -> Run:
-    return simulate(Arrangement(), study.rates(), study.users(seed))
+@lru_cache(maxsize=64)
+def _alone(study: RLRollouts, seed: int, times: float, taken: int = 0) -> Run:
+    return simulate(Arrangement(), study.rates(), _users(study, seed, times, taken))
 
 
-@lru_cache(maxsize=8)
-def _run(study: RLRollouts, arrangement: Arrangement, seed: int) -> Run:
-    nobody = Load(np.zeros(1, dtype=np.int64), *[np.zeros(0, dtype=np.int64)] * 3)
-    load = nobody if arrangement.governor == "none" else study.users(seed)
-    spot = None
-    if arrangement.spot_gpus:
-        horizon_s = 2.0 * _run(study, Arrangement(), seed).learnt_ps[-1] / PS
-        spot = drawn_spot(arrangement.spot_gpus, study.spot_start_s, study.spot_life_s, horizon_s, seed)
-    return simulate(
-        arrangement, study.rates(), load, batches=study.batches(seed), own=study.dedicated, spot=spot,
-        seed=stream_key(seed, "rl-rollouts") >> 1,
-    )  # fmt: skip
+def _fixed_ps(study: RLRollouts, seed: int) -> int:
+    return int(_run(study, Arrangement(), seed).run.learnt_ps[-1])
+
+
+@lru_cache(maxsize=128)
+def _run(study: RLRollouts, arrangement: Arrangement, seed: int) -> _Ran:
+    taken = arrangement.taken_gpus
+    if taken >= study.serving:
+        raise BadValueError("Somebody has to serve users.", given=f"{taken} serving GPUs taken",
+                            allowed=f"0 to {study.serving - 1}", where="taken_gpus")  # fmt: skip
+    work, times, spot = study.batches(seed), _TIMES, kept_spot(taken) if taken else None
+    asked = replace(arrangement, taken_gpus=0, spot_gpus=arrangement.spot_gpus + taken)
+    while times <= _MOST_TIMES:
+        load = Load(np.zeros(1, dtype=np.int64), *[np.zeros(0, dtype=np.int64)] * 3)
+        if arrangement.governor != "none":
+            load = _users(study, seed, times, taken)
+        if arrangement.spot_gpus:
+            horizon_s = 2.0 * times / _TIMES * _fixed_ps(study, seed) / PS
+            spot = drawn_spot(arrangement.spot_gpus, study.spot_start_s, study.spot_life_s, horizon_s, seed)
+        run = simulate(
+            asked, study.rates(), load, batches=work, own=study.dedicated, spot=spot,
+            seed=stream_key(seed, "rl-rollouts") >> 1,
+        )  # fmt: skip
+        if arrangement == Arrangement() or run.learnt_ps[-1] <= times * _fixed_ps(study, seed):
+            return _Ran(run, times)
+        # The last users had come before the last step: they are drawn for longer.
+        times *= 2
+    raise GaveUpError(f"Steps take more than {_MOST_TIMES:g} times as long as on the dedicated GPUs alone.",
+                      hint="lower load, or leave the system out")  # fmt: skip

@@ -74,15 +74,18 @@ def bursts(
         raise BadValueError("A burst has at least the rate of the rest.", given=factor, allowed="1 or more")
     if factor == 1:
         return trace
-    span_s = float(trace.arrival_s[-1])
-    starts = np.sort(stream(seed, "bursts").uniform(0, span_s, max(1, round(span_s / every_s))))
-    # Time runs slower where requests are dense: a piecewise linear map from old to new times.
-    edges = np.unique(np.concatenate(([0.0, span_s], starts, np.minimum(starts + last_s * factor, span_s))))
+    first_s, last_arrival_s = float(trace.arrival_s[0]), float(trace.arrival_s[-1])
+    count = max(1, round((last_arrival_s - first_s) / every_s))
+    starts = np.sort(stream(seed, "bursts").uniform(first_s, last_arrival_s, count))
+    edges = np.unique(np.concatenate(([first_s, last_arrival_s], starts, np.minimum(starts + last_s, last_arrival_s))))
     middle = (edges[1:] + edges[:-1]) / 2
-    dense = ((middle[:, None] >= starts) & (middle[:, None] < starts + last_s * factor)).any(axis=1)
-    new = np.concatenate(([0.0], np.cumsum(np.diff(edges) / np.where(dense, factor, 1.0))))
-    found = trace.chosen(np.arange(len(trace)), np.interp(trace.arrival_s, edges, new))
-    return found.at_rate(trace.rate_per_s)
+    # All bursts are as long, so that the one that began last says whether there is any.
+    latest = np.searchsorted(starts, middle, side="right") - 1
+    dense = (latest >= 0) & (middle < starts[latest] + last_s)
+    # Arrivals before an edge, as a share of all, follow from the rates; first and last arrival stay where they are.
+    before = np.concatenate(([0.0], np.cumsum(np.diff(edges) * np.where(dense, factor, 1.0))))
+    even = first_s + before * ((last_arrival_s - first_s) / max(before[-1], 1e-300))
+    return trace.chosen(np.arange(len(trace)), np.interp(trace.arrival_s, even, edges))
 
 
 def assigned(trace: RequestTrace, instances: int, token_s: float) -> Load:
@@ -172,3 +175,15 @@ def drawn_spot(instances: int, start_s: tuple[float, float], life_s: float, hori
             array[place, : len(row)] = np.rint(np.array(row) * PS).astype(np.int64)
         found.append(array)
     return Spot(found[0], found[1])
+
+
+def kept_spot(instances: int) -> Spot:
+    """Return instances that are there from the beginning, and stay.
+
+    Parameters
+    ----------
+    instances : int
+    """
+    up = np.full((instances, 2), FAR, dtype=np.int64)
+    up[:, 0] = 0
+    return Spot(up, np.full((instances, 2), FAR, dtype=np.int64))

@@ -96,6 +96,11 @@ def test_no_answer_is_older_than_allowed_and_all_are_trained_on(s_max):
         assert result.adapter.version == 8
 
 
+class Exits:
+    def __float__(self):
+        raise SystemExit(3)
+
+
 class Tool:
     """An environment of two moves that does something bad at one of its calls."""
 
@@ -109,13 +114,22 @@ class Tool:
     def begin(self, prompt, draws):
         if self.bad == "begin":
             raise ValueError("no beginning")
+        if self.bad == "begin cancels":
+            raise asyncio.CancelledError
+        if self.bad == "begin exits":
+            raise SystemExit(3)
         session = Tool(self.at, self.bad)
         session.root, session.moves = self, 0
         if self.bad == "observation":
             session.observation = np.ones(3)
         return session
 
-    async def act(self, action):
+    def act(self, action):
+        if self.bad == "call cancels":
+            raise asyncio.CancelledError
+        return self._act(action)
+
+    async def _act(self, action):
         root = self.root
         root.calls += 1
         self.moves += 1
@@ -144,13 +158,20 @@ class Tool:
                 return Reply(self.observation, 1.7e308 if root.calls % 2 else 1.6e308, True)
             if bad == "none":
                 return None
+            if bad == "exit":
+                raise SystemExit(3)
+            if bad == "number exits":
+                return Reply(self.observation, Exits(), True)
             if bad == "endless":
                 return Reply(self.observation, 0.0, False)
         await asyncio.sleep(0)
         return Reply(self.observation, float(action % 2), self.moves == 2)
 
 
-BAD = ("raise", "hang", "stubborn", "cancelled", "cancel self", "nan", "none", "begin", "observation", "endless")
+BAD = (
+    "raise", "hang", "stubborn", "cancelled", "cancel self", "nan", "none", "begin", "observation", "endless",
+    "begin cancels", "begin exits", "call cancels", "exit", "number exits",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", BAD)

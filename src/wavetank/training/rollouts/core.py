@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wavetank.platforms.step_time import roofline_ps
+from wavetank.sim.borrowed import BORROWED
 from wavetank.sim.compiled import compiled
 from wavetank.sim.streams import next_below
 from wavetank.training.rollouts.interface import (
@@ -37,9 +38,6 @@ RECOMPUTED, REROUTED, HALVED, EVICTED, GUEST_PS, OWN_PS, SERVING_PS, GUEST_TOKEN
 )
 COUNTERS = 10
 MOST_STEPS = 400_000_000
-# A call counts references to all arrays of its tuples, which takes more time than all else here; whoever calls `run`
-# holds them, and nothing here makes an array.
-_UNOWNED = {"_nrt": False}
 
 
 class Given(NamedTuple):
@@ -145,7 +143,7 @@ _HEAD, _TAIL, _HEAP, _LOW, _STARTED, _VERSION, OVER, _CHANGED = range(8)
 ONES = 8
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _push_ready(s, i):  # type: ignore[no-untyped-def]
     s.status[i] = _READY
     s.one[_CHANGED] = 1
@@ -153,7 +151,7 @@ def _push_ready(s, i):  # type: ignore[no-untyped-def]
     s.one[_TAIL] += 1
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _push_heap(s, at, i):  # type: ignore[no-untyped-def]
     place = s.one[_HEAP]
     s.one[_HEAP] += 1
@@ -168,7 +166,7 @@ def _push_heap(s, at, i):  # type: ignore[no-untyped-def]
     s.heap_of[place] = i
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _pop_heap(s):  # type: ignore[no-untyped-def]
     found = s.heap_of[0]
     s.one[_HEAP] -= 1
@@ -192,7 +190,7 @@ def _pop_heap(s):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _limit(p, s, g):  # type: ignore[no-untyped-def]
     """What rollouts may hold on an instance, bytes."""
     shared = g - p.own - p.spot
@@ -201,7 +199,7 @@ def _limit(p, s, g):  # type: ignore[no-untyped-def]
     return min(s.budget[g], p.shared_pool - s.serving_kv[shared])
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _drop_cache(s, i):  # type: ignore[no-untyped-def]
     g = s.home[i]
     if g >= 0:
@@ -213,7 +211,7 @@ def _drop_cache(s, i):  # type: ignore[no-untyped-def]
     s.one[_CHANGED] = 1
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _evict_idle(s, g, limit):  # type: ignore[no-untyped-def]
     """Drop prefixes that no turn uses, the least recently used first, until rollouts hold no more than the limit."""
     while s.guest_kv[g] > limit and s.idle_kv[g] > 0:
@@ -225,7 +223,7 @@ def _evict_idle(s, g, limit):  # type: ignore[no-untyped-def]
         _drop_cache(s, oldest)
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _leave(s, g, place):  # type: ignore[no-untyped-def]
     """Take a turn out of the slots of an instance."""
     for later in range(place, s.guests[g] - 1):
@@ -233,7 +231,7 @@ def _leave(s, g, place):  # type: ignore[no-untyped-def]
     s.guests[g] -= 1
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _abort(s, g, place):  # type: ignore[no-untyped-def]
     i = s.slots[g, place]
     _leave(s, g, place)
@@ -246,7 +244,7 @@ def _abort(s, g, place):  # type: ignore[no-untyped-def]
     _push_ready(s, i)
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _shrink(s, g, limit):  # type: ignore[no-untyped-def]
     """Make rollouts hold no more than the limit: unused prefixes go first, then the turns that came last."""
     _evict_idle(s, g, limit)
@@ -254,12 +252,12 @@ def _shrink(s, g, limit):  # type: ignore[no-untyped-def]
         _abort(s, g, s.guests[g] - 1)
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _need(p, s, i):  # type: ignore[no-untyped-def]
     return (s.context[i] + s.left[i]) * p.kv
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _is_quiet(p, s, g, shared, now):  # type: ignore[no-untyped-def]
     """Whether an instance does nothing, and nobody waits to be served."""
     if s.action[g] != _IDLE:
@@ -272,7 +270,7 @@ def _is_quiet(p, s, g, shared, now):  # type: ignore[no-untyped-def]
     return s.running[shared] == 0 and s.admitted[shared] == s.arrived[shared]
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _has_room(p, s, g, i, now):  # type: ignore[no-untyped-def]
     """Whether a turn may be placed on an instance now."""
     if s.there[g] == 0 or now < s.ready_at[g]:
@@ -288,7 +286,7 @@ def _has_room(p, s, g, i, now):  # type: ignore[no-untyped-def]
     return s.guest_kv[g] - s.idle_kv[g] + _need(p, s, i) <= _limit(p, s, g)
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _choose(p, s, i, now):  # type: ignore[no-untyped-def]
     """The instance for a turn, or -1: the router."""
     home = s.home[i]
@@ -322,7 +320,7 @@ def _choose(p, s, i, now):  # type: ignore[no-untyped-def]
     return -1
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _dispatch(p, s, begin, now):  # type: ignore[no-untyped-def]
     """Place waiting turns, in their order, until one finds no room."""
     while s.one[_HEAD] < s.one[_TAIL]:
@@ -358,7 +356,7 @@ def _dispatch(p, s, begin, now):  # type: ignore[no-untyped-def]
             s.free_at[g] = now
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _start_trajectories(p, s, began):  # type: ignore[no-untyped-def]
     """Let trajectories begin, as many as the declared staleness allows."""
     upto = p.ends[min(s.one[_VERSION] + p.staleness, p.ends.size - 1)]
@@ -372,7 +370,7 @@ def _start_trajectories(p, s, began):  # type: ignore[no-untyped-def]
         _push_ready(s, i)
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _guest_ps(p, s, g, chunk, mark):  # type: ignore[no-untyped-def]
     """Time of the next step of rollouts on an instance; marks what each turn does in it."""
     R, C, P, S = 0, 0, 0, 0
@@ -397,7 +395,7 @@ def _guest_ps(p, s, g, chunk, mark):  # type: ignore[no-untyped-def]
     return roofline_ps(R, C, P, S, p.rollout_table)
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _serving_ps(p, s, shared, mark):  # type: ignore[no-untyped-def]
     """Time of the next step of serving; marks what each request does in it."""
     R, C, P, S = 0, 0, 0, 0
@@ -421,7 +419,7 @@ def _serving_ps(p, s, shared, mark):  # type: ignore[no-untyped-def]
     return roofline_ps(R, C, P, S, p.serving_table)
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _slack_ps(p, s, shared, now):  # type: ignore[no-untyped-def]
     """The least slack of all requests of an instance: what rollouts may take before its next step.
 
@@ -454,7 +452,7 @@ def _slack_ps(p, s, shared, now):  # type: ignore[no-untyped-def]
     return least
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _admit(p, s, g, shared, now):  # type: ignore[no-untyped-def]
     """Take arrived requests into the batch, in their order, while there is room."""
     first, last = p.first[shared], p.first[shared + 1]
@@ -481,7 +479,7 @@ def _admit(p, s, g, shared, now):  # type: ignore[no-untyped-def]
     s.most_kv[shared] = max(s.most_kv[shared], s.serving_kv[shared] + s.guest_kv[g])
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _end_serving(p, s, shared, now, first_ps, last_ps, gap_ps):  # type: ignore[no-untyped-def]
     kept = 0
     for place in range(s.running[shared]):
@@ -511,7 +509,7 @@ def _end_serving(p, s, shared, now, first_ps, last_ps, gap_ps):  # type: ignore[
     s.running[shared] = kept
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _end_guest(p, s, g, now, end):  # type: ignore[no-untyped-def]
     place = 0
     while place < s.guests[g]:
@@ -544,7 +542,7 @@ def _end_guest(p, s, g, now, end):  # type: ignore[no-untyped-def]
         place += 1
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _new_weights(p, s, now):  # type: ignore[no-untyped-def]
     """New weights are on their way: caches of the old ones are of no use any more."""
     for i in range(s.one[_LOW], s.one[_STARTED]):
@@ -558,7 +556,7 @@ def _new_weights(p, s, now):  # type: ignore[no-untyped-def]
             s.budget[g] = max(np.int64((1.0 - p.headroom) * p.shared_pool) - s.serving_kv[shared], 0)
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _flush(s, g):  # type: ignore[no-untyped-def]
     s.flush[g] = 0
     for place in range(s.guests[g]):
@@ -568,7 +566,7 @@ def _flush(s, g):  # type: ignore[no-untyped-def]
             s.unread_t[i] = s.context[i]
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _decide(p, s, g, now):  # type: ignore[no-untyped-def]
     """Begin the next step of an instance: the governor."""
     shared = g - p.own - p.spot
@@ -616,7 +614,7 @@ def _decide(p, s, g, now):  # type: ignore[no-untyped-def]
         s.free_at[g] = p.arrival[first + s.arrived[shared]]
 
 
-@compiled(forceinline=True, **_UNOWNED)
+@compiled(forceinline=True, **BORROWED)
 def _begin(s, g, action, now, takes):  # type: ignore[no-untyped-def]
     s.action[g] = action
     s.last_action[g] = action
@@ -624,7 +622,7 @@ def _begin(s, g, action, now, takes):  # type: ignore[no-untyped-def]
     s.free_at[g] = now + takes
 
 
-@compiled(**_UNOWNED)
+@compiled(**BORROWED)
 def run(p, s, first_ps, last_ps, gap_ps, rollouts_ps, learnt_ps, began, learnt, begin, end):  # type: ignore[no-untyped-def]
     """Run until the trainer is done with the last batch and all is served that came until then.
 

@@ -21,12 +21,13 @@ tenant of which too many updates are left out fails, and its ``result`` raises. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -389,11 +390,9 @@ class TenantService:
     async def _attempt(self, tenant: Tenant, group: int, sample: int, attempt: int) -> _Answer:
         task = tenant.task
         acting, drawing = answer_draws(task.seed, group, sample, attempt)
-        try:
+        with _kept_there():
             session = task.environment.begin(group, drawing)
             seen = _observation(session.observation)
-        except Exception as error:
-            raise _BrokeOffError from error
         steps: list[Step] = []
         reward = 0.0
         for turn in range(task.most_turns):
@@ -417,11 +416,7 @@ class TenantService:
 
     async def _tool(self, session: Any, action: int, timeout_s: float) -> Reply:
         """Call a tool in a task of its own, so that what it does with cancellation stays there."""
-        try:
-            asked: Awaitable[Any] = session.act(action)
-            call = asyncio.ensure_future(asked)
-        except Exception as error:
-            raise _BrokeOffError from error
+        call = asyncio.ensure_future(_called(session, action))
         try:
             await asyncio.wait({call}, timeout=timeout_s)
         finally:
@@ -431,12 +426,9 @@ class TenantService:
                 call.add_done_callback(self._stray_ended)
         if not call.done() or call.cancelled() or call.exception() is not None:
             raise _BrokeOffError
-        reply = call.result()
-        try:
-            observation, reward, done = reply
+        with _kept_there():
+            observation, reward, done = call.result()
             found = Reply(_observation(observation), float(reward), bool(done))
-        except Exception as error:
-            raise _BrokeOffError from error
         if not math.isfinite(found.reward):
             raise _BrokeOffError
         return found
@@ -635,6 +627,28 @@ def samples_of(answers: list[tuple[list[Step], float]]) -> Samples | None:
         np.array([step.log_probability for step in steps]),
         np.array([advantage for each, advantage in answers for _ in each]),
     )
+
+
+@contextlib.contextmanager
+def _kept_there() -> Iterator[None]:
+    """Break an attempt off for whatever a tenant's code raises, but for Ctrl-C.
+
+    Only around code that awaits nothing: a cancellation that comes out of it is the tenant's own.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _BrokeOffError from error
+
+
+async def _called(session: Any, action: int) -> Any:
+    """Call a tool; one that asks the interpreter to exit only breaks its attempt off."""
+    try:
+        return await session.act(action)
+    except SystemExit as error:
+        raise _BrokeOffError from error
 
 
 def _observation(given: Any) -> Floats:

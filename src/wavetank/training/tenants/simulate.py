@@ -25,6 +25,7 @@ import numpy as np
 from numba import njit
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.sim.borrowed import BORROWED
 from wavetank.sim.compiled import compiled
 from wavetank.training.tenants.interface import (
     LONGEST_PS,
@@ -78,7 +79,7 @@ _TRAINS, _TRAIN_END, _LAST_TRAINED, _TRAIN_PHASE, _NEXT_TASK, _FINISHED, _TRAINI
 _ANSWER_BITS = 28
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _push(heap: Ints, size: int, value: int) -> None:
     place = size
     while place > 0:
@@ -90,7 +91,7 @@ def _push(heap: Ints, size: int, value: int) -> None:
     heap[place] = value
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _pop(heap: Ints, size: int) -> int:
     """Take the least of ``size`` values away and return it."""
     least, value, place = heap[0], heap[size - 1], 0
@@ -108,7 +109,7 @@ def _pop(heap: Ints, size: int) -> int:
     return int(least)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _push_tool(s: _State, end_ps: int, answer: int) -> None:
     times, answers, place = s.tool_ps, s.tool_answer, s.one[_TOOLS]
     s.one[_TOOLS] += 1
@@ -121,7 +122,7 @@ def _push_tool(s: _State, end_ps: int, answer: int) -> None:
     times[place], answers[place] = end_ps, answer
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _pop_tool(s: _State) -> None:
     """Take the first tool away."""
     times, answers = s.tool_ps, s.tool_answer
@@ -144,7 +145,7 @@ def _pop_tool(s: _State) -> None:
     times[place], answers[place] = end_ps, answer
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _issue(s: _State, given: Any, task: int) -> None:
     """Ask for as many groups as the age of answers allows."""
     batch = given.groups * given.group
@@ -163,7 +164,7 @@ def _issue(s: _State, given: Any, task: int) -> None:
         s.issued[task] += 1
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _see_whether_ready(s: _State, given: Any, task: int, now_ps: int) -> None:
     if s.one[_TRAINS] == task or s.ready_ps[task] != _NEVER or s.whole[task] < given.groups:
         return
@@ -184,7 +185,7 @@ def _see_whether_ready(s: _State, given: Any, task: int, now_ps: int) -> None:
     s.ready_ps[task] = now_ps
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _train(s: _State, given: Any, now_ps: int, stale: Ints) -> None:
     """Let an idle trainer begin with the task that has waited longest for its weight."""
     tasks = given.first_answer.size - 1
@@ -224,7 +225,7 @@ def _train(s: _State, given: Any, now_ps: int, stale: Ints) -> None:
     s.one[_TRAINING_PS] += took
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _trained(s: _State, given: Any, stale: Ints) -> None:
     """Publish the adapter of the task that the trainer is done with, and go on."""
     task, now_ps = s.one[_TRAINS], s.one[_TRAIN_END]
@@ -252,14 +253,14 @@ def _trained(s: _State, given: Any, stale: Ints) -> None:
     _train(s, given, now_ps, stale)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _use_tool(s: _State, given: Any, task: int, answer: int, now_ps: int) -> None:
     s.tools[task] += 1
     s.most_tools[task] = max(s.most_tools[task], s.tools[task])
     _push_tool(s, now_ps + given.delay_ps[s.turn[answer]], answer)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _tool_answered(s: _State, given: Any, stale: Ints) -> None:
     now_ps, answer = s.tool_ps[0], s.tool_answer[0]
     task = given.task_of[answer]
@@ -284,14 +285,14 @@ def _tool_answered(s: _State, given: Any, stale: Ints) -> None:
         _train(s, given, now_ps, stale)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _next_event(s: _State) -> int:
     """Return when the next tool answers or the trainer ends."""
     tool_ps = s.tool_ps[0] if s.one[_TOOLS] else _NEVER
     return int(min(tool_ps, s.one[_TRAIN_END]))
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _until(s: _State, given: Any, now_ps: int, stale: Ints) -> None:
     """Handle what tools and the trainer have done by now, in order; of equal times tools come first."""
     while _next_event(s) <= now_ps:
@@ -301,7 +302,7 @@ def _until(s: _State, given: Any, now_ps: int, stale: Ints) -> None:
             _trained(s, given, stale)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _admitted(s: _State, given: Any, adapters: int) -> int:
     """Return the task whose turn is admitted next, or nobody."""
     best = _NOBODY
@@ -319,12 +320,12 @@ def _admitted(s: _State, given: Any, adapters: int) -> int:
     return best
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _span_ps(many: int, first_ns: int, more_ns: int, permille: int) -> int:
     return (many * first_ns + more_ns * (many * (many - 1) // 2)) * permille
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **BORROWED)
 def _steps_until(most: int, left_ps: int, first_ns: int, more_ns: int, permille: int) -> int:
     """Return the fewest steps, at most ``most``, that take the time that is left or longer."""
     low, high = 1, most
@@ -354,7 +355,7 @@ class _Given(NamedTuple):
     machine: Constants
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, **BORROWED)
 def _run(s: _State, given: Any, stale: Ints, found: Ints) -> bool:
     """Run until all tasks are done; return whether they are."""
     m = given.machine

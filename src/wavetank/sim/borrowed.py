@@ -2,7 +2,8 @@
 
 A compiled function counts a reference to every array that it is given, and takes it back at its end: for each array of
 each tuple, at every call, even where the call is built in.  A simulator that hands tuples of dozens of arrays from
-function to function spends more time on that than on all else.  These options leave it out, where the caller holds the arrays meanwhile.
+function to function spends more time on that than on all else.  These options leave it out, where the caller holds
+the arrays meanwhile.
 """
 
 from __future__ import annotations

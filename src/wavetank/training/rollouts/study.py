@@ -46,7 +46,7 @@ TRACES = ("azure-conv-2023", "azure-code-2023")
 _DATA = "azure-llm-2023"
 _SWEEPS = {"loads": "load", "bursts": "burst", "variations": "variation", "links_gbit_s": "link_gbit_s",
            "servings": "serving"}  # fmt: skip
-# Users are drawn for so many times what the fixed pool takes, and for twice as long while rollouts take longer.
+# Users are drawn for this multiple of what the fixed pool takes, and for twice as long while rollouts take longer.
 _TIMES, _MOST_TIMES = 1.2, 100.0
 _FILES = dict(zip(TRACES, ("conv_first40min.csv.gz", "code_first40min.csv.gz"), strict=True))
 

@@ -16,19 +16,24 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from wavetank.cache_folder import cache_folder
 from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.files import write_atomic
+from wavetank.insight.kernels.interface import Profiles
+from wavetank.workloads.topdown import FIVE, MEMORY_LEVELS, SHARES
 
 CODE = "kripke_"
 _COMPILE = ("-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-tree-loop-distribute-patterns")
 # First-level caches and second-level cache of the core of the real profiles (Broadwell): 32 KiB, 32 KiB, 256 KiB.
 _CACHES = ("--I1=32768,8,64", "--D1=32768,8,64", "--LL=262144,8,64")
 _TIMEOUT_S = 100.0
+_CLOCK_PER_S = 2.1e9
 _EVENTS = ("Ir", "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw", "Bc", "Bcm", "Bi", "Bim")
 _STATED = ("iterations", "flops", "bytes", "chain")
 
@@ -60,6 +65,19 @@ class Costs:
     store: float = 1.0
     near_miss: float = 4.0
     far_miss: float = 12.8
+
+    def with_memory(self, factor: float) -> Costs:
+        """Return the costs with other ones of the caches and the memory.
+
+        Parameters
+        ----------
+        factor : float
+        """
+        return replace(self, near_miss=self.near_miss * factor, far_miss=self.far_miss * factor)
+
+
+# The costs as they were fixed, and how far the answers hang on them.
+COSTS = {"as fixed": Costs(), "memory half": Costs().with_memory(0.5), "memory twice": Costs().with_memory(2.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,3 +225,45 @@ def read_counts(counts: str, stated: str) -> dict[str, Counted]:
             raise BadValueError("What a kernel states of itself is no figure.", given=line)
         found[name] = Counted(name=name, events=dict(zip(events, sums[name.lower()], strict=True)), **values)
     return found
+
+
+def own_profiles(costs: str) -> tuple[Profiles, Profiles]:
+    """Return the profiles of the code's kernels and of the suite's.
+
+    Parameters
+    ----------
+    costs : str
+        A name of :data:`COSTS`.
+    """
+    every = list(counted().values())
+    return (
+        profiles_of_counts([each for each in every if each.name.startswith(CODE)], COSTS[costs]),
+        profiles_of_counts([each for each in every if not each.name.startswith(CODE)], COSTS[costs]),
+    )
+
+
+def profiles_of_counts(kernels: Sequence[Counted], costs: Costs) -> Profiles:
+    """Return kernels with shares of modelled cycles, in one run, for counts are the same in every run.
+
+    Parameters
+    ----------
+    kernels : sequence of Counted
+    costs : Costs
+    """
+    shares = np.zeros((len(kernels), 1, len(SHARES)))
+    seconds = np.zeros(len(kernels))
+    for at, each in enumerate(kernels):
+        cycles = each.cycles(costs)
+        whole = sum(cycles.values())
+        levels = [cycles[name] / whole for name in MEMORY_LEVELS]
+        shares[at, 0] = [*(cycles[name] / whole for name in FIVE[:4]), sum(levels), *levels, cycles["core_bound"] / whole + sum(levels)]
+        seconds[at] = whole / _CLOCK_PER_S
+    moved = np.array([each.bytes for each in kernels])
+    return Profiles(
+        names=tuple(each.name for each in kernels),
+        shares=shares,
+        flops_per_byte=np.array([each.flops for each in kernels]) / moved,
+        bytes_per_s=(moved / seconds)[:, None],
+        seconds=seconds[:, None],
+        time_s=seconds,
+    )

@@ -9,7 +9,10 @@ import pytest
 from wavetank.errors import BadFileError, BadTraceError, WavetankError
 from wavetank.workloads.topdown import FIVE, looks_like_kernels, read_kernels
 
-HEADER = "run,kernel,time_ns,Reps,topdown.retiring,topdown.frontend_bound,topdown.bad_speculation,topdown.core_bound,topdown.memory_bound,topdown.l1_bound"
+HEADER = (
+    "run,kernel,time_ns,Reps,topdown.retiring,topdown.frontend_bound,topdown.bad_speculation,topdown.core_bound,"
+    "topdown.memory_bound,topdown.l1_bound"
+)
 ROWS = ("r1,A,1000,2,0.5,0.1,0.1,0.1,0.2,-0.08", "r2,A,3000,2,0.5,0.1,0.1,0.1,,0.1", "r1,B,500,1,0.2,0,0,0,0.8,NaN")
 
 

@@ -116,7 +116,9 @@ def read_kernels(path: Path, required: Sequence[str] = FIVE) -> KernelTable:
                 )  # fmt: skip
         return _table(rows, names, str(path))
     except csv.Error as error:
-        raise BadFileError("The file is no table of comma-separated text.", given=str(error), where=str(path)) from error
+        raise BadFileError(
+            "The file is no table of comma-separated text.", given=str(error), where=str(path)
+        ) from error
 
 
 def _header(line: str) -> list[str]:

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from wavetank.insight.kernels import scores
 
-COMPOSITION = st.lists(st.floats(0, 1), min_size=8, max_size=8).filter(lambda each: sum(each) > 1e-6).map(
-    lambda each: np.array([each]) / sum(each)
+COMPOSITION = (
+    st.lists(st.floats(0, 1), min_size=8, max_size=8)
+    .filter(lambda each: sum(each) > 1e-6)
+    .map(lambda each: np.array([each]) / sum(each))
 )
 OF_COMPOSITIONS = (scores.overlap, scores.cosine, scores.jensen_shannon)
 

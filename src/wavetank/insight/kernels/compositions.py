@@ -1,4 +1,4 @@
-"""From counted shares to compositions: the eight leaves of the top-down tree, the two categories, the roofline plane."""
+"""From counted shares to compositions: eight leaves of the top-down tree, two categories, the roofline plane."""
 
 from __future__ import annotations
 

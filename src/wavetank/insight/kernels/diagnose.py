@@ -34,8 +34,8 @@ _ADVICE = {
 _SURE = "; so it is in {holds_share} of the draws of its runs."
 _CLEAR = " It resembles {nearest} most, clearly: similarity {similarity} ({similarity_low} to {similarity_high})."
 _AMBIGUOUS = (
-    " It resembles {nearest} most, similarity {similarity} ({similarity_low} to {similarity_high}), but {set_size} kernels "
-    "cannot be told apart as its nearest: {set}."
+    " It resembles {nearest} most, similarity {similarity} ({similarity_low} to {similarity_high}), but {set_size} "
+    "kernels cannot be told apart as its nearest: {set}."
 )
 _YASIN = "Yasin, A Top-Down method for performance analysis, ISPASS 2014"
 _PAPER = "On Similarity of Computational Kernels in our Codes and Proxies, arXiv 2605.06968"
@@ -113,7 +113,9 @@ class TopDownDiagnosis:
             facts.append(read(source, "covered_share"))
         for at in source.known:
             findings += self._of_kernel(source, source.profiles.names[at], comparable)
-        time = {name: -t for name, t in zip(source.profiles.names, source.profiles.time_s.tolist(), strict=True) if t > 0}
+        time = {
+            name: -t for name, t in zip(source.profiles.names, source.profiles.time_s.tolist(), strict=True) if t > 0
+        }
         findings.sort(key=lambda each: time.get(each.where.removeprefix("kernel "), 0.0))
         diagnosis = Diagnosis(
             subject=path.name,

@@ -1,7 +1,7 @@
-"""Which kernels of the suite each kernel of the transport code should resemble, with the reason, fixed before any score.
+"""Which kernels of the suite each kernel of the transport code should resemble, and why, fixed before any score.
 
-The answers were written down from what the loops do, and entered the repository before the first count was taken; a test
-holds them to the text of that commit.  So the study that asks how many are found cannot have been fitted to them.
+The answers were written down from what the loops do, and entered the repository before the first count was taken; a
+test holds them to what they were then.  So the study that asks how many are found cannot have been fitted to them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXPECTED: Mapping[str, Expected] = MappingProxyType(
     {
         "kripke_ltimes": Expected(
             any_of=("Apps_LTIMES", "Apps_LTIMES_NOVIEW"),
-            because="The suite's kernel was taken from this one: moments from directions, a contraction with a small matrix.",
+            because="The suite's kernel was taken from this one: moments from directions, by a small matrix.",
         ),
         "kripke_lplustimes": Expected(
             any_of=("Apps_LTIMES", "Apps_LTIMES_NOVIEW"),

@@ -101,7 +101,7 @@ class Profiles:
 
 
 Comparison = Callable[[Profiles, Profiles], Floats]
-"""Takes means of queries and of candidates, returns similarities of shape (queries, candidates), larger is more alike."""
+"""Takes means of queries and of candidates; returns similarities, shape (queries, candidates), larger is more alike."""
 
 
 class Matcher(Protocol):
@@ -130,7 +130,9 @@ def profiles_of(table: KernelTable, setting: tuple[str, ...] | None = None) -> P
         if setting is None or table.settings[row] == setting:
             rows_of.setdefault(kernel, []).append(row)
     if not rows_of:
-        raise BadValueError("No row has this setting.", given=setting, allowed=[str(each) for each in set(table.settings)])
+        raise BadValueError(
+            "No row has this setting.", given=setting, allowed=[str(each) for each in set(table.settings)]
+        )
     names = tuple(sorted(rows_of))
     most = max(map(len, rows_of.values()))
     nothing = np.full(len(table.kernels), np.nan)

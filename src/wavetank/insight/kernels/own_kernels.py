@@ -214,7 +214,9 @@ def read_counts(counts: str, stated: str) -> dict[str, Counted]:
         elif line[:1].isdigit() and function:
             numbers = [int(word) for word in line.split()[1:]]
             numbers += [0] * (len(events) - len(numbers))
-            sums[function] = [had + new for had, new in zip(sums.get(function, [0] * len(events)), numbers, strict=True)]
+            sums[function] = [
+                had + new for had, new in zip(sums.get(function, [0] * len(events)), numbers, strict=True)
+            ]
     found = {}
     for line in stated.splitlines():
         name, *figures = line.split()
@@ -256,7 +258,12 @@ def profiles_of_counts(kernels: Sequence[Counted], costs: Costs) -> Profiles:
         cycles = each.cycles(costs)
         whole = sum(cycles.values())
         levels = [cycles[name] / whole for name in MEMORY_LEVELS]
-        shares[at, 0] = [*(cycles[name] / whole for name in FIVE[:4]), sum(levels), *levels, cycles["core_bound"] / whole + sum(levels)]
+        shares[at, 0] = [
+            *(cycles[name] / whole for name in FIVE[:4]),
+            sum(levels),
+            *levels,
+            cycles["core_bound"] / whole + sum(levels),
+        ]
         seconds[at] = whole / _CLOCK_PER_S
     moved = np.array([each.bytes for each in kernels])
     return Profiles(

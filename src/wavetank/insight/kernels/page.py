@@ -1,4 +1,4 @@
-"""The page of a diagnosis of kernels: one bar a kernel, cut into the leaves of its tree, the alike beside each other."""
+"""The page of a diagnosis of kernels: one bar a kernel, cut into its leaves, the alike beside each other."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def kernels_page(diagnosis: Diagnosis, source: KernelSource) -> Diagnosis:
         order = order[order_of_display(similarity)]
     more = f" The first {_MOST} of {order.size} are drawn." if order.size > _MOST else ""
     body = (
-        '<p class="quiet">Each bar is a kernel, cut into what its slots went into; kernels that resemble each other stand '
-        f"together.{more}</p>",
+        '<p class="quiet">Each bar is a kernel, cut into what its slots went into; kernels that resemble each other '
+        f"stand together.{more}</p>",
         f'<div class="scroll">{_bars(source, order[:_MOST].tolist())}</div>',
         "<section><h2>Findings</h2>",
         *([_finding(each) for each in diagnosis.findings] or ["<p>Nothing was found.</p>"]),

@@ -123,9 +123,7 @@ class RunDiscriminant:
         try:
             from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
         except ImportError as error:
-            raise MissingExtraError(
-                "The discriminant is scikit-learn's.", hint=install_command("insight")
-            ) from error
+            raise MissingExtraError("The discriminant is scikit-learn's.", hint=install_command("insight")) from error
         model = LinearDiscriminantAnalysis(solver="svd").fit(values, labels)
 
         def compare(queries: Profiles, candidates: Profiles) -> Floats:

@@ -1,4 +1,4 @@
-"""Quantities of a table of kernels that a diagnosis states, each by name: what binds a kernel, and what it resembles."""
+"""Quantities of a table of kernels that a diagnosis states: what binds a kernel, and what it resembles."""
 
 from __future__ import annotations
 
@@ -132,9 +132,7 @@ class KernelSource:
     @cached_property
     def matches(self) -> Matches:
         """Matches of the known kernels."""
-        return matches(
-            self._compare, self._judged, self.suite, rounds=self._rounds, seed=0, others=self.alone
-        )
+        return matches(self._compare, self._judged, self.suite, rounds=self._rounds, seed=0, others=self.alone)
 
     @cached_property
     def _holds(self) -> Floats:

@@ -40,7 +40,7 @@ _SIZE = 8388608.0
 class KernelMatching(Study):
     """Every score ranks the kernels of a suite for each kernel, from shares and rates on one machine.  The match is the
     best of the others; it is right when its time moves as the kernel's own does on another machine: Spearman's
-    correlation over kernels of (time there / time here) of match and kernel, each kernel left out of its own candidates.
+    correlation over kernels of (time there / time here) of match and kernel.  No kernel is its own candidate.
     Retrieval is asked too, and decides little: nearly every score finds a kernel among its own runs.
 
     A seed draws the runs that are averaged, and which run is held against the mean of the others.
@@ -51,8 +51,9 @@ class KernelMatching(Study):
     primary = "speedup_correlation"
     secondary = ("speedup_factor", "twins_first", "own_pairs_first")
     metrics = (
-        Metric("speedup_correlation", "", "higher", "counted", words="correlation of the match's speed-up with the kernel's",
-               of="Spearman over kernels between log(time elsewhere / time here) of kernel and match, one kernel left out"),
+        Metric("speedup_correlation", "", "higher", "counted",
+               words="correlation of the match's speed-up with the kernel's",
+               of="Spearman over kernels between log(time elsewhere / time here) of kernel and match"),
         Metric("speedup_correlation_low", "", "higher", "counted", table=False,
                of="lower end of its 95 % interval, by bootstrap over kernels"),
         Metric("speedup_correlation_high", "", "higher", "counted", table=False, of="upper end likewise"),
@@ -110,7 +111,7 @@ class KernelMatching(Study):
                 "Times elsewhere are of the kernels of the table: one's own table needs the other one.",
                 given=f"table={self.table!r}, elsewhere={self.elsewhere!r}", allowed="both or neither",
             )  # fmt: skip
-        both, moved = self._moved()
+        both, _ = self._moved()
         if len(both) < 3:
             raise BadValueError(
                 "A correlation needs three kernels that both tables have.", given=f"{len(both)} kernels",
@@ -123,7 +124,7 @@ class KernelMatching(Study):
         said = [
             f"{len(self.profiles().names)} kernels here, {len(both)} of them with times elsewhere; similarity sees "
             "nothing of the other machine.",
-            "Near-duplicates make every score look better: single_twin_correlation leaves all but one of each group out.",
+            "Near-duplicates make every score look better: single_twin_correlation keeps one of each group.",
         ]
         if missing := missing_programs():
             said.append(f"Kernels of our own were not counted: there is no {' and no '.join(missing)}.")
@@ -245,9 +246,7 @@ class KernelMatching(Study):
             found.put("compiler_correlation", spearman(change, change[_best(_without_own(compare(some, some)))]))
 
 
-def repeats(
-    compare: Comparison, queries: Profiles, candidates: Profiles, most: int
-) -> float:
+def repeats(compare: Comparison, queries: Profiles, candidates: Profiles, most: int) -> float:
     """Return the share of queries among whose nearest candidates is the one of their own row.
 
     Parameters
@@ -371,8 +370,9 @@ def _profiles(path: Path, opt: str) -> Profiles:
         if not opt or not each[1] or each[1] == opt:
             counts[each] = counts.get(each, 0) + 1
     if not counts:
-        raise BadValueError("No row has this optimisation.", given=opt, allowed=sorted({row[1] for row in table.settings}),
-                            where="opt")  # fmt: skip
+        raise BadValueError(
+            "No row has this optimisation.", given=opt, allowed=sorted({row[1] for row in table.settings}), where="opt"
+        )  # fmt: skip
     return profiles_of(table, max(sorted(counts), key=lambda each: (counts[each], each)))
 
 

@@ -101,6 +101,10 @@ def figures(study_, system, seed=0):
     return {(name, *at.items()): value for name, value, at in study_.measure(system, seed).rows}
 
 
+def gain(found, end, rival="cosine-of-leaves"):
+    return found[(f"gain_{end}", ("rival", rival))]
+
+
 PLANTED = {f"k{at}": (0.05 + 0.022 * at, 0.3) for at in range(20)}
 
 
@@ -112,7 +116,7 @@ def test_where_shares_decide_the_time_elsewhere_every_score_predicts_it_and_chan
         assert found[("pair_correlation",)] > 0.8
         assert found[("speedup_correlation_low",)] <= found[("speedup_correlation",)]
         assert found[("speedup_correlation",)] <= found[("speedup_correlation_high",)] + 1e-12
-        assert found[("over_cosine_low",)] <= 0 <= found[("over_cosine_high",)]
+        assert gain(found, "low") <= gain(found, "high")
         assert found[("speedup_factor",)] < 1.03
     chance = [figures(KernelMatching(**given), RandomMatch(), seed)[("speedup_correlation",)] for seed in range(8)]
     assert abs(np.mean(chance)) < 0.3
@@ -128,7 +132,10 @@ def test_where_shares_say_nothing_of_the_time_elsewhere_no_score_seems_to(tmp_pa
 def test_a_rival_is_held_against_itself_without_gain(tmp_path):
     given = tables(tmp_path, PLANTED, moved=lambda retiring, core: 1 + retiring)
     found = figures(KernelMatching(**given), CosineOfLeaves())
-    assert (found[("over_cosine_low",)], found[("over_cosine_high",)]) == (0, 0)
+    assert (gain(found, "low"), gain(found, "high")) == (0, 0)
+    # Chance is worse than the cosine, and its interval says so.
+    chance = figures(KernelMatching(**given), RandomMatch(), 1)
+    assert gain(chance, "high") < 0
 
 
 def test_near_duplicates_count_where_a_group_has_two(tmp_path):

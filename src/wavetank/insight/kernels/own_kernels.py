@@ -77,7 +77,8 @@ class Costs:
 
 
 # The costs as they were fixed, and how far the answers hang on them.
-COSTS = {"as fixed": Costs(), "memory half": Costs().with_memory(0.5), "memory twice": Costs().with_memory(2.0)}
+AS_FIXED = "as fixed"
+COSTS = {AS_FIXED: Costs(), "memory half": Costs().with_memory(0.5), "memory twice": Costs().with_memory(2.0)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ _SURE = "; so it is in {holds_share} of the draws of its runs."
 _CLEAR = " It resembles {nearest} most, clearly: similarity {similarity} ({similarity_low} to {similarity_high})."
 _AMBIGUOUS = (
     " It resembles {nearest} most, similarity {similarity} ({similarity_low} to {similarity_high}), but {set_size} "
-    "kernels cannot be told apart as its nearest: {set}."
+    "kernels may be its nearest: {set}."
 )
 _YASIN = "Yasin, A Top-Down method for performance analysis, ISPASS 2014"
 _PAPER = "On Similarity of Computational Kernels in our Codes and Proxies, arXiv 2605.06968"

@@ -33,7 +33,7 @@ class KernelSimilarity:
     score: str = setting("jensen-shannon", says="Score of compositions", choices=tuple(SCORES))
     weight: float = setting(0.5, says="Of the composition against the roofline plane", low=0.0, high=1.0)
     border: float = setting(
-        _BORDER, says="Margin at which a pair across the categories keeps 1/e; 0: pairs are not told apart", low=0.0,
+        _BORDER, says="Margin at which a pair across the categories keeps 1/e; 0: all pairs count alike", low=0.0,
         high=10.0,
     )  # fmt: skip
 

@@ -91,7 +91,7 @@ class StandardScores:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDiscriminant:
-    """The linear discriminant that tells the suite's kernels apart best, by how much their own runs differ.
+    """The linear discriminant that separates the suite's kernels best, by how much their own runs differ.
 
     Raises
     ------

@@ -61,7 +61,7 @@ def figures_near(claim: Claim) -> list[Effect]:
     return [NOTHING, Effect(1.0, -math.inf, math.inf, 1.0, 1.0, 1), *found]
 
 
-BELOW_ZERO = {"parasite_excess"}
+BELOW_ZERO = {"parasite_excess", "gain_low"}
 STEPS = (1e-4, 1e-2, 0.1, 0.5, 0.9, 0.999, 1.0, 1.001, 1.01, 1.1, 1.5, 2.5, 10.0, 1e3, 1e6)
 
 

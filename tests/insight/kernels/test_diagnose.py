@@ -65,6 +65,23 @@ def test_too_little_is_said_to_be_so(tmp_path):
     assert "no other kernel" in single.too_little[0]
 
 
+def test_gaps_take_nothing_from_the_others(tmp_path):
+    # One kernel has many runs, one nothing but zeros, and the only times are those of one that is not judged.
+    rows = [f"many,{run},O3,,{BINDS['calls']}" for run in range(40)]
+    rows += [f"zeros,{run},O3,,0,0,0,0,0,0,0,0,0" for run in range(4)]
+    path = written(tmp_path, {name: BINDS[name] for name in ("DRAM9", "DRAM8")}, extra=rows)
+    text = path.read_text().replace("O3,1000,", "O3,,").replace("O3,2000,", "O3,,")
+    path.write_text(f"{text}\nonce,0,O3,5,{BINDS['busy']}")
+    found = diagnosed(path)
+    assert labels(found) == {"DRAM9": "memory-bound", "DRAM8": "memory-bound", "many": "frontend-bound"}
+    assert set(found.too_little) == {
+        "kernel once: 1 runs with all shares, 3 are needed.", "kernel zeros: its shares are zero.",
+    }  # fmt: skip
+    assert "covered_share" not in {each.name for each in found.facts}
+    (one,) = [each for each in found.findings if each.where == "kernel DRAM9"]
+    assert {each.name: each.value for each in one.evidence}["nearest"] == "DRAM8"
+
+
 def test_a_figure_that_the_table_does_not_have_is_found_out(tmp_path):
     analyser, path = TopDownDiagnosis(rounds=20), written(tmp_path)
     diagnosis = analyser.diagnose(path)

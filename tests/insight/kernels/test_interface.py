@@ -79,6 +79,19 @@ def test_kernels_are_chosen_with_all_that_belongs_to_them():
     assert (one.shares[0, 0, 0], one.flops_per_byte[0], one.bytes_per_s[0, 0]) == (0.4, 2.0, 2.0)
 
 
+def test_gaps_are_never_drawn_and_narrow_no_interval():
+    whole = [[0.1] * 9, [0.5] * 9, [0.3] * 9]
+    gap = [np.nan] * 9
+    few = made({"A": [gap] * 7 + whole, "B": [gap] * 10}, rates=[[np.nan] * 7 + [1.0, 2.0, 3.0], [1.0] * 10])
+    alone = made({"A": whole})
+    drawn = np.array([few.drawn(stream(seed, "t")).shares[:, 0, 0] for seed in range(400)])
+    assert not np.isnan(drawn[:, 0]).any()
+    assert np.isnan(drawn[:, 1]).all()
+    plain = [alone.drawn(stream(seed, "u")).shares[0, 0, 0] for seed in range(400)]
+    assert drawn[:, 0].std() == pytest.approx(np.std(plain), rel=0.15)
+    assert drawn[:, 0].mean() == pytest.approx(0.3, abs=0.02)
+
+
 def test_runs_are_drawn_for_each_kernel_on_its_own():
     runs = [[float(at)] * 9 for at in range(8)]
     profiles = made({"A": runs, "B": runs})

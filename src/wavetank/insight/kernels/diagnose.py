@@ -101,11 +101,13 @@ class TopDownDiagnosis:
         known = {source.profiles.names[at] for at in source.known}
         too_little = [
             f"kernel {name}: {runs} runs with all shares, {LEAST_RUNS} are needed."
+            if runs < LEAST_RUNS
+            else f"kernel {name}: its shares are zero."
             for name, runs in zip(source.profiles.names, source.runs.tolist(), strict=True)
             if name not in known
         ]
         findings: list[Finding] = []
-        timed = bool((source.profiles.time_s > 0).any())
+        timed = bool((source.profiles.time_s[source.known] > 0).any())
         comparable = bool(known) and (not source.alone or len(known) > 1) and bool(source.suite.names)
         if known and not comparable:
             too_little.append("There is no other kernel to compare with: name a table of a suite (suite).")

@@ -91,12 +91,28 @@ class Profiles:
         )
 
     def drawn(self, stream: np.random.Generator) -> Profiles:
-        """Return the mean of as many runs, drawn with replacement for each kernel on its own.
+        """Return the mean of as many runs as a kernel has, drawn with replacement for each kernel on its own.
+
+        Runs without all five shares are never drawn, where a kernel has others.
 
         Parameters
         ----------
         stream : numpy.random.Generator
         """
+        there = ~np.isnan(self.shares[:, :, :5]).any(2)
+        there |= ~there.any(1)[:, None]
+        if not there.all():
+            counts = there.sum(1, keepdims=True)
+            places = np.argsort(~there, axis=1, kind="stable")
+            drawn = (stream.random((len(self.names), self.runs)) * counts).astype(np.int64)
+            chosen = self.of_runs(np.take_along_axis(places, drawn, axis=1))
+            beyond = np.arange(self.runs)[None] >= counts
+            return replace(
+                chosen,
+                shares=np.where(beyond[:, :, None], np.nan, chosen.shares),
+                bytes_per_s=np.where(beyond, np.nan, chosen.bytes_per_s),
+                seconds=np.where(beyond, np.nan, chosen.seconds),
+            ).mean()
         return self.of_runs(stream.integers(0, self.runs, (len(self.names), self.runs))).mean()
 
 

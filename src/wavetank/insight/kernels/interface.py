@@ -99,8 +99,8 @@ class Profiles:
         ----------
         stream : numpy.random.Generator
         """
-        there = ~np.isnan(self.shares[:, :, :5]).any(2)
-        there |= ~there.any(1)[:, None]
+        there = np.asarray((~np.isnan(self.shares[:, :, :5])).all(axis=2), np.bool_)
+        there[there.sum(1) == 0] = True
         if not there.all():
             counts = there.sum(1, keepdims=True)
             places = np.argsort(~there, axis=1, kind="stable")

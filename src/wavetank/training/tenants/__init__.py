@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from wavetank.training.tenants.confined import Confined as Confined
     from wavetank.training.tenants.marlaas import Marlaas as Marlaas
     from wavetank.training.tenants.policy import Adapter as Adapter
     from wavetank.training.tenants.service import Quota as Quota

@@ -6,7 +6,8 @@ that every answer waits for on its own, and a training loop that takes whichever
 
 What goes wrong stays where it is.  A tool that raises, is cancelled, gives no number or does not answer in time ends
 its attempt at an answer, which is tried again and then left out; updates that would not be finite are left out; a
-tenant of which too many updates are left out fails, and its ``result`` raises.  Nobody else's numbers change.
+tenant of which too many updates are left out fails, and its ``result`` raises.  Nobody else's numbers change.  Code of
+a tenant that may block or eat memory belongs into :class:`~wavetank.training.tenants.confined.Confined`.
 
 >>> import asyncio
 >>> from wavetank.training.tenants import Bandit, TenantService, TenantTask
@@ -24,10 +25,11 @@ import asyncio
 import contextlib
 import hashlib
 import heapq
+import inspect
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -36,9 +38,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wavetank.errors import BadValueError, WavetankError
+from wavetank.live.processes import START_TIMEOUT_S
 from wavetank.settings import check_ranges, setting
 from wavetank.sim.rng import Draws, stream_key
 from wavetank.training.tenants.checkpoints import check_name, load_adapter, save_adapter
+from wavetank.training.tenants.confined import Confined
 from wavetank.training.tenants.interface import Rules, check_rules
 from wavetank.training.tenants.policy import (
     INPUTS,
@@ -390,8 +394,15 @@ class TenantService:
     async def _attempt(self, tenant: Tenant, group: int, sample: int, attempt: int) -> _Answer:
         task = tenant.task
         acting, drawing = answer_draws(task.seed, group, sample, attempt)
+        if isinstance(task.environment, Confined):
+            await self._within(task.environment.started, 2 * START_TIMEOUT_S)
         with _kept_there():
-            session = task.environment.begin(group, drawing)
+            session: Any = task.environment.begin(group, drawing)
+            awaits = inspect.isawaitable(session)
+        if awaits:
+            begun = session
+            session = await self._within(lambda: begun, task.tool_timeout_s)
+        with _kept_there():
             seen = _observation(session.observation)
         steps: list[Step] = []
         reward = 0.0
@@ -415,8 +426,17 @@ class TenantService:
         raise _BrokeOffError
 
     async def _tool(self, session: Any, action: int, timeout_s: float) -> Reply:
+        reply = await self._within(lambda: session.act(action), timeout_s)
+        with _kept_there():
+            observation, reward, done = reply
+            found = Reply(_observation(observation), float(reward), bool(done))
+        if not math.isfinite(found.reward):
+            raise _BrokeOffError
+        return found
+
+    async def _within(self, ask: Callable[[], Awaitable[Any]], timeout_s: float) -> Any:
         """Call a tool in a task of its own, so that what it does with cancellation stays there."""
-        call = asyncio.ensure_future(_called(session, action))
+        call = asyncio.ensure_future(_called(ask))
         try:
             await asyncio.wait({call}, timeout=timeout_s)
         finally:
@@ -426,12 +446,7 @@ class TenantService:
                 call.add_done_callback(self._stray_ended)
         if not call.done() or call.cancelled() or call.exception() is not None:
             raise _BrokeOffError
-        with _kept_there():
-            observation, reward, done = call.result()
-            found = Reply(_observation(observation), float(reward), bool(done))
-        if not math.isfinite(found.reward):
-            raise _BrokeOffError
-        return found
+        return call.result()
 
     def _stray_ended(self, call: asyncio.Future[Any]) -> None:
         self._strays.discard(call)
@@ -588,6 +603,9 @@ class TenantService:
         tenant._runnable.clear()
         tenant._answers.clear()
         tenant._ready_s = None
+        if isinstance(tenant.task.environment, Confined) and (ends := tenant.task.environment.close()):
+            self._strays.add(ends)
+            ends.add_done_callback(self._stray_ended)
         if tenant in self._active:
             self._active.remove(tenant)
         if tenant in self._queue:
@@ -643,10 +661,10 @@ def _kept_there() -> Iterator[None]:
         raise _BrokeOffError from error
 
 
-async def _called(session: Any, action: int) -> Any:
+async def _called(ask: Callable[[], Awaitable[Any]]) -> Any:
     """Call a tool; one that asks the interpreter to exit only breaks its attempt off."""
     try:
-        return await session.act(action)
+        return await ask()
     except SystemExit as error:
         raise _BrokeOffError from error
 

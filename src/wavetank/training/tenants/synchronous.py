@@ -6,6 +6,9 @@ bit.
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import numpy as np
 
 from wavetank.training.tenants.policy import Adapter, Base, advantages, chosen, log_probabilities, new_adapter, updated
@@ -39,7 +42,9 @@ async def train_alone(task: TenantTask, base: Base) -> list[Adapter]:
 
 async def _answer(task: TenantTask, base: Base, adapter: Adapter, group: int, sample: int) -> tuple[list[Step], float]:
     acting, drawing = answer_draws(task.seed, group, sample)
-    session = task.environment.begin(group, drawing)
+    session: Any = task.environment.begin(group, drawing)
+    if inspect.isawaitable(session):
+        session = await session
     seen, steps, reward = session.observation, [], 0.0
     while True:
         (row,) = log_probabilities(base, seen[None], [adapter], [0])

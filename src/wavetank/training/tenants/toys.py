@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -51,10 +52,10 @@ class Environment(Protocol):
     """What a task is about.
 
     begin(prompt, draws) starts an answer: ``prompt`` is a number that all answers of a group share; ``draws`` is the
-    answer's own chance.
+    answer's own chance.  It may also be a coroutine function.
     """
 
-    def begin(self, prompt: int, draws: Draws) -> Session: ...
+    def begin(self, prompt: int, draws: Draws) -> Session | Awaitable[Session]: ...
 
 
 def one_hot(place: int) -> Floats:

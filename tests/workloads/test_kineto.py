@@ -221,3 +221,16 @@ def test_a_kind_is_shown_by_the_first_bytes(tmp_path):
     assert not looks_like_kineto(b"time,value\n1,2\n")
     with pytest.raises(BadFileError):
         head_of(tmp_path)
+
+
+def test_hostile_numbers_and_nesting_cost_one_event_or_one_field(tmp_path):
+    nested = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
+    deep = b'{"ph":"X","cat":"kernel","name":"deep","ts":1,"dur":1,"args":' + nested + b"}"
+    step = json.dumps(event(cat="user_annotation", name="ProfilerStep#" + "9" * 5000)).encode()
+    far = json.dumps(event(name="far", args={"stream": 2**70})).encode()
+    path = written(tmp_path, b'{"traceEvents": [' + b",".join([deep, step, far, json.dumps(event()).encode()]) + b"]}")
+    trace = read_kineto(path)
+    assert trace.names == ("ProfilerStep#" + "9" * 5000, "far", "gemm")
+    assert trace.left_out == {"not readable as an event": 1}
+    assert trace.stream.tolist() == [-1, -1, -1]
+    assert trace.steps == []

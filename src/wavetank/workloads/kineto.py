@@ -38,7 +38,7 @@ _COMMUNICATION = re.compile(
     r"nccl|rccl|mscclpp|msccl|nvshmem|cross_device_reduce|one_?shot_all_?reduce|two_?shot_all_?reduce|multimem_all|deep_ep",
     re.IGNORECASE,
 )
-_STEP = re.compile(r"ProfilerStep#(\d+)")
+_STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
 # So little that a chunk's events are still in the cache when they become arrays.
 _CHUNK_BYTES = 1 << 19
 _LONGEST_EVENT_BYTES = 64 << 20
@@ -316,7 +316,7 @@ class _Reader:
             events = _EVENTS.decode(text)
             if any(type(each.ts) is float and abs(each.ts) >= _EXACT_US for each in events):
                 events = _EXACT_EVENTS.decode(text)  # type: ignore[assignment]
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             events = list(self._one_by_one(data, starts, ends))
         self._add(events)
 
@@ -325,11 +325,11 @@ class _Reader:
             text = data[begin:end]
             try:
                 yield _ONE.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 try:
                     # Old profilers wrote nan and inf where a figure was missing.
                     yield _ONE.decode(_NO_NUMBER.sub(b":null", text))
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     self.left_out["not readable as an event"] += 1
 
     def _add(self, events: list[_Event]) -> None:
@@ -354,7 +354,7 @@ class _Reader:
             np.where(good, took_us, 0).astype(np.int64) * 1000 + took_ns,
             kind,
             of_name,
-            np.array([each if type(each) is int else -1 for each in streams], np.int64),
+            np.array([each if type(each) is int and abs(each) < _MOST_BYTES else -1 for each in streams], np.int64),
             np.array([-1 if each.correlation is None else each.correlation for each in details], np.int64),
             np.array([-1 if each.bytes is None else _count(each.bytes) for each in details], np.int64),
             talks,

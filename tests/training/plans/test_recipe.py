@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from wavetank.study.tuning import Space, Trial, trials_to
 from wavetank.training.plans.recipe import (
     SuperMucRecipe,
     chance_to_fit,
     expected_improvement,
     gaussian_process,
 )
-from wavetank.training.plans.tuning import Space, Trial, trials_to
 
 GRID = tuple((t, p, m, a, 0) for t in (1, 2, 4, 8, 16) for p in (1, 2, 4) for m in (1, 2, 4) for a in (8, 32))
 SPACE = Space(

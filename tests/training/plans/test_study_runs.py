@@ -3,12 +3,12 @@
 import pytest
 
 from wavetank.errors import BadValueError
+from wavetank.live.short_runs import Ran, cuts, predicted_bytes
+from wavetank.study.tuning import random_median
 from wavetank.training.plans import study_runs
 from wavetank.training.plans.recipe import SuperMucRecipe
-from wavetank.training.plans.short_runs import Ran, cuts, predicted_bytes
 from wavetank.training.plans.study_runs import RunTuning, median_speeds, space_of, tune_runs
 from wavetank.training.plans.tuner_rivals import RandomSearch
-from wavetank.training.plans.tuning import random_median
 
 ROOM = 3_600_000
 

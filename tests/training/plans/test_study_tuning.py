@@ -3,11 +3,11 @@
 import pytest
 
 from wavetank.errors import BadValueError
+from wavetank.study.tuning import random_median
 from wavetank.training.plans.recipe import SuperMucRecipe
 from wavetank.training.plans.study_tuning import PlanTuning
 from wavetank.training.plans.tiles import BEST
 from wavetank.training.plans.tuner_rivals import RandomSearch
-from wavetank.training.plans.tuning import random_median
 
 STUDY = PlanTuning(gpt="20B", tiles=256)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.training.plans.test_recipe import GRID, SPACE
 
+from wavetank.study.tuning import Trial, trials_to
 from wavetank.training.plans.tuner_rivals import DefaultFirst, GridSearch, OptunaTpe, RandomSearch, Surrogate
-from wavetank.training.plans.tuning import Trial, trials_to
 
 SPEEDS = [None if m * 100 // (t * p) > 55 else m**0.5 * a**0.1 / (t**0.2 * p**0.1) for t, p, m, a, _ in GRID]
 FITS = {number for number in range(len(GRID)) if SPACE.predicted_bytes[number] <= 60}

@@ -416,9 +416,7 @@ def plants_of(fault: Fault) -> list[Plant]:
     return plants
 
 
-def _plants(
-    effects: tuple[Effect, ...], node: int, unit: int, begin: int, end: int, strength: float
-) -> list[Plant]:
+def _plants(effects: tuple[Effect, ...], node: int, unit: int, begin: int, end: int, strength: float) -> list[Plant]:
     if not effects:
         # Without effects of its own, the whole node stops reporting.
         return [Plant("drop-out", (metric, node), begin, end) for metric in range(len(METRICS))]

@@ -345,4 +345,3 @@ class _AllMetrics(_Eye):
 
 def _eye(system: Any) -> _Eye:
     return _AllMetrics(system) if isinstance(system, OneMetric) and not system.metric else _Eye(system)
-

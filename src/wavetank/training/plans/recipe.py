@@ -14,12 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
-from scipy.special import ndtr
 
 from wavetank.settings import setting
-from wavetank.training.plans.tuning import Floats, Space, Trial, untried
-
-_NOISE = 1e-3
+from wavetank.study.tuning import Floats, Space, Trial, alike, expected_improvement, gaussian_process, untried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,45 +70,6 @@ def _by_rules(configuration: tuple[int, ...]) -> tuple[float, ...]:
     return (stages - 1) / (microbatches + stages - 1), -micro, tensor
 
 
-def _kernel(one: Floats, other: Floats, length: float) -> Floats:
-    squares = ((one[:, None, :] - other[None, :, :]) ** 2).sum(-1)
-    return np.asarray(np.exp(-squares / (2 * length**2)))
-
-
-def gaussian_process(at: Floats, values: Floats, where: Floats, length: float) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation at other places.
-
-    Parameters
-    ----------
-    at : float64 array (n, features)
-        Where values are known.
-    values : float64 array (n,)
-    where : float64 array (m, features)
-    length : float
-        Of the squared exponential kernel.
-    """
-    centre, scale = float(values.mean()), float(values.std()) or 1.0
-    inner = _kernel(at, at, length) + _NOISE * np.eye(len(at))
-    across = _kernel(where, at, length)
-    solved = np.linalg.solve(inner, np.column_stack([(values - centre) / scale, across.T]))
-    mean = across @ solved[:, 0]
-    variance = 1.0 - (across * solved[:, 1:].T).sum(1)
-    return centre + scale * mean, scale * np.sqrt(np.maximum(variance, 1e-12))
-
-
-def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """Return by how much a normal value is expected to exceed the best, 0 where it does not.
-
-    Parameters
-    ----------
-    mean, deviation : float64 array
-    best : float
-    """
-    z = (mean - best) / deviation
-    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    return np.asarray(deviation * (z * ndtr(z) + density))
-
-
 def chance_to_fit(at: Floats, fitted: Sequence[bool], where: Floats, length: float) -> Floats:
     """Return the chance that configurations fit: a vote of the trials near them, with one vote of 0.9 for all.
 
@@ -124,5 +82,5 @@ def chance_to_fit(at: Floats, fitted: Sequence[bool], where: Floats, length: flo
     length : float
         At which a vote has lost 0.4 of its weight; a quarter of it counts here, for limits are sharp.
     """
-    weights = _kernel(where, at, length / 4)
+    weights = alike(where, at, length / 4)
     return np.asarray((0.9 + weights @ np.array(fitted, np.float64)) / (1.0 + weights.sum(1)))

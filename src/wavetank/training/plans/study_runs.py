@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 
 from wavetank.errors import BadValueError
+from wavetank.live.short_runs import RANKS, Ran, cuts, predicted_bytes, run_cuts
 from wavetank.settings import setting
 from wavetank.sim.rng import stream
 from wavetank.study.study import Chart, Measurements, Metric, Study
-from wavetank.training.plans.short_runs import RANKS, Ran, cuts, predicted_bytes, run_cuts
-from wavetank.training.plans.tuning import Space, Trial, Tuner, random_median, trials_to
+from wavetank.study.tuning import Space, Trial, Tuner, random_median, trials_to
 
 _LIMIT_S = 900.0
 

@@ -12,9 +12,9 @@ from wavetank.errors import BadValueError
 from wavetank.settings import setting
 from wavetank.sim.rng import stream
 from wavetank.study.study import Chart, Measurements, Metric, Study
+from wavetank.study.tuning import Space, Tuner, random_median, trials_to
 from wavetank.training.plans.recipe import SuperMucRecipe
 from wavetank.training.plans.tiles import BEST, MODELS, Tiles, calibrated, recipes, strong_scaling, weak_scaling
-from wavetank.training.plans.tuning import Space, Tuner, random_median, trials_to
 
 _FEWEST = 128
 

@@ -12,8 +12,7 @@ from numpy.random import Generator
 
 from wavetank.errors import missing_extra
 from wavetank.settings import setting
-from wavetank.training.plans.recipe import expected_improvement
-from wavetank.training.plans.tuning import Floats, Space, Trial, untried
+from wavetank.study.tuning import Floats, Space, Trial, expected_improvement, untried
 
 
 def _kept(space: Space, tried: Sequence[Trial], filtered: bool) -> list[int]:

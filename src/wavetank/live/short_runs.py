@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +104,9 @@ class Ran(NamedTuple):
     held_bytes: int
 
 
-def run_cuts(of: Sequence[Cut], *, steps: int = 3, timeout_s: float = 300.0) -> list[Ran]:
+def run_cuts(
+    of: Sequence[Cut], *, steps: int = 3, timeout_s: float = 300.0, watch: Sequence[Path] | None = None
+) -> list[Ran]:
     """Run some cuts one after the other in four processes.
 
     Parameters
@@ -113,11 +116,13 @@ def run_cuts(of: Sequence[Cut], *, steps: int = 3, timeout_s: float = 300.0) -> 
         Steps of each that are timed; one more comes first.
     timeout_s : float
         For all.
+    watch : sequence of Path, optional
+        A folder for each: two more steps are recorded by torch's profiler, with a trace ``rankN.json`` of each process.
 
     Raises
     ------
     BadValueError
-        For a cut that is none.
+        For a cut that is none, or another number of folders.
     WavetankError
         If a process fails or does not end in time.
     """
@@ -125,7 +130,12 @@ def run_cuts(of: Sequence[Cut], *, steps: int = 3, timeout_s: float = 300.0) -> 
     for each in of:
         if tuple(each) not in known:
             raise BadValueError("This is no way to cut a run.", given=each, allowed="one of cuts()")
-    arguments = {"of": [list(each) for each in of], "steps": steps}
+    if watch is not None and len(watch) != len(of):
+        raise BadValueError("Each cut needs a folder for its traces.", given=len(watch), allowed=f"{len(of)} folders")
+    for folder in watch or ():
+        folder.mkdir(parents=True, exist_ok=True)
+    folders = [str(each.resolve()) for each in watch or ()]
+    arguments = {"of": [list(each) for each in of], "steps": steps, "watch": folders}
     found = run_ranks(run_here, RANKS, arguments=arguments, timeout_s=timeout_s)
     return [
         Ran([max(rank[k][0][step] for rank in found) for step in range(steps)], max(rank[k][1] for rank in found))
@@ -176,7 +186,7 @@ def _part(which: int, shard: int, shards: int) -> tuple[slice, ...]:
     return (*(slice(None) for _ in range(axis)), slice(shard * size, (shard + 1) * size))
 
 
-def run_here(rank: Any, of: list[list[int]], steps: int) -> list[list[Any]]:
+def run_here(rank: Any, of: list[list[int]], steps: int, watch: Sequence[str] = ()) -> list[list[Any]]:
     """Run cuts in this process; return the seconds of every step, and the bytes held, of each.
 
     Parameters
@@ -184,13 +194,15 @@ def run_here(rank: Any, of: list[list[int]], steps: int) -> list[list[Any]]:
     rank : wavetank.live.rank_process.Rank
     of : list of list of int
     steps : int
+    watch : sequence of str
+        A folder for the traces of each cut; none where there are none.
     """
     import torch.distributed as dist
 
     rank.default_group()
     groups: dict[tuple[int, int], Any] = {}
     found: list[list[Any]] = []
-    for words in of:
+    for number, words in enumerate(of):
         cut = Cut(*words)
         if cut[:2] not in groups:
             groups[cut[:2]] = _groups(cut, rank.number)
@@ -203,7 +215,22 @@ def run_here(rank: Any, of: list[list[int]], steps: int) -> list[list[Any]]:
             if step:
                 seconds.append(time.perf_counter() - began)
         found.append([seconds, trainer.held_bytes()])
+        if watch:
+            _record(trainer, Path(watch[number]) / f"rank{rank.number}.json")
     return found
+
+
+def _record(trainer: _Trainer, file: Path) -> None:
+    """Write a trace of two marked steps."""
+    import torch.distributed as dist
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    dist.barrier()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for step in range(2):
+            with record_function(f"ProfilerStep#{step}"):
+                trainer.step()
+    profiler.export_chrome_trace(str(file))
 
 
 def gradients_here(rank: Any, cut: list[int]) -> list[NDArray[np.float64]]:

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.training.plans.tuning import Space, Trial, random_median, trials_to, untried
+from wavetank.study.tuning import (
+    Space,
+    Trial,
+    alike,
+    expected_improvement,
+    gaussian_process,
+    random_median,
+    trials_to,
+    untried,
+)
 
 
 def space_of(speeds, room=10):
@@ -69,3 +78,37 @@ def test_what_was_tried_is_left_out_and_a_space_has_one_form():
     for configurations, count in (((), 0), (((1, 2), (1,)), 2), (((1, 2),), 2)):
         with pytest.raises(BadValueError, match="one form"):
             Space(configurations=configurations, predicted_bytes=np.zeros(count, np.int64), room_bytes=1, node=1)
+
+
+def test_a_trial_shows_the_figures_of_its_configuration():
+    seen = []
+
+    class Looks:
+        def propose(self, space, tried, draws):
+            seen[:] = [dict(trial.figures) for trial in tried]
+            return untried(space, tried)[0]
+
+    figures = [{"share": 0.1 * k} for k in range(3)]
+    tried = trials_to(Looks(), space_of([1.0, 2.0, 3.0]), [1.0, 2.0, 3.0], 3.0, None, most=3, figures=figures)
+    assert [dict(trial.figures) for trial in tried] == figures
+    assert seen == figures[:2]
+    assert dict(Trial(0, 1.0).figures) == {}
+
+
+def test_a_gaussian_process_goes_through_what_is_known_and_knows_little_far_away():
+    at, values = np.array([[0.0], [0.5], [1.0]]), np.array([1.0, 3.0, 2.0])
+    mean, deviation = gaussian_process(at, values, np.array([[0.5], [9.0]]), 0.3)
+    assert mean[0] == pytest.approx(3.0, abs=0.01)
+    assert mean[1] == pytest.approx(values.mean(), abs=0.01)
+    assert deviation[0] < 0.1 < deviation[1] == pytest.approx(values.std(), rel=0.01)
+
+
+def test_places_are_alike_by_the_square_of_their_distance():
+    found = alike(np.array([[0.0, 0.0]]), np.array([[0.0, 0.0], [0.3, 0.4]]), 0.5)
+    assert found[0] == pytest.approx([1.0, np.exp(-0.5)])
+
+
+def test_improvement_that_is_expected_is_that_of_draws():
+    draws = np.random.default_rng(0).normal(1.0, 0.5, 400_000)
+    (found,) = expected_improvement(np.array([1.0]), np.array([0.5]), 1.2)
+    assert found == pytest.approx(np.maximum(draws - 1.2, 0).mean(), rel=0.02)

@@ -5,17 +5,20 @@ A trial runs a configuration and gives its speed, or none where it did not fit i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from wavetank.errors import BadValueError
 
 Floats = NDArray[np.float64]
+_NOISE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,10 +65,13 @@ class Trial(NamedTuple):
         Of the configuration.
     speed : float or None
         None where it did not fit.
+    figures : mapping of str to float
+        What else was measured of it, for tuners that look at more than the speed.
     """
 
     number: int
     speed: float | None
+    figures: Mapping[str, float] = MappingProxyType({})
 
 
 class Tuner(Protocol):
@@ -87,7 +93,7 @@ class Tuner(Protocol):
 
 def trials_to(
     tuner: Tuner, space: Space, speeds: Sequence[float | None], wanted: float, draws: Generator, *, most: int,
-    judged: Sequence[float | None] | None = None,
+    judged: Sequence[float | None] | None = None, figures: Sequence[Mapping[str, float]] | None = None,
 ) -> list[Trial]:  # fmt: skip
     """Return the trials of a tuner until one is as fast as wanted, or the budget is spent.
 
@@ -104,6 +110,8 @@ def trials_to(
         Trials at most.
     judged : sequence of float or None, optional
         Speeds by which it is decided whether one is as fast as wanted, where those that are shown are noisy.
+    figures : sequence of mapping, optional
+        What else a trial of each shows.
 
     Raises
     ------
@@ -119,7 +127,7 @@ def trials_to(
                                 allowed=f"one of {len(speeds)} that was not tried")  # fmt: skip
         seen.add(number)
         speed = speeds[number]
-        tried.append(Trial(number, speed))
+        tried.append(Trial(number, speed, figures[number] if figures is not None else MappingProxyType({})))
         truth = speed if judged is None else judged[number]
         if speed is not None and truth is not None and truth >= wanted:
             break
@@ -159,3 +167,55 @@ def untried(space: Space, tried: Sequence[Trial]) -> list[int]:
     """
     seen = {trial.number for trial in tried}
     return [number for number in range(len(space.configurations)) if number not in seen]
+
+
+def alike(one: Floats, other: Floats, length: float) -> Floats:
+    """Return how much places resemble others: 1 for the same, less with the square of the distance.
+
+    Parameters
+    ----------
+    one : float64 array (n, features)
+    other : float64 array (m, features)
+    length : float
+        At which 0.6 is left.
+
+    Returns
+    -------
+    float64 array (n, m)
+    """
+    squares = ((one[:, None, :] - other[None, :, :]) ** 2).sum(-1)
+    return np.asarray(np.exp(-squares / (2 * length**2)))
+
+
+def gaussian_process(at: Floats, values: Floats, where: Floats, length: float) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation at other places.
+
+    Parameters
+    ----------
+    at : float64 array (n, features)
+        Where values are known.
+    values : float64 array (n,)
+    where : float64 array (m, features)
+    length : float
+        Of the squared exponential kernel.
+    """
+    centre, scale = float(values.mean()), float(values.std()) or 1.0
+    inner = alike(at, at, length) + _NOISE * np.eye(len(at))
+    across = alike(where, at, length)
+    solved = np.linalg.solve(inner, np.column_stack([(values - centre) / scale, across.T]))
+    mean = across @ solved[:, 0]
+    variance = 1.0 - (across * solved[:, 1:].T).sum(1)
+    return centre + scale * mean, scale * np.sqrt(np.maximum(variance, 1e-12))
+
+
+def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
+    """Return by how much a normal value is expected to exceed the best, 0 where it does not.
+
+    Parameters
+    ----------
+    mean, deviation : float64 array
+    best : float
+    """
+    z = (mean - best) / deviation
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    return np.asarray(deviation * (z * ndtr(z) + density))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.training.plans.short_runs import (
+from wavetank.insight.traces.measures import TraceSource
+from wavetank.live.short_runs import (
     HEADS,
     LAYERS,
     RANKS,
@@ -63,3 +64,17 @@ def test_what_ranks_hold_is_a_little_less_than_the_formula_says():
 def test_a_way_that_is_none_is_refused_before_any_process_starts():
     with pytest.raises(BadValueError, match="no way"):
         run_cuts([Cut(3, 1, 1, 8, 0)])
+
+
+@pytest.mark.slow
+def test_recorded_steps_leave_a_trace_of_each_process(tmp_path):
+    cut = Cut(2, 2, 8, 2, 0)
+    (ran,) = run_cuts([cut], steps=1, watch=[tmp_path / "a"])
+    assert len(ran.seconds) == 1
+    source = TraceSource(tmp_path / "a")
+    assert sorted(source.traces) == list(range(RANKS))
+    for trace in source.traces.values():
+        assert [number for number, _, _ in trace.steps] == [0, 1]
+        assert any(name.startswith("gloo:") for name in trace.names)
+    with pytest.raises(BadValueError, match="folder"):
+        run_cuts([cut], watch=[])

@@ -130,3 +130,22 @@ def test_a_real_trace_has_the_shares_that_intervals_give(name, fraction, overlap
     assert source.quantity("communication_share", rank=rank) == pytest.approx(fraction, abs=5e-5)
     assert source.quantity("hidden_communication_share", rank=rank) == pytest.approx(overlap, abs=5e-5)
     assert source.quantity("hidden_by_any_share", rank=rank) == pytest.approx(with_copies, abs=5e-5)
+
+
+def test_ranks_without_a_trace_and_jobs_of_different_sizes_are_said(tmp_path):
+    for number in (0, 2):
+        job(tmp_path, FULL, f"{number}.json", rank=number, world_size=4)
+    analyser = KinetoDiagnosis()
+    diagnosis = analyser.diagnose(tmp_path)
+    assert {each.name: each.value for each in diagnosis.facts}["missing_ranks"] == 2
+    assert any("have no trace" in each for each in diagnosis.too_little)
+    assert unsupported(diagnosis, analyser.source(tmp_path)) == []
+    job(tmp_path, FULL, "3.json", rank=3, world_size=8)
+    assert any("different sizes" in each for each in analyser.diagnose(tmp_path).too_little)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    for number in (0, 1):
+        job(whole, FULL, f"{number}.json", rank=number, world_size=2)
+    diagnosis = analyser.diagnose(whole)
+    assert "missing_ranks" not in {each.name for each in diagnosis.facts}
+    assert not any("have no trace" in each for each in diagnosis.too_little)

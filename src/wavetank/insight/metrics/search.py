@@ -59,7 +59,7 @@ class CclSearch:
             return left[int(best[draws.integers(best.size)])]
         at = features[[trial.number for trial in worked]]
         mean, deviation = self._speeds(at, worked, features[left])
-        fastest = float(np.log([trial.speed for trial in worked]).max())
+        fastest = max(float(np.log(trial.speed)) for trial in worked if trial.speed is not None)
         gain = expected_improvement(mean, deviation, fastest)
         # What differs by rounding alone is equal; of equal ones the first.
         return left[int(np.argmax(np.round(gain / max(float(gain.max()), 1e-300), 9)))]

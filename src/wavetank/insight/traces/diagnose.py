@@ -114,6 +114,8 @@ class KinetoDiagnosis:
         source = self.source(path)
         facts, too_little = [read(source, "ranks")], list[str]()
         findings: list[Finding] = []
+        if len(source.traces) > 1:
+            facts += self._missing(source, too_little)
         if source.other_files:
             facts += [read(source, "other_files")]
         for rank in sorted(source.traces):
@@ -160,6 +162,18 @@ class KinetoDiagnosis:
                 says=rule.says, evidence=(main, *beside, held), advice=rule.advice, sources=(_CCL_BENCH,),
             ),
         )  # fmt: skip
+
+    def _missing(self, source: TraceSource, too_little: list[str]) -> list[Evidence]:
+        """Ranks that nobody has a trace of may be those that the others wait for."""
+        try:
+            missing = read(source, "missing_ranks")
+        except TooLittleError as error:
+            too_little.append(error.problem)
+            return []
+        if not missing.value:
+            return []
+        too_little.append("which rank is late: some ranks of the job have no trace, and may be later than those here")
+        return [missing]
 
     def _late(self, source: TraceSource, too_little: list[str]) -> Sequence[Finding]:
         try:

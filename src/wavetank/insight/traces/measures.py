@@ -310,6 +310,14 @@ def _ranks(source: TraceSource) -> int:
     return len(source.traces)
 
 
+def _missing_ranks(source: TraceSource) -> int:
+    """Ranks of the job, by the sizes that the files name, without a file."""
+    worlds = {trace.world for trace in source.traces.values() if trace.world is not None}
+    if len(worlds) > 1:
+        raise TooLittleError("The files are of jobs of different sizes.", where=str(source.path))
+    return max(0, max(worlds, default=0) - len(source.traces))
+
+
 def _other_files(source: TraceSource) -> int:
     """Files of the folder that end in .json and are no traces."""
     return source.other_files
@@ -403,7 +411,7 @@ def _last_share(source: TraceSource) -> float:
 
 
 QUANTITIES: Mapping[str, Callable[..., Value]] = {
-    "ranks": _ranks, "other_files": _other_files,
+    "ranks": _ranks, "missing_ranks": _missing_ranks, "other_files": _other_files,
     "events": _events, "left_out": _left_out, "kernels": _kernels, "span_s": _span, "steps": _steps,
     "step_s": _step_time, "holds_share": _holds, "waiting_share": _waiting, "last_rank": _last_rank,
     "last_share": _last_share, "least_communication_share": _least_communication,

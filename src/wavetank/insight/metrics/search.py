@@ -5,8 +5,6 @@ the ranks wait.  Each part follows another law of the configuration, simpler tha
 knows how a job is cut, communication grows with tensor shards, waiting with stages and few microbatches.  So each part
 gets a Gaussian process of its own, and the time that is expected of a configuration is the sum of three.  The first
 trials are spread over the space: every process needs to see something of each law.
-
-Source: CCL-Search of "CCL-Bench 1.0: A Trace-Based Benchmark for LLM Infrastructure", arXiv 2605.06544, 2026.
 """
 
 from __future__ import annotations

@@ -7,14 +7,13 @@ import math
 import pytest
 from tests.training.failures.jobs import STEP_S, Bench
 
+from wavetank.platforms.checkpoints import daly_time_ratio, young_interval_s
 from wavetank.training.failures.interface import FROM_CHECKPOINT, LEAVE_OUT, REPLACE, SKIP_STEP, Loss
 from wavetank.training.failures.rivals import (
     CheckpointRestart,
     DropAndContinue,
     HotSpares,
     ReplicaRestart,
-    daly_time_ratio,
-    young_interval_s,
 )
 
 LOSS = Loss(replicas=3, spares=0, steps_since_checkpoint=7)

@@ -12,6 +12,7 @@ from tests.training.failures.jobs import STEP_S, job, timed
 from tests.training.failures.step_by_step import Walk
 
 from wavetank.errors import BadValueError
+from wavetank.platforms.checkpoints import daly_time_ratio, young_interval_s
 from wavetank.sim.rng import stream
 from wavetank.training.failures.failure_times import StepFailures, poisson_failures
 from wavetank.training.failures.interface import (
@@ -24,7 +25,6 @@ from wavetank.training.failures.interface import (
     SKIP_STEP,
     Plan,
 )
-from wavetank.training.failures.rivals import daly_time_ratio, young_interval_s
 from wavetank.training.failures.simulate import simulate
 
 # With three replicas: the fullest has 3 microbatches, an all-reduce takes 4/3 s.

@@ -5,4 +5,7 @@
 (:mod:`~wavetank.insight.cluster.layered_peers`, :mod:`~wavetank.insight.cluster.rivals`) score them, and
 :mod:`~wavetank.insight.cluster.scoring` says when a score is an alarm and how good alarms are.  Study
 ``cluster-alarms``.
+
+:mod:`~wavetank.insight.cluster.incidents` lets a job meet a year of troubles under a policy of
+:mod:`~wavetank.insight.cluster.restart_policies`.  Study ``restart-policy``.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from wavetank.platforms.checkpoints import young_interval_s
 from wavetank.settings import setting
 from wavetank.training.failures.interface import (
     FROM_CHECKPOINT,
@@ -20,42 +21,6 @@ from wavetank.training.failures.interface import (
 
 _FACTORS = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0)
 _FEW = range(1, 9)
-
-
-def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """Return Young's interval between checkpoints of least waste, s, for failures without memory.
-
-    Parameters
-    ----------
-    checkpoint_s : float
-    mtbf_s : float
-        Mean time between failures of the whole job.
-
-    References
-    ----------
-    J. W. Young, "A First Order Approximation to the Optimum Checkpoint Interval", CACM 17(9), 1974.
-    """
-    return math.sqrt(2 * checkpoint_s * mtbf_s)
-
-
-def daly_time_ratio(interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Return the expected time of a job over that without failures and checkpoints.
-
-    Failures have no memory and strike during checkpoints and restarts, too.
-
-    Parameters
-    ----------
-    interval_s : float
-        Work between two checkpoints, s.
-    checkpoint_s, restart_s, mtbf_s : float
-        s.
-
-    References
-    ----------
-    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006,
-    equation 20.
-    """
-    return mtbf_s / interval_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + checkpoint_s) / mtbf_s)
 
 
 def _intervals(job: Job, mtbf_s: float) -> list[int]:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank import html_page, svg, units
-from wavetank.diagnosis.findings import Diagnosis, Finding
+from wavetank.diagnosis.findings import Diagnosis
+from wavetank.diagnosis.page import finding_block
 from wavetank.insight.traces.measures import Rank, TooLittleError, TraceSource
 from wavetank.svg import escape
 from wavetank.workloads.intervals import Intervals, common, union
@@ -47,7 +48,7 @@ def trace_page(diagnosis: Diagnosis, source: TraceSource) -> Diagnosis:
         f"taken. Marks above a rank are its steps.{more}</p>",
         f'<div class="scroll">{_timeline(shown, source)}</div>',
         "<section><h2>Findings</h2>",
-        *([_finding(each) for each in diagnosis.findings] or ["<p>Nothing was found.</p>"]),
+        *([finding_block(each) for each in diagnosis.findings] or ["<p>Nothing was found.</p>"]),
         "</section><section><h2>What was read</h2>",
         html_page.table(
             (each.name, f"rank {each.of['rank']}" if "rank" in each.of else "", each.shown, each.how)
@@ -57,15 +58,6 @@ def trace_page(diagnosis: Diagnosis, source: TraceSource) -> Diagnosis:
         "</section>",
     )
     return replace(diagnosis, page=html_page.findings(f"Diagnosis of {diagnosis.subject}", *body))
-
-
-def _finding(found: Finding) -> str:
-    rows = [(each.key, each.shown, each.how) for each in found.evidence]
-    return (
-        f"<h3>{escape(found.label)}, {escape(found.where)}: {escape(found.severity)}, "
-        f"confidence {escape(units.show(found.confidence))}</h3>\n<p>{escape(found.sentence(found.says))}</p>\n"
-        f"<p>{escape(found.sentence(found.advice))}</p>\n{html_page.table(rows)}"
-    )
 
 
 def _timeline(ranks: dict[int, Rank], source: TraceSource) -> str:

@@ -4,9 +4,9 @@ A job needs a number of nodes of a cluster that has a few more.  It breaks down 
 shares: a *disturbance* (storage, network) passes by itself after a while; a *bad node* breaks every run in which it
 takes part until it was taken out and repaired; *software* needs a human.  A few nodes fail far more often than the
 others and do so again after repair.  After a breakdown monitoring names suspects: the bad node, mostly, and innocent
-ones.  A policy (:mod:`wavetank.insight.cluster.restart_policies`) decides what to exclude, how long to wait, and when to
-call a human.  A chain is all attempts from a breakdown until the job runs or a human takes over; it succeeds if nobody
-has to.
+ones.  A policy (:mod:`wavetank.insight.cluster.restart_policies`) decides what to exclude, how long to wait, and when
+to call a human.  A chain is all attempts from a breakdown until the job runs or a human takes over; it succeeds if
+nobody has to.
 """
 
 from __future__ import annotations

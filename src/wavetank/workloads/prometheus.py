@@ -10,7 +10,6 @@ version 0.0.4.
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import re
 import zlib
@@ -195,15 +194,15 @@ def _content(path: Path) -> bytes:
             head = raw.read(2)
             raw.seek(0)
             stream: Any = gzip.GzipFile(fileobj=raw) if head == b"\x1f\x8b" else raw
-            found = io.BytesIO()
+            found = bytearray()
             while part := stream.read(1 << 20):
-                found.write(part)
-                if found.tell() > MOST_BYTES:
+                found += part
+                if len(found) > MOST_BYTES:
                     raise BadTraceError("The file is too large.", given=f"more than {MOST_BYTES} bytes",
                                         where=str(path), hint="ask for fewer metrics or a shorter range")  # fmt: skip
     except (OSError, EOFError, zlib.error) as error:
         raise BadTraceError("The file cannot be read.", given=str(error)[:200], where=str(path)) from error
-    return found.getvalue()
+    return bytes(found)
 
 
 def on_grid(series: Sequence[Series], step_ns: int = 0) -> Grid:

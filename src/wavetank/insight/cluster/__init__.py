@@ -8,4 +8,5 @@
 
 :mod:`~wavetank.insight.cluster.incidents` lets a job meet a year of troubles under a policy of
 :mod:`~wavetank.insight.cluster.restart_policies`.  Study ``restart-policy``.
+:mod:`~wavetank.insight.cluster.write_slots` follows checkpoints through the slots of clients.  Study ``write-slots``.
 """

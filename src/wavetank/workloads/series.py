@@ -352,7 +352,7 @@ def _reader_of_times(name: str, cells: list[Any], *, numbers: bool) -> Callable[
 
 def _nanoseconds(when: datetime.datetime | datetime.date) -> int | None:
     if not isinstance(when, datetime.datetime):
-        when = datetime.datetime(when.year, when.month, when.day)  # noqa: DTZ001
+        when = datetime.datetime(when.year, when.month, when.day)
     aware = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
     since = aware - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     whole = ((since.days * 86_400 + since.seconds) * 10**6 + since.microseconds) * 1_000

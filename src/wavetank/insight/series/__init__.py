@@ -1,7 +1,7 @@
 """What a long history of a figure says: level shifts, trend, cycles that come and go, outliers; and what comes next.
 
 A *decomposition* (:mod:`~wavetank.insight.series.interface`) is the parts of a series with its gaps, which add up to
-it; :func:`~wavetank.insight.series.decompose.decompose` takes a series apart by itself, or with periods and level shifts
-that an analyst fixed.  A *forecaster* says what comes after a history.  The studies are ``series-forecast``, whose
+it; :func:`~wavetank.insight.series.decompose.decompose` takes a series apart by itself, or with periods and level
+shifts that an analyst fixed.  A *forecaster* says what comes after a history.  The studies are ``series-forecast``, whose
 forecasts are scored on real cold starts, and ``series-parts``, whose parts were planted.
 """

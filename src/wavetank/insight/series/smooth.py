@@ -107,7 +107,7 @@ def fitted(columns: Floats, values: Floats, weights: Floats, *, rounds: int = 5,
     used = weights > 0
     of, target, first = columns[used], values[used], np.asarray(weights[used], np.float64)
     now: Floats = first
-    found = np.zeros(columns.shape[1])
+    found: Floats = np.zeros(columns.shape[1])
     for _ in range(rounds):
         left = (of * now[:, None]).T @ of
         left[np.diag_indices_from(left)] += ridge * max(float(np.trace(left)) / max(left.shape[0], 1), _TINY)

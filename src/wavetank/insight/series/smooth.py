@@ -111,7 +111,7 @@ def fitted(columns: Floats, values: Floats, weights: Floats, *, rounds: int = 5,
     for _ in range(rounds):
         left = (of * now[:, None]).T @ of
         left[np.diag_indices_from(left)] += ridge * max(float(np.trace(left)) / max(left.shape[0], 1), _TINY)
-        found = np.linalg.solve(left, (of * now[:, None]).T @ target)
+        found = np.asarray(np.linalg.solve(left, (of * now[:, None]).T @ target), np.float64)
         rest = np.abs(target - of @ found)
         usual = float(np.median(rest)) if rest.size else 0.0
         if usual <= 0:

@@ -102,7 +102,7 @@ def fitted(columns: Floats, values: Floats, weights: Floats, *, rounds: int = 5,
     rounds : int
         Each divides the weights by the deviations of the round before, of at least a third of their usual size.
     ridge : float
-        Share of the columns' squares added on the diagonal, so that columns that nothing tells apart stay small.
+        Share of the columns' squares added on the diagonal, so that columns that are alike stay small.
     """
     used = weights > 0
     of, target, first = columns[used], values[used], np.asarray(weights[used], np.float64)

@@ -35,7 +35,7 @@ _HOW = {
     "noise_share": "1.4826 times the median of the absolute remainder, of the logarithm",
     "shifts": "Level shifts: cuts with the least absolute deviations, where lines through both sides are apart",
     "cycles": "Periods beyond the level of shuffled blocks, with a hill of the autocorrelation",
-    "longest_period": "A third of the time from the first to the last value: longer periods cannot be told",
+    "longest_period": "A third of the time from the first to the last value: longer periods cannot be known",
     "outliers": "Values farther from the median of 31 steps than the setting, in their usual distance",
     "outlier_share": "These / observed values",
     "largest_outlier_share": "The farthest outlier / what level, trend and cycles say, less 1",

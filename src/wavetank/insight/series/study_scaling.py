@@ -22,8 +22,8 @@ _DURATION = "avg_duration_ms"
 @dataclass(frozen=True, kw_only=True)
 class SeriesScaling(Study):
     """Every quarter the latency of a first call, cold start and handler, is forecast for each memory size of a
-    function, and each day gets the cheapest size that is predicted to meet a target.  The data set has what every size did on
-    each day, so that any choice can be replayed.  A seed stands for one runtime, as in ``series-forecast``.
+    function, and each day gets the cheapest size that is predicted to meet a target.  The data set has what every size
+    did on each day, so that any choice can be replayed.  A seed stands for one runtime, as in ``series-forecast``.
     """
 
     name: ClassVar[str] = "series-scaling"

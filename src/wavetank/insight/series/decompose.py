@@ -6,9 +6,6 @@ what was seen.  Effects of a service multiply, so that a positive series is take
 
 A forecast puts the parts together again: the last level, the cycles that are on, and what is left of the last
 deviation, which fades.
-
-Source: S. Debnath and others, "Cloud Performance Decomposition for Long-Term Performance Engineering", arXiv
-2605.09787, 2026.  Its steps are not public in detail; these are ours, with the properties that it states.
 """
 
 from __future__ import annotations

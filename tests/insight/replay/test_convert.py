@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from wavetank.errors import BadTraceError, WavetankError
 from wavetank.insight.replay import from_pytorch, simulate, step_span, validate
@@ -48,8 +50,9 @@ def test_calls_gaps_and_collectives_become_nodes_with_the_recorded_times(tmp_pat
     trace = from_pytorch(host(tmp_path, CALLS), device(tmp_path, STEP), step=3)
     shown = [(node.name, duration_ns(node)) for node in trace.nodes]
     assert shown == [
-        ("between", 10_000), ("aten::mm", 20_000), ("c10d::allreduce_", 2_000), ("between", 3_000),
-        ("aten::relu", 15_000),
+        ("between", 10_000), ("aten::mm", 20_000),
+        # Cut where the all-reduce begins.
+        ("c10d::allreduce_", 1_000), ("c10d::allreduce_", 1_000), ("between", 3_000), ("aten::relu", 15_000),
         # From 1050 to 1090 it waits until 1080 for the all-reduce, and is busy for 10 us.
         ("between", 10_000), ("aten::add_", 5_000), ("between", 5_000),
         ("gloo:all_reduce", 49_000),
@@ -58,26 +61,25 @@ def test_calls_gaps_and_collectives_become_nodes_with_the_recorded_times(tmp_pat
     assert collective.type == 7
     assert collective.ctrl_deps == (2,)
     assert collective.attributes == {"is_cpu_op": False, "comm_type": 0, "comm_size": 4096, "pg_name": "dp"}
-    assert trace.nodes[5].ctrl_deps == (4, 8)
+    assert trace.nodes[6].ctrl_deps == (5, 9)
 
 
 def test_the_replay_takes_what_was_recorded_and_shows_what_waits(tmp_path):
     trace = from_pytorch(host(tmp_path, CALLS), device(tmp_path, STEP), step=3)
     assert validate([trace]) == ()
-    # The backend began 1 us before the call that asks for it had ended; a replay begins after it.
-    assert simulate([trace]).makespan_ps == 101_000_000
+    assert simulate([trace]).makespan_ps == 100_000_000
     late = [each | {"ts": each["ts"] + (8 if each["ts"] > 1009 else 0)} for each in STEP]
     late[0] = late[0] | {"dur": 108}
     other = from_pytorch(host(tmp_path, CALLS), device(tmp_path, late, "late.json"), step=3)
     timeline = simulate([trace, other])
-    assert timeline.makespan_ps == 109_000_000
+    assert timeline.makespan_ps == 108_000_000
     assert timeline.waiting_ps.tolist() == [8_000_000, 0]
 
 
 def test_a_rank_that_begins_later_does_so_in_the_replay(tmp_path):
     files = host(tmp_path, CALLS), device(tmp_path, STEP)
     assert step_span(files[1], 3) == (1_000_000, 1_100_000)
-    assert simulate([from_pytorch(*files, step=3, since_ns=960_000)]).makespan_ps == 141_000_000
+    assert simulate([from_pytorch(*files, step=3, since_ns=960_000)]).makespan_ps == 140_000_000
     for since in (1_000_001, -(10**13)):
         with pytest.raises(BadTraceError, match="begins with or before"):
             from_pytorch(*files, step=3, since_ns=since)
@@ -109,13 +111,65 @@ def test_kernels_wait_for_their_launch_their_stream_and_are_waited_for(tmp_path)
     calls = [("aten::mm", 1, 8), ("aten::relu", 2, 8), ("aten::item", 3, 8), ("aten::add", 4, 8)]
     trace = from_pytorch(host(tmp_path, calls), device(tmp_path, events))
     by_name = {node.name: node for node in trace.nodes}
-    assert by_name["gemm"].ctrl_deps == (by_name["aten::mm"].id,)
-    assert by_name["relu"].ctrl_deps == (by_name["aten::relu"].id, by_name["gemm"].id)
+    lag, gemm = next(node for node in trace.nodes if node.name == "lag"), by_name["gemm"]
+    # The launch ends at 7, within the product, and the kernel begins at 12.
+    launched = trace.nodes[lag.ctrl_deps[0]]
+    assert (launched.name, duration_ns(launched), duration_ns(lag)) == ("aten::mm", 7_000, 5_000)
+    assert gemm.ctrl_deps == (lag.id,)
+    assert gemm.id in by_name["relu"].ctrl_deps
     # item waits for the last kernel, which ends at 70, and goes on for 5 us.
     assert by_name["relu"].id in by_name["aten::item"].ctrl_deps
     assert duration_ns(by_name["aten::item"]) == 5_000
-    # The launch of the first kernel counts to the end of its call: 2 us sooner than recorded.
-    assert simulate([trace]).makespan_ps == (10 + 50 + 8 + 5 + 5) * 1_000_000
+    assert simulate([trace]).makespan_ps == 80_000_000
+
+
+def test_a_stream_that_waits_for_another_and_a_thread_that_waits_for_another(tmp_path):
+    events = [
+        event("aten::mm", 0, 10, 1), event("cudaLaunchKernel", 2, 2, category="cuda_runtime", correlation=11),
+        event("gemm", 10, 40, category="kernel", thread=7, stream=7, correlation=11),
+        event("cudaLaunchKernel", 6, 2, category="cuda_runtime", correlation=12),
+        event("copy", 55, 20, category="gpu_memcpy", thread=8, stream=8, correlation=12),
+        event("aten::mul", 30, 20, 2, thread=2), event("aten::add", 60, 30, 3),
+    ]  # fmt: skip
+    calls = [("aten::mm", 1, 8), ("aten::mul", 2, 8), ("aten::add", 3, 8)]
+    trace = from_pytorch(host(tmp_path, calls), device(tmp_path, events))
+    by_name = {node.name: node for node in trace.nodes}
+    before_copy = trace.nodes[by_name["copy"].ctrl_deps[0]]
+    assert (before_copy.name, duration_ns(before_copy)) == ("lag", 5_000)
+    assert by_name["gemm"].id in before_copy.ctrl_deps
+    # Thread 2 began 20 us after the first call of thread 1, which waited for it, and went on 10 us later.
+    waiting = trace.nodes[by_name["aten::add"].ctrl_deps[0]]
+    assert (waiting.name, duration_ns(waiting)) == ("between", 10_000)
+    assert by_name["aten::mul"].id in waiting.ctrl_deps
+    assert simulate([trace]).makespan_ps == 90_000_000
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    host_calls=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.booleans()), min_size=1, max_size=8),
+    kernels=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 30), st.integers(0, 2)), max_size=8),
+)  # fmt: skip
+def test_every_replay_of_one_rank_takes_exactly_what_was_recorded(tmp_path, host_calls, kernels):
+    events, calls, at, free = [], [], 0, {}
+    for n, (gap, took, waits) in enumerate(host_calls, 1):
+        at += gap
+        name = "aten::item" if waits else "aten::mm"
+        events.append(event(name, at, took, n))
+        calls.append((name, n, 8))
+        if n <= len(kernels):
+            lag, length, stream = kernels[n - 1]
+            begin = max(at + lag, free.get(stream, 0))
+            free[stream] = begin + length
+            events += [
+                event("cudaLaunchKernel", at, 0.5, category="cuda_runtime", correlation=n),
+                event(f"k{n}", max(begin, at + 1), length, category="kernel", stream=stream, correlation=n),
+            ]  # fmt: skip
+        at += took
+    trace = from_pytorch(host(tmp_path, calls), device(tmp_path, events))
+    first = min(each["ts"] for each in events)
+    last = max(each["ts"] + each["dur"] for each in events)
+    assert validate([trace]) == ()
+    assert simulate([trace]).makespan_ps == (last - first) * 1_000_000
 
 
 def test_collectives_of_nccl_have_what_the_profiler_says_of_them(tmp_path):

@@ -117,6 +117,13 @@ def test_sizes_that_could_show_whose_trace_it_is_are_not_taken_over():
     assert max(drawn) <= max(sizes)
 
 
+def test_a_size_that_every_rank_calls_once_is_as_rare_as_on_one_rank():
+    true = {size for calls in communication(SOURCE) for kind, size in calls if kind[0] == "reduce-scatter"}
+    made = {size for calls in communication(generate(SOURCE)) for kind, size in calls if kind[0] == "reduce-scatter"}
+    assert len(true) > 50
+    assert len(true & made) < 5
+
+
 def test_blur_moves_frequent_sizes():
     drawn = Sizes.fitted([4096] * 50).dealt(100, np.random.default_rng(0), blur=0.3)
     assert len(set(drawn.tolist())) == 1

@@ -9,17 +9,21 @@ Source: MLCommons Chakra, arXiv 2605.11333 (collect, link, convert); PyTorch's p
 
 Differs from the source:
 
-1. Who waits for a collective or kernel is read from times, because what waits is often no recorded call.
+1. Who waits for a collective or kernel is read from times, because what waits is often no recorded call: a thread that
+   does nothing until something ends waits for it, and so does a kernel that begins later than its launch and stream
+   explain.  Every node then begins when the last of what it waits for has ended, as recorded.
 2. Collectives of a group share a network: what one takes is counted from the end of the one before it.
-3. Kernels wait for their launch and for the kernel before them on their stream.  What one stream waits for on another
-   (``cudaStreamWaitEvent``) is not read, so that kernels that wait only for that start too soon.
+3. Time before a kernel that nothing explains is a node ``lag`` of its own: launch latency, or what was not recorded.
 """
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 import re
-from bisect import bisect_right
+import zlib
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,13 +39,15 @@ from wavetank.workloads.operations import COLLECTIVES
 _MOST_BYTES = 1 << 30
 _MOST_US = float(1 << 52)
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_RUNTIME = ("cuda_runtime", "cuda_driver", "hip_runtime")
+# Where the time before a collective of the host is written that nothing explains.
+_LAG_STREAMS = 1 << 20
 _WAITING = re.compile(
     r"wait_tensor|cudaDeviceSynchronize|cudaStreamSynchronize|cudaEventSynchronize|hipDeviceSynchronize|"
     r"hipStreamSynchronize|_local_scalar_dense|aten::item|c10d::barrier|monitored_barrier"
 )
 _OWN_COLLECTIVE = re.compile(r"^(?:gloo|mpi):(\w+)")
 _NCCL = re.compile(r"nccl|rccl", re.IGNORECASE)
-# A step's calls and the threads beside it are few; what ends a step later than this is of another step.
 _TENSOR_FIELDS = 6
 
 
@@ -69,8 +75,8 @@ class _Node:
 
 
 def from_pytorch(
-    host: str | Path | ExecutionTrace,
-    device: str | Path,
+    host: str | Path | ExecutionTrace | None,
+    device: str | Path | Profile,
     *,
     step: int | str | None = None,
     since_ns: int | None = None,
@@ -79,9 +85,9 @@ def from_pytorch(
 
     Parameters
     ----------
-    host : str or Path or ExecutionTrace
-        What torch's ``ExecutionTraceObserver`` wrote.
-    device : str or Path
+    host : str or Path or ExecutionTrace or None
+        What torch's ``ExecutionTraceObserver`` wrote; without it, bytes are those that the profiler knows.
+    device : str or Path or Profile
         What its profiler exported of the same process and time, plain or with gzip.
     step : int or str, optional
         Number of the step (``ProfilerStep#N``), or name of the range around it; without it, all that was recorded.
@@ -95,43 +101,67 @@ def from_pytorch(
         For a file that cannot be read or is of another kind, a step that is not there once, calls of one thread that
         overlap, and traces of different processes, which share no recorded function.
     """
-    trace = host if isinstance(host, ExecutionTrace) else read_trace_file(host)
-    if trace.form != "nodes":
+    trace = read_trace_file(host) if isinstance(host, str | Path) else host
+    if trace is not None and trace.form != "nodes":
         raise BadTraceError("Calls are read from a host trace of torch.", given=trace.form, where=trace.where,
                             allowed="what torch's ExecutionTraceObserver writes")  # fmt: skip
-    events, groups = _read(Path(device))
-    begin, end, thread = _span(events, step, str(device))
-    recorded = {node.attributes["rf_id"]: node for node in trace.nodes if isinstance(node.attributes.get("rf_id"), int)}
+    profile = device if isinstance(device, Profile) else read_profile(device)
+    events, where = profile.events, profile.where
+    begin, end, thread = _span(events, step, where)
+    recorded = {
+        node.attributes["rf_id"]: node
+        for node in (trace.nodes if trace is not None else ())
+        if isinstance(node.attributes.get("rf_id"), int)
+    }
     inside = [each for each in events if begin <= each.begin < end]
-    if not any(each.function in recorded and recorded[each.function].name == each.name for each in inside):
+    if trace is not None and not any(
+        each.function in recorded and recorded[each.function].name == each.name for each in inside
+    ):
         raise BadTraceError(
             "The host trace and the profile are not of one process and time.", given=f"{len(inside)} events",
-            allowed="calls that both recorded, with one number and name", where=str(device),
+            allowed="calls that both recorded, with one number and name", where=where,
         )  # fmt: skip
     if since_ns is not None and not begin - 10**12 <= since_ns <= begin:
         raise BadTraceError(
             "The job's step begins with or before that of its ranks.",
             given=since_ns,
             allowed=f"at most {begin}, and not a thousand seconds before",
-            where=str(device),
+            where=where,
         )
     begin = begin if since_ns is None else since_ns
-    nodes = _nodes(inside, begin, end, thread, _Sizes(recorded), groups)
+    nodes = _nodes(inside, begin, end, thread, _Sizes(recorded), profile.groups)
     return made_trace(
         [
             made_node(i, each.name, each.kind, after=tuple(dict.fromkeys(each.after)), duration_ns=each.duration,
                       attributes=each.attributes)
             for i, each in enumerate(nodes)
         ],
-        where=str(device),
+        where=where,
     )  # fmt: skip
 
 
-def _read(path: Path) -> tuple[list[_Event], list[tuple[str, tuple[int, ...]]]]:
-    """The complete events of a profile, in nanoseconds, and its process groups."""
-    import gzip
-    import zlib
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """What torch's profiler exported, read once for any number of steps."""
 
+    where: str
+    events: Sequence[_Event] = field(repr=False)
+    groups: Sequence[tuple[str, tuple[int, ...]]] = ()
+
+
+def read_profile(path: str | Path) -> Profile:
+    """Return what torch's profiler exported, plain or with gzip.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Raises
+    ------
+    BadFileError, BadTraceError
+        If it cannot be read, or is no such file.
+    """
+    path = Path(path)
     content = read_bytes(path, largest_bytes=_MOST_BYTES, what="The profile")
     try:
         if content[:2] == b"\x1f\x8b":
@@ -160,10 +190,10 @@ def _read(path: Path) -> tuple[list[_Event], list[tuple[str, tuple[int, ...]]]]:
             zlib.error) as problem:  # fmt: skip
         raise BadTraceError("This is no profile that torch exported.", given=str(problem)[:200], where=str(path),
                             allowed="JSON with traceEvents") from None  # fmt: skip
-    return sorted(found, key=lambda each: (each.begin, -each.end)), groups
+    return Profile(str(path), sorted(found, key=lambda each: (each.begin, -each.end)), groups)
 
 
-def step_span(device: str | Path, step: int | str) -> tuple[int, int]:
+def step_span(device: str | Path | Profile, step: int | str) -> tuple[int, int]:
     """Return when a step begins and ends, ns on the profiler's clock.
 
     Parameters
@@ -178,7 +208,8 @@ def step_span(device: str | Path, step: int | str) -> tuple[int, int]:
     BadFileError, BadTraceError
         As there.
     """
-    return _span(_read(Path(device))[0], step, str(device))[:2]
+    profile = device if isinstance(device, Profile) else read_profile(device)
+    return _span(profile.events, step, profile.where)[:2]
 
 
 def _span(events: Sequence[_Event], step: int | str | None, where: str) -> tuple[int, int, int]:
@@ -222,19 +253,48 @@ def _tensors(side: Any) -> list[int]:
     return [size for each in values for size in _tensors(each)]
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """What a thread of the host does from one time to another: a part of a call, or nothing that was recorded."""
+
+    name: str
+    begin: int
+    end: int
+    gap: bool
+    waits: bool
+
+
 def _nodes(
-    events: Sequence[_Event], begin: int, end: int, thread: int, sizes: _Sizes,
+    events: Sequence[_Event],
+    begin: int,
+    end: int,
+    thread: int,
+    sizes: _Sizes,
     groups: Sequence[tuple[str, tuple[int, ...]]],
-) -> list[_Node]:  # fmt: skip
-    calls = _outermost(events)
-    waits = sorted((each for each in events if _WAITING.search(each.name)), key=lambda each: each.begin)
+) -> list[_Node]:
+    launches = {
+        each.details["correlation"]: each
+        for each in events
+        if each.category in _RUNTIME and isinstance(each.details.get("correlation"), int)
+    }
+    beside = _beside(events, launches, sizes, groups)
+    cuts = _cuts(events, beside)
+    waits = _waits(events)
+    pieces = {
+        of: _pieces(calls, cuts.get(of, ()), waits.get(of, ()), begin, end if of == thread else calls[-1].end)
+        for of, calls in sorted(_outermost(events).items(), key=lambda each: each[0] != thread)
+    }  # fmt: skip
     nodes: list[_Node] = []
-    issued: dict[int, list[tuple[int, int, int]]] = {}
-    # Call by call and thread by thread: what the host does.
-    for number, (of, those) in enumerate(sorted(calls.items(), key=lambda each: each[0] != thread)):
-        issued[of] = _host(nodes, those, begin if of == thread else those[0].begin, end, number, of == thread)
-    ends = _beside(nodes, events, issued, sizes, groups)
-    _let_wait(nodes, ends, waits)
+    ended: dict[int, list[tuple[int, int]]] = {}
+    for number, (of, those) in enumerate(pieces.items()):
+        ended[of] = []
+        for each in those:
+            after = [len(nodes) - 1] if ended[of] else []
+            ended[of].append((each.end, len(nodes)))
+            nodes.append(_Node(each.name, "compute", each.begin, each.end - each.begin, after,
+                               {"is_cpu_op": True, "tid": number}))  # fmt: skip
+    finished = _add_beside(nodes, beside, ended, begin)
+    _let_wait(nodes, pieces, ended, finished)
     return nodes
 
 
@@ -250,44 +310,81 @@ def _outermost(events: Sequence[_Event]) -> dict[int, list[_Event]]:
     return found
 
 
-def _host(
-    nodes: list[_Node], calls: Sequence[_Event], begin: int, end: int, number: int, to_end: bool
-) -> list[tuple[int, int, int]]:  # fmt: skip
-    """Add the calls of a thread and what lies between; return begin, end and node of each call."""
-    at, issued = begin, []
+def _cuts(events: Sequence[_Event], beside: Sequence[_Beside]) -> dict[int, list[int]]:
+    """By thread, the times at which something is asked for, and those at which waiting begins and ends."""
+    found: dict[int, list[int]] = {}
+    for asked in (each.asked for each in beside if each.asked is not None):
+        found.setdefault(asked[0], []).append(asked[1])
+    for each in events:
+        if _WAITING.search(each.name):
+            found.setdefault(each.thread, []).extend((each.begin, each.end))
+    return {of: sorted(set(times)) for of, times in found.items()}
 
-    def add(name: str, start: int, stop: int) -> None:
-        after = [len(nodes) - 1] if nodes and nodes[-1].attributes.get("tid") == number else []
-        nodes.append(_Node(name, "compute", start, stop - start, after, {"is_cpu_op": True, "tid": number}))
 
+def _waits(events: Sequence[_Event]) -> dict[int, list[tuple[int, int]]]:
+    """By thread, the spans in which a call waits by its meaning, in order and apart."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for each in events:
+        if _WAITING.search(each.name):
+            there = found.setdefault(each.thread, [])
+            if not there or each.begin >= there[-1][1]:
+                there.append((each.begin, each.end))
+    return found
+
+
+def _pieces(
+    calls: Sequence[_Event], cuts: Sequence[int], waits: Sequence[tuple[int, int]], begin: int, end: int
+) -> list[_Piece]:
+    """What a thread does from begin to end."""
+    found: list[_Piece] = []
+    begins = [each[0] for each in waits]
+
+    def add(name: str, start: int, stop: int, gap: bool) -> None:
+        inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, stop)]
+        for a, b in itertools.pairwise([start, *inside, stop]):
+            at = bisect_right(begins, a) - 1
+            waiting = at >= 0 and waits[at][0] <= a and b <= waits[at][1]
+            found.append(_Piece(name, a, b, gap, waiting))
+
+    at = begin
     for call in calls:
         if call.begin > at:
-            add("between", at, call.begin)
-        issued.append((call.begin, call.end, len(nodes)))
-        add(call.name, max(call.begin, at), call.end)
-        at = call.end
-    if to_end and end > at:
-        add("between", at, end)
-    return issued
+            add("between", at, call.begin, True)
+        if call.end > max(call.begin, at):
+            add(call.name, max(call.begin, at), call.end, False)
+            at = call.end
+    if end > at:
+        add("between", at, end, True)
+    return found
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """A kernel or collective, which runs beside the host."""
+
+    name: str
+    kind: str
+    begin: int
+    end: int
+    lane: str
+    asked: tuple[int, int] | None
+    own: bool
+    attributes: Mapping[str, int | float | bool | str] = field(hash=False)
 
 
 def _beside(
-    nodes: list[_Node], events: Sequence[_Event], issued: Mapping[int, Sequence[tuple[int, int, int]]],
-    sizes: _Sizes, groups: Sequence[tuple[str, tuple[int, ...]]],
-) -> list[tuple[int, int]]:  # fmt: skip
-    """Add collectives and kernels; return when each ends, with its node."""
+    events: Sequence[_Event],
+    launches: Mapping[int, _Event],
+    sizes: _Sizes,
+    groups: Sequence[tuple[str, tuple[int, ...]]],
+) -> list[_Beside]:
+    """The kernels and collectives in the order in which they began, with the thread and time that asked for each."""
     asked = sorted((each for each in events if communicated(each.name) in COLLECTIVES), key=lambda each: each.function)
-    launches = {
-        each.details["correlation"]: each
-        for each in events
-        if each.category in ("cuda_runtime", "cuda_driver", "hip_runtime") and "correlation" in each.details
-    }
-    found: list[tuple[int, int]] = []
-    last: dict[str, tuple[int, int]] = {}
-    name_of_group = groups[0][0] if groups else ""
     numbers = [each.function for each in asked]
+    name_of_group = groups[0][0] if groups else ""
+    found: list[_Beside] = []
     for each in events:
-        own = _OWN_COLLECTIVE.match(each.name)
+        own = _OWN_COLLECTIVE.match(each.name) is not None
         if not own and each.category not in _DEVICE:
             continue
         attributes: dict[str, int | float | bool | str] = {"is_cpu_op": False}
@@ -297,27 +394,62 @@ def _beside(
             if at < 0:
                 continue
             caller = asked[at]
-            kind, lane = "collective", f"group {name_of_group}"
             attributes |= _collective(communicated(caller.name), sizes.n_bytes(caller), name_of_group)
-            by = _node_at(issued.get(caller.thread, ()), caller.begin)
-        else:
-            launch = launches.get(each.details.get("correlation", -1))
-            by = _node_at(issued.get(launch.thread, ()), launch.begin) if launch else -1
-            kind, lane = "compute", f"stream {each.details.get('stream', 0)}"
-            stream = each.details.get("stream", 0)
-            attributes["stream"] = stream if isinstance(stream, int) else 0
-            if _NCCL.search(each.name) and isinstance(each.details.get("Collective name"), str):
-                kind, group = "collective", str(each.details.get("Process Group Name", name_of_group))
-                attributes |= _collective(_named(each.details["Collective name"]), _moved(each.details), group)
-        before = last.get(lane)
-        # Those of one lane share a network or a stream: a later one is served when the one before it is.
-        start = max(each.begin, before[0]) if before else each.begin
-        after = [node for node in (by, before[1] if before else -1) if node >= 0]
-        nodes.append(_Node(each.name, kind, each.begin, max(each.end - start, 1), after, attributes))
-        found.append((each.end, len(nodes) - 1))
-        if not before or each.end >= before[0]:
-            last[lane] = (each.end, len(nodes) - 1)
+            by = (caller.thread, min(max(caller.begin + 1, each.begin), caller.end))
+            found.append(_Beside(each.name, "collective", each.begin, each.end, f"group {name_of_group}", by, True,
+                                 attributes))  # fmt: skip
+            continue
+        launch = launches.get(each.details.get("correlation", -1))
+        stream = each.details.get("stream", 0)
+        kind, attributes["stream"] = "compute", stream if isinstance(stream, int) else 0
+        if _NCCL.search(each.name) and isinstance(each.details.get("Collective name"), str):
+            kind, group = "collective", str(each.details.get("Process Group Name", name_of_group))
+            attributes |= _collective(_named(each.details["Collective name"]), _moved(each.details), group)
+        by_launch = (launch.thread, launch.end) if launch else None
+        found.append(_Beside(each.name, kind, each.begin, each.end, f"stream {stream}", by_launch, False, attributes))
     return found
+
+
+def _add_beside(
+    nodes: list[_Node], beside: Sequence[_Beside], ended: Mapping[int, Sequence[tuple[int, int]]], start: int
+) -> list[tuple[int, int, bool]]:
+    """Add kernels and collectives; return when each ends, its node, and whether it is a collective of the host."""
+    last: dict[str, tuple[int, int]] = {}
+    finished: list[tuple[int, int, bool]] = []
+    lanes: dict[str, int] = {}
+    ends: dict[str, list[tuple[int, int]]] = {}
+    for each in beside:
+        causes = []
+        if each.asked is not None:
+            by = _last_ended(ended.get(each.asked[0], ()), min(each.asked[1], each.begin))
+            causes += [by] if by is not None else []
+        before = last.get(each.lane)
+        # Those of one lane share a network or a stream: a later one is served when the one before it is.
+        begin = max(each.begin, before[0]) if before else each.begin
+        causes += [before] if before else []
+        since = max((cause[0] for cause in causes), default=start)
+        if not each.own:
+            # What ended last on another stream before it began is what it may have waited for.
+            others = [
+                found for lane, those in ends.items() if lane != each.lane and (found := _last_ended(those, begin))
+            ]
+            other = max(others, default=(since, -1))
+            if other[0] > since:
+                causes.append(other)
+                since = other[0]
+        after = [node for _, node in causes]
+        lane = lanes.setdefault(each.lane, len(lanes))
+        if begin > since:
+            stream = each.attributes.get("stream", _LAG_STREAMS + lane)
+            nodes.append(_Node("lag", "metadata", since, begin - since, after, {"is_cpu_op": False, "stream": stream}))
+            after = [len(nodes) - 1]
+        end = max(each.end, begin + 1)
+        nodes.append(_Node(each.name, each.kind, begin, end - begin, after, dict(each.attributes)))
+        finished.append((end, len(nodes) - 1, each.own))
+        insort(ends.setdefault(each.lane, []), (end, len(nodes) - 1))
+        if not before or end >= before[0]:
+            last[each.lane] = (end, len(nodes) - 1)
+    return finished
 
 
 def _collective(name: str, n_bytes: int, group: str) -> dict[str, int | float | bool | str]:
@@ -346,48 +478,39 @@ def _moved(details: Mapping[str, Any]) -> int:
     return int(count) * width if count is not None and count >= 0 and width else -1
 
 
-def _node_at(issued: Sequence[tuple[int, int, int]], time: int) -> int:
-    """The node of the call that runs at a time, or the last before it; -1 for none."""
-    at = bisect_right(issued, time, key=lambda each: each[0]) - 1
-    return issued[at][2] if at >= 0 else -1
+def _last_ended(ended: Sequence[tuple[int, int]], time: int) -> tuple[int, int] | None:
+    """When the last piece of a thread ended that did so until a time, and its node; None for none."""
+    at = bisect_right(ended, time, key=lambda each: each[0]) - 1
+    return ended[at] if at >= 0 else None
 
 
-def _let_wait(nodes: list[_Node], ends: Sequence[tuple[int, int]], waits: Sequence[_Event]) -> None:
-    """Where the host stands still until something beside it ends, let it wait for that and drop the time."""
-    ordered = sorted(ends)
-    begins = [each.begin for each in waits]
-    awaited: set[int] = set()
-    for number, node in enumerate(nodes):
-        if "tid" not in node.attributes:
-            continue
-        stop = node.begin + node.duration
-        at = bisect_right(begins, stop) - 1
-        waiting = node.name == "between" or (at >= 0 and waits[at].end > node.begin)
-        if not waiting:
-            continue
-        last = bisect_right(ordered, (stop, len(nodes))) - 1
-        # What ended while it stood still and was asked for before.
-        while last >= 0 and ordered[last][0] > node.begin:
-            end, beside = ordered[last]
-            if beside not in awaited and _asked_before(nodes, beside, number):
-                node.after.append(beside)
-                node.duration = stop - end
-                awaited.add(beside)
-                break
-            last -= 1
+def _let_wait(
+    nodes: list[_Node],
+    pieces: Mapping[int, Sequence[_Piece]],
+    ended: Mapping[int, Sequence[tuple[int, int]]],
+    finished: Sequence[tuple[int, int, bool]],
+) -> None:
+    """Where a thread stands still until something else ends, let it wait for that and drop the time.
 
-
-def _asked_before(nodes: Sequence[_Node], beside: int, host: int) -> bool:
-    """Whether a collective or kernel was asked for by an earlier call, so that waiting for it is no circle."""
-    seen, ahead = set(), [beside]
-    while ahead:
-        at = ahead.pop()
-        if at in seen:
-            continue
-        seen.add(at)
-        if "tid" in nodes[at].attributes:
-            if nodes[at].attributes["tid"] == nodes[host].attributes["tid"] and at >= host:
-                return False
-            continue
-        ahead += nodes[at].after
-    return True
+    Between calls it may wait for collectives of the host and for calls of other threads, in a call that waits by its
+    meaning for all that runs beside it.
+    """
+    everything = sorted((end, node) for end, node, _ in finished)
+    collectives = sorted((end, node) for end, node, own in finished if own)
+    for of, those in pieces.items():
+        calls = sorted(
+            (end, node)
+            for other, ends in ended.items()
+            if other != of
+            for (end, node), piece in zip(ends, pieces[other], strict=True)
+            if not piece.gap
+        )
+        for (_, number), piece in zip(ended[of], those, strict=True):
+            if not (piece.gap or piece.waits):
+                continue
+            lists = (everything,) if piece.waits else (collectives, calls)
+            found = [each[at] for each in lists if (at := bisect_right(each, (piece.end, len(nodes))) - 1) >= 0]
+            end, node = max(found, default=(piece.begin, -1))
+            if end > piece.begin:
+                nodes[number].after.append(node)
+                nodes[number].duration = piece.end - end

@@ -86,17 +86,20 @@ class Sizes:
     most: int
 
     @classmethod
-    def fitted(cls, sizes: Sequence[int]) -> Sizes:
+    def fitted(cls, sizes: Sequence[int], *, copies: int = 1) -> Sizes:
         """Return the distribution of some sizes.
 
         Parameters
         ----------
         sizes : sequence of int
             One or more, from 0.
+        copies : int
+            How often each can be counted: once on every rank that takes part.
         """
         counts = Counter(sizes)
-        often = sorted(value for value, count in counts.items() if count > MOST_RARE)
-        rest = np.array([size for size in sizes if counts[size] <= MOST_RARE], np.float64)
+        rare = MOST_RARE * copies
+        often = sorted(value for value, count in counts.items() if count > rare)
+        rest = np.array([size for size in sizes if counts[size] <= rare], np.float64)
         means, spreads, weights = _mixture(np.log(np.maximum(rest, 1.0)))
         return cls(
             values=tuple(often), shares=tuple(counts[value] / len(sizes) for value in often), means=means,
@@ -218,11 +221,12 @@ class TraceModel:
         for kind, size in flat:
             of.setdefault(kind, []).append(size)
         computing, awaited = _computing(traces)
+        work = Sizes.fitted(computing, copies=len(traces)) if computing else None
         return cls(
             ranks=ranks, calls=max(1, round(len(flat) / len(traces))),
             mix={kind: count / len(flat) for kind, count in sorted(counts.items())},
-            sizes={kind: Sizes.fitted(each) for kind, each in sorted(of.items())},
-            repeats=repeats_of(sequences), computing=Sizes.fitted(computing) if computing else None, awaited=awaited,
+            sizes={kind: Sizes.fitted(each, copies=len(traces)) for kind, each in sorted(of.items())},
+            repeats=repeats_of(sequences), computing=work, awaited=awaited,
         )  # fmt: skip
 
 

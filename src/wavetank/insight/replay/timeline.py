@@ -165,7 +165,7 @@ def simulate(
             where=", ".join(traces[rank].where for rank in first.ranks[:2]) or None,
             hint="validate(traces) lists them",
         )  # fmt: skip
-    graph = _shortest(step_graph(traces))
+    graph = shortest(step_graph(traces))
     if communication == "fabric":
         moves = (graph.kind == COLLECTIVE) | (graph.kind == SEND) | (graph.kind == RECEIVE)
         graph = replace(graph, duration_ps=np.where(moves, UNPRICED, graph.duration_ps))
@@ -181,8 +181,13 @@ def simulate(
     return Timeline(graph=graph, times=times, nodes=nodes)
 
 
-def _shortest(graph: StepGraph) -> StepGraph:
-    """The graph with collectives that take as long as on the member that waited least."""
+def shortest(graph: StepGraph) -> StepGraph:
+    """Return a graph in which collectives take as long as on the member that waited least.
+
+    Parameters
+    ----------
+    graph : StepGraph
+    """
     duration_ps = graph.duration_ps.copy()
     for those in matches(graph.steps).members:
         known = duration_ps[those][duration_ps[those] != UNPRICED]

@@ -26,7 +26,7 @@ def rows(system):
     return {(name, *at.values()): value for name, value, at in TraceReplay().measure(system, 0).rows}
 
 
-def test_errors_are_those_of_medians(job):
+def test_errors_are_those_of_quiet_turns(job):
     found = rows(RecordedDurations())
     assert found["what_if_error", CHANGES[0]] == pytest.approx(0.4)
     assert found["what_if_error", CHANGES[1]] == pytest.approx(0)

@@ -63,10 +63,10 @@ class TraceReplay(Study):
             "recorded length is what is returned",
             words="error of the same steps",
         ),
-        Metric("measured_s", "s", "", "measured", "lower quartile over turns of the length of a step, first begin to last end",
+        Metric("measured_s", "s", "", "measured", "lower quartile over turns, from the first begin to the last end",
                table=False),
-        Metric("predicted_s", "s", "", "measured", "lower quartile over turns of what a system says of it", table=False),
-        Metric("spread", "", "", "measured", "|lower quartile of even turns / of odd turns - 1| of the steps as they are",
+        Metric("predicted_s", "s", "", "measured", "lower quartile over turns of what is predicted", table=False),
+        Metric("spread", "", "", "measured", "|lower quartile of even / of odd turns - 1| of steps as they are",
                table=False),
         Metric("mix_p_value", "", "higher", "simulated",
                "chi-square test of the counts of kinds of communication in generated traces against their source's "

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wavetank.errors import BadTraceError, WavetankError
+from wavetank.errors import BadTraceError, DataUnavailableError, WavetankError
 from wavetank.insight.replay import from_pytorch, simulate, step_span, validate
+from wavetank.workloads import datasets
 from wavetank.workloads.chakra import duration_ns
 
 
@@ -216,3 +217,22 @@ def test_other_files_are_refused(tmp_path):
         files[1].write_bytes(content[:cut])
         with pytest.raises(BadTraceError):
             from_pytorch(*files, step=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("world128_sampled_rank0", 552),
+        pytest.param("nccl_world2_rank0", 5, marks=pytest.mark.slow),
+        pytest.param("world8_rank3_control", 1012, marks=pytest.mark.slow),
+    ],
+)
+def test_recorded_profiles_of_gpus_are_replayed_within_a_hundredth(name, step):
+    try:
+        file = datasets.find("kineto-traces") / f"{name}.json.gz"
+    except DataUnavailableError as error:
+        pytest.skip(str(error))
+    begin, end = step_span(file, step)
+    trace = from_pytorch(None, file, step=step)
+    assert len(trace.nodes) > 1000
+    assert simulate([trace]).makespan_ps / 1000 == pytest.approx(end - begin, rel=0.01)

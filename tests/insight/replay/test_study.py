@@ -41,6 +41,7 @@ def test_generated_traces_are_near_their_planted_source_and_keep_no_name(job, mo
     assert found["what_if_error",] == pytest.approx(0)
     assert found["mix_p_value",] > 0.05
     assert found["sizes_ks",] < 0.1 < found["blurred_sizes_ks",]
+    assert found["sizes_ks",] <= found["largest_sizes_ks",] < 0.15
     assert found["names_kept",] == 0
 
 

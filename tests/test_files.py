@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wavetank.errors import BadFileError
-from wavetank.files import read_bytes, read_text, write_atomic
+from wavetank.files import read_bytes, read_text, unpacked, write_atomic
 
 
 def test_what_no_file_can_take_the_place_of_is_written_to(tmp_path: Path) -> None:
@@ -115,3 +115,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     with pytest.raises(BadFileError, match=says) as caught:
         read_text(path, largest_bytes=1000)
     assert str(path) in str(caught.value.where)
+
+
+def test_what_unpacks_to_more_than_is_allowed_is_refused_and_so_is_what_is_damaged():
+    packed = gzip.compress(bytes(10_000))
+    assert unpacked(packed, largest_bytes=10_000) == bytes(10_000)
+    with pytest.raises(ValueError, match="more than 9999"):
+        unpacked(packed, largest_bytes=9_999)
+    with pytest.raises(EOFError):
+        unpacked(packed[:-4], largest_bytes=10_000)
+    with pytest.raises(OSError, match="gzip"):
+        unpacked(b"plain", largest_bytes=10)

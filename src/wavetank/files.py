@@ -134,6 +134,26 @@ def read_text(path: Path, *, largest_bytes: int) -> str:
         ) from error
 
 
+def unpacked(content: bytes, *, largest_bytes: int) -> bytes:
+    """Return what was packed with gzip.
+
+    Parameters
+    ----------
+    content : bytes
+    largest_bytes : int
+        A file that unpacks to more is refused before it fills the memory.
+
+    Raises
+    ------
+    ValueError, OSError, EOFError, zlib.error
+        If it is damaged or cut off, or unpacks to more.
+    """
+    found = gzip.GzipFile(fileobj=io.BytesIO(content)).read(largest_bytes + 1)
+    if len(found) > largest_bytes:
+        raise ValueError(f"it unpacks to more than {largest_bytes} bytes")
+    return found
+
+
 def head_of(path: Path, size: int = 1 << 16) -> bytes:
     """Return the first bytes of a file, unpacked; what can be had of it where it is damaged.
 

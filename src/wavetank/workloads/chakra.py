@@ -19,7 +19,6 @@ Differs from the source:
 
 from __future__ import annotations
 
-import gzip
 import heapq
 import json
 import math
@@ -31,9 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from wavetank.errors import BadFileError, BadTraceError, BadValueError
+from wavetank.files import unpacked
 from wavetank.workloads.operations import COLLECTIVES, MOST_PS, UNPRICED, Operation, StepGraph
 from wavetank.workloads.protobuf import Field, encoded, fields_of, message_of, varint
 
+_MOST_BYTES = 1 << 30
 _NS, _US = 1_000, 1_000_000  # ps
 # Numbers of the fields of a node and of an attribute.
 _ID, _NAME, _TYPE, _CTRL, _DATA, _DURATION, _ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
@@ -166,7 +167,7 @@ def read_trace_file(path: str | Path, *, unique: bool = True) -> ExecutionTrace:
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
-            content = gzip.decompress(content)
+            content = unpacked(content, largest_bytes=_MOST_BYTES)
     except (OSError, EOFError, ValueError, zlib.error) as problem:
         raise BadFileError("The trace cannot be read.", given=str(problem), where=str(path)) from None
     if path.name.removesuffix(".gz").endswith(".json"):

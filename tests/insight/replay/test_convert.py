@@ -1,10 +1,12 @@
 """Records of torch with a planted truth become traces whose replay takes what the records say."""
 
 import json
+import random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.insight.replay.test_diagnose import mutated
 
 from wavetank.errors import BadTraceError, DataUnavailableError, WavetankError
 from wavetank.insight.replay import from_pytorch, simulate, step_span, validate
@@ -236,3 +238,18 @@ def test_recorded_profiles_of_gpus_are_replayed_within_a_hundredth(name, step):
     trace = from_pytorch(None, file, step=step)
     assert len(trace.nodes) > 1000
     assert simulate([trace]).makespan_ps / 1000 == pytest.approx(end - begin, rel=0.01)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_damaged_records_are_refused_or_replayed_but_never_crash(tmp_path, which):
+    files = host(tmp_path, CALLS), device(tmp_path, STEP)
+    content, rng, outcomes = files[which].read_bytes(), random.Random(which), []
+    for _ in range(400):
+        files[which].write_bytes(mutated(content, rng))
+        try:
+            trace = from_pytorch(*files, step=3)
+            simulate([trace])
+            outcomes.append(True)
+        except WavetankError:
+            outcomes.append(False)
+    assert len(set(outcomes)) == 2

@@ -26,8 +26,8 @@ def command(
     """Write Chakra traces (.et, one a rank) that communicate as those of FILE or FOLDER do.
 
     Collectives, group sizes and bytes have the shares of the source; names, attributes and the order of calls are not
-    taken over. Bytes that occur three times or more are kept as they are; --blur moves them, and what that costs is
-    printed.
+    taken over. Bytes that occur three times or more on a rank are kept as they are; --blur moves them, and what that
+    costs is printed.
     """
     from wavetank.insight.replay.generator import TraceModel, generate, likeness
     from wavetank.insight.replay.reading import read_et
@@ -62,6 +62,6 @@ def command(
     say(f"{folder}: {len(made)} traces, {nodes} nodes")
     say_wrapped(
         f"Mix of kinds as the source's with p = {units.show(near.p_value)} (chi-square); sizes differ by "
-        f"{units.show(near.ks)} at most (Kolmogorov-Smirnov). Sizes that occur three times or more are "
+        f"{units.show(near.ks)} at most (Kolmogorov-Smirnov). Sizes that occur three times or more on a rank are "
         + ("moved." if blur else "those of the source; --blur moves them.")
     )

@@ -18,7 +18,6 @@ Differs from the source:
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import re
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from wavetank.errors import BadTraceError
-from wavetank.files import read_bytes
+from wavetank.files import read_bytes, unpacked
 from wavetank.workloads.chakra import ExecutionTrace, read_trace_file
 from wavetank.workloads.chakra_writing import made_node, made_trace
 from wavetank.workloads.host_calls import communicated, is_operation
@@ -165,7 +164,7 @@ def read_profile(path: str | Path) -> Profile:
     content = read_bytes(path, largest_bytes=_MOST_BYTES, what="The profile")
     try:
         if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+            content = unpacked(content, largest_bytes=_MOST_BYTES)
         whole = json.loads(content)
         listed = whole["traceEvents"]
         found = []

@@ -5,8 +5,9 @@ often a kind follows itself, the durations of computation in between, and how of
 communication.  Traces drawn from it have the same shares to the last call, and the same bytes in distribution, in an
 order of their own.
 
-Bytes that occur often (at least ``MOST_RARE + 1`` times) are values of the source, and are kept: a distribution that is
-a few points has no other that is near it.  All others come from a mixture of normal distributions of their logarithm.
+Bytes that occur often (at least ``MOST_RARE + 1`` times on a rank) are values of the source, and are kept: a
+distribution that is a few points has no other that is near it.  All others come from a mixture of normal distributions
+of their logarithm, cut off at the least and the most of the source.
 With ``blur`` these values are moved, too: then the layers of a model cannot be read from them, and how far the sizes
 are from the source's is the price.
 

@@ -308,6 +308,32 @@ class TracePiece:
     end_s: NDArray[np.float64]
 
 
+def empty_records(module: str, count: int) -> ModuleRecords:
+    """Return records of a module, in its newest version, in which every counter is 0.
+
+    Parameters
+    ----------
+    module : str
+        One of :data:`RECORD_MODULES` but LUSTRE.
+    count : int
+        Of records.
+
+    Raises
+    ------
+    BadValueError
+        If the module has no such records.
+    """
+    if module not in _LAYOUTS or count < 0:
+        raise BadValueError("There are no such records.", given=(module, count), allowed=list(_LAYOUTS))
+    layout = _LAYOUTS[module][-1]
+    return ModuleRecords(
+        name=module, version=len(_LAYOUTS[module]), incomplete=False, file=np.zeros(count, np.uint64),
+        rank=np.zeros(count, np.int64), parent=np.zeros(count, np.uint64),
+        counters={f"{layout.prefix}_{each}": np.zeros(count, np.int64) for each in layout.counters},
+        times={f"{layout.prefix}_{each}": np.zeros(count) for each in layout.times},
+    )  # fmt: skip
+
+
 def looks_like_darshan(head: bytes) -> bool:
     """Return whether the first bytes begin a log.
 

@@ -169,9 +169,9 @@ def took(phase: Phase, servers: Servers) -> Took:
         aggregators = min(ranks, servers.servers)
         exchange_s = total_bytes / ranks / servers.exchange_bytes_per_s + 2e-4 * math.ceil(packets / aggregators / 4)
         server_s = (packets * servers.request_s + total_bytes / servers.server_bytes_per_s) / used
-        client_s = total_bytes / aggregators / servers.client_bytes_per_s
-        data_s = exchange_s + max(server_s, client_s)
-        return Took(data_s=np.full(ranks, data_s), metadata_s=metadata_s, total_s=data_s + metadata_s)
+        busiest_s = total_bytes / aggregators / servers.client_bytes_per_s
+        all_s = exchange_s + max(server_s, busiest_s)
+        return Took(data_s=np.full(ranks, all_s), metadata_s=metadata_s, total_s=all_s + metadata_s)
     joined = phase.pattern == "consecutive" and phase.size_bytes < servers.packet_bytes
     pieces = np.maximum(1.0, np.ceil(phase.size_bytes / servers.packet_bytes))
     at_server = packets if joined else float(loads.sum()) * pieces
@@ -190,7 +190,7 @@ def took(phase: Phase, servers: Servers) -> Took:
     rate = servers.stdio_bytes_per_s if phase.interface == "stdio" else servers.client_bytes_per_s
     client_s = loads * servers.client_request_s + sizes / rate + alone * servers.round_trip_s
     waits_s = server_s * sizes / max(float(sizes.max()), 1.0)
-    each_s = np.maximum(client_s, waits_s)
+    each_s: NDArray[np.float64] = np.maximum(client_s, waits_s)
     return Took(data_s=each_s, metadata_s=metadata_s, total_s=float(each_s.max()) + metadata_s)
 
 
@@ -548,7 +548,9 @@ def make_trace(template: str, seed: int, number: int, *, servers: Servers | None
     )  # fmt: skip
 
 
-def make_traces(seed: int, *, tuning: int = 150, held_out: int = 50) -> tuple[list[PlantedTrace], list[PlantedTrace]]:
+def make_traces(
+    seed: int, *, tuning: int = 150, held_out: int = 50, servers: Servers | None = None
+) -> tuple[list[PlantedTrace], list[PlantedTrace]]:
     """Return traces to tune with, and traces of templates that are not among those.
 
     Parameters
@@ -556,12 +558,14 @@ def make_traces(seed: int, *, tuning: int = 150, held_out: int = 50) -> tuple[li
     seed : int
         Also decides which three templates are held out.
     tuning, held_out : int
+    servers : Servers, optional
+        The modelled file system.
     """
     order = stream(seed, "templates").permutation(list(TEMPLATES)).tolist()
     out, rest = order[:3], order[3:]
     return (
-        [make_trace(rest[number % len(rest)], seed, number) for number in range(tuning)],
-        [make_trace(out[number % len(out)], seed, tuning + number) for number in range(held_out)],
+        [make_trace(rest[number % len(rest)], seed, number, servers=servers) for number in range(tuning)],
+        [make_trace(out[number % len(out)], seed, tuning + number, servers=servers) for number in range(held_out)],
     )
 
 
@@ -605,6 +609,15 @@ def offsets(phase: Phase, rank: int, draws: np.random.Generator) -> NDArray[np.i
     return np.tile(found, phase.again)
 
 
+def _reach(phase: Phase) -> int:
+    """Return how many bytes of a file a phase reaches over, to the next multiple of the alignment."""
+    loads = phase.loads()
+    far = int(loads.sum()) if phase.shared else int(loads.max()) * (2 if phase.pattern == "strided" else 1)
+    if phase.shared and phase.pattern == "strided":
+        far = int(loads.max()) * phase.ranks
+    return -(-(far * phase.size_bytes + phase.shift_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
 def _collective_offsets(phase: Phase, rank: int, servers: Servers) -> tuple[NDArray[np.int64], int]:
     """Return what a rank asks of the file system for a collective phase: packets if it is an aggregator, else none."""
     aggregators = min(phase.ranks, servers.servers)
@@ -629,7 +642,11 @@ def counted(phases: Sequence[Phase], processes: int, servers: Servers, draws: np
     """
     files: dict[tuple[str, int, str], _FileUse] = {}
     whole_s = 0.0
+    # Phases of one file use bytes of their own: only ``again`` reads any twice.
+    ends: dict[str, int] = {}
     for phase in phases:
+        base = ends.get(phase.name, 0)
+        ends[phase.name] = base + _reach(phase)
         spent = took(phase, servers)
         noise = float(np.exp(draws.normal(0, 0.1)))
         whole_s += spent.total_s * noise
@@ -640,6 +657,7 @@ def counted(phases: Sequence[Phase], processes: int, servers: Servers, draws: np
                 found, size = _collective_offsets(phase, rank, servers)
             else:
                 found, size = offsets(phase, rank, draws), phase.size_bytes
+            found = found + base
             parts = np.array_split(found, phase.files) if phase.files > 1 else [found]
             for number, part in enumerate(parts):
                 owner = -1 if phase.shared else rank * 1000 + number

@@ -139,7 +139,8 @@ def fragments(source: DarshanSource, log: str = "") -> tuple[Fragment, ...]:
             except WavetankError:
                 # The log has nothing of this; other facts may still say something.
                 continue
-        if facts and any(each.name == "requests" and each.value == 0 for each in facts):
+        asked = any(name == "requests" for name, _, _ in wanted)
+        if asked and not any(each.name == "requests" and each.value for each in facts):
             continue
         if facts or not wanted:
             found.append(Fragment(module=module, about=about, codes=codes, facts=tuple(facts)))

@@ -296,7 +296,8 @@ class PlantedTrace:
     planted : mapping of str to float
         Kinds that were planted, with their strengths; they need not count.
     decoy : bool
-        Whether something that looks like an issue but costs nothing was added.
+        Whether something was added that looks like an issue and costs next to nothing; in a program that is very short
+        it may count all the same.
     gains : mapping of str to float
         By code, the share of the I/O time saved without it.
     """
@@ -622,11 +623,11 @@ def _collective_offsets(phase: Phase, rank: int, servers: Servers) -> tuple[NDAr
     """Return what a rank asks of the file system for a collective phase: packets if it is an aggregator, else none."""
     aggregators = min(phase.ranks, servers.servers)
     step = phase.ranks // aggregators
-    packets = max(1, phase.bytes_once * phase.again // servers.packet_bytes)
+    packets = max(1, phase.bytes_once // servers.packet_bytes)
     if rank % step or rank // step >= aggregators:
         return np.empty(0, np.int64), servers.packet_bytes
     size = servers.packet_bytes if phase.bytes_once >= servers.packet_bytes else max(1, phase.bytes_once)
-    return np.arange(rank // step, packets, aggregators, dtype=np.int64) * size, size
+    return np.tile(np.arange(rank // step, packets, aggregators, dtype=np.int64) * size, phase.again), size
 
 
 def counted(phases: Sequence[Phase], processes: int, servers: Servers, draws: np.random.Generator) -> DarshanLog:

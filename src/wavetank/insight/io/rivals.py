@@ -69,7 +69,7 @@ class BoostedCounters:
         kinds : sequence of frozenset of str
         """
         try:
-            from sklearn.ensemble import HistGradientBoostingClassifier
+            from sklearn.ensemble import GradientBoostingClassifier
         except ImportError as error:
             raise missing_extra("scikit-learn", "insight", needed_for="A model of boosted trees") from error
         rows = np.array([totals(log) for log in logs])
@@ -79,8 +79,8 @@ class BoostedCounters:
             if true.all() or not true.any():
                 models.append((name, bool(true.any())))
                 continue
-            model = HistGradientBoostingClassifier(
-                max_iter=self.iterations, min_samples_leaf=self.leaf, early_stopping=False, random_state=0
+            model = GradientBoostingClassifier(
+                n_estimators=self.iterations, min_samples_leaf=self.leaf, max_features="sqrt", random_state=0
             )
             models.append((name, model.fit(rows, true)))
         return replace(self, models=tuple(models))

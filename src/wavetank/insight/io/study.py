@@ -14,7 +14,7 @@ from wavetank.diagnosis.scoreboard import Counts, interval, label_counts, macro_
 from wavetank.insight.io.diagnose import IoAgent
 from wavetank.insight.io.drishti import Drishti
 from wavetank.insight.io.forgetful import ForgettingMerge
-from wavetank.insight.io.labels import KINDS
+from wavetank.insight.io.labels import KINDS, kind
 from wavetank.insight.io.planted import PlantedTrace, Servers, make_traces
 from wavetank.insight.io.quantities import DarshanSource
 from wavetank.insight.io.rivals import FlatAgent
@@ -24,6 +24,7 @@ from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.workloads.darshan import DarshanLog
 
 _STRENGTHS = ((0.0, 0.03), (0.03, 0.1), (0.1, 0.3), (0.3, 1.01))
+_GAINS = ((-10.0, 0.01), (0.01, 0.05), (0.05, 0.1), (0.1, 0.3), (0.3, 10.0))
 _CACHED = 12
 
 
@@ -77,6 +78,8 @@ class IoDiagnosisStudy(Study):
                words="F1 of planted kinds"),
         Metric("planted_true", "", "", "simulated", "share of planted kinds that cost enough to count",
                words="planted kinds that count"),
+        Metric("reported_share", "", "", "simulated", "kinds that are reported, by the share of I/O time they cost",
+               words="reported kinds"),
         Metric("macro_f1", "", "higher", "simulated", "mean F1 of the kinds that occur", words="mean F1 of kinds"),
         Metric("over_tuned", "", "higher", "simulated", "F1 / F1 of Drishti's rules with fitted thresholds",
                words="F1 over tuned Drishti"),
@@ -98,6 +101,8 @@ class IoDiagnosisStudy(Study):
         Chart("pareto", "Precision against recall", x="recall", y="precision", says="Up and to the right is better."),
         Chart("sweep", "As issues become stronger", y="planted_f1", by="strength", log="x",
               says="A curve that is high on the left would mean that the labels leak."),
+        Chart("sweep", "Reported, as issues cost more", y="reported_share", by="saves", log="x",
+              says="What costs less than 5 % should not be reported, what costs more should."),
         Chart("sweep", "As requests take the servers longer", y="f1", by="slower", log="x",
               says="Where the model of the file system moves away from the rule of thumb."),
         Chart("sweep", "Issues that a forgetful model keeps", y="kept_share", by="summary", log="x",
@@ -178,6 +183,15 @@ class IoDiagnosisStudy(Study):
                 missed = sum(true and not heard for true, heard in planted)
                 found.put("planted_f1", Counts(right, wrong, missed).f1, strength=min(high, 1.0))
                 found.put("planted_true", (right + missed) / len(planted), strength=min(high, 1.0))
+        for low, high in _GAINS:
+            heard = [
+                name in report
+                for each, report in zip(traces, said, strict=True)
+                for name in KINDS
+                if low <= max(gain for code, gain in each.gains.items() if kind(code) == name) < high
+            ]
+            if heard:
+                found.put("reported_share", sum(heard) / len(heard), saves=min(high, 1.0))
         for factor in self.slower:
             found.put("f1", self._f1_with(system, seed, factor), slower=factor)
         found.put("f1", _number(counts.f1), slower=1.0)

@@ -179,19 +179,19 @@ class IoDiagnosisStudy(Study):
             ]
             if any(true for true, _ in planted):
                 right = sum(true and heard for true, heard in planted)
-                wrong = sum(heard and not true for true, heard in planted)
+                extra = sum(heard and not true for true, heard in planted)
                 missed = sum(true and not heard for true, heard in planted)
-                found.put("planted_f1", Counts(right, wrong, missed).f1, strength=min(high, 1.0))
+                found.put("planted_f1", Counts(right, extra, missed).f1, strength=min(high, 1.0))
                 found.put("planted_true", (right + missed) / len(planted), strength=min(high, 1.0))
         for low, high in _GAINS:
-            heard = [
+            reported = [
                 name in report
                 for each, report in zip(traces, said, strict=True)
                 for name in KINDS
                 if low <= max(gain for code, gain in each.gains.items() if kind(code) == name) < high
             ]
-            if heard:
-                found.put("reported_share", sum(heard) / len(heard), saves=min(high, 1.0))
+            if reported:
+                found.put("reported_share", sum(reported) / len(reported), saves=min(high, 1.0))
         for factor in self.slower:
             found.put("f1", self._f1_with(system, seed, factor), slower=factor)
         found.put("f1", _number(counts.f1), slower=1.0)

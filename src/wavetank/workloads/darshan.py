@@ -480,8 +480,7 @@ class _Header:
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self.file, self.path = file, path
-        file.seek(0, 2)
-        self.size = file.tell()
+        self.size = file.seek(0, 2)
         file.seek(0)
         head = file.read(2048)
         if not looks_like_darshan(head):
@@ -612,10 +611,10 @@ def _job(header: _Header, raw: bytes) -> dict[str, Any]:
     if end_s < start_s:
         run_time_s = 0.0
     pairs = raw[8 * numbers : 8 * numbers + _JOB_METADATA_BYTES].split(b"\0")[0].decode("utf-8", "replace")
-    told = dict(line.partition("=")[::2] for line in pairs.splitlines())
+    said = dict(line.partition("=")[::2] for line in pairs.splitlines())
     program = raw[8 * numbers + _JOB_METADATA_BYTES : _JOB_BYTES].split(b"\n")[0].split(b"\0")[0]
     return {
-        "processes": processes, "run_time_s": run_time_s, "library": told.get("lib_ver", ""),
+        "processes": processes, "run_time_s": run_time_s, "library": said.get("lib_ver", ""),
         "program": program.decode("utf-8", "replace"),
     }  # fmt: skip
 

@@ -1,12 +1,13 @@
 """The diagnosis on real logs, on planted ones, with models that say nonsense, and its answers."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.insight.io.jobs import log_of, phase, real
-from tests.workloads.darshan_logs import WrittenLog
+from tests.workloads.darshan_logs import WrittenLog, record
 
 from wavetank.diagnosis.findings import Diagnosis, unsupported
 from wavetank.errors import BadTraceError, BadValueError
@@ -199,3 +200,23 @@ def test_other_files_are_not_taken(tmp_path: Path) -> None:
     path.write_bytes(WrittenLog(regions={8: (2, b"short")}).written())
     with pytest.raises(BadTraceError, match="inside a record"):
         IoAgent().diagnose(path)
+
+
+def test_counters_drawn_at_random_never_break_a_report(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    values = (0, 1, -1, 7, 1000, 2**31, 2**62, -(2**63), 2**63 - 1)
+    times = (0.0, 1.0, -1.0, 1e-300, 1e300, float("nan"), float("inf"), -5.0)
+    path = tmp_path / "x.darshan"
+    for _ in range(150):
+        posix = b"".join(
+            record(
+                "<", chance.randrange(3), chance.choice([-1, 0, 3, 2**40]), chance.choices(values, k=69),
+                chance.choices(times, k=17),
+            )
+            for _ in range(chance.randint(1, 4))
+        )  # fmt: skip
+        mpi = record("<", 1, -1, chance.choices(values, k=51), chance.choices(times, k=17))
+        content = WrittenLog(processes=chance.choice([1, 4, 2**39]), regions={1: (4, posix), 2: (3, mpi)}).written()
+        path.write_bytes(content)
+        found = IoAgent().diagnose(path)
+        assert unsupported(found, IoAgent().source(path)) == []

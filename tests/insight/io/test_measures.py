@@ -90,3 +90,18 @@ def test_extreme_counters_give_shares() -> None:
                             stripe_bytes=np.array([-5]), stripe_count=np.array([2**62]))  # fmt: skip
     found = IoFacts(DarshanLog(version="3.41", processes=1 << 40, run_time_s=0.0, modules=log.modules, stripes=stripes))
     assert all(0 <= each <= 1 for each in found.scores().values())
+
+
+def test_many_files_without_a_family_are_together_but_for_those_that_take_longest() -> None:
+    count = 30_000
+    records = empty_records("POSIX", count)
+    records.file[:] = np.arange(count)
+    records.rank[:] = np.arange(count) % 64
+    records.times["POSIX_F_WRITE_TIME"][:] = np.arange(count) / count
+    records.counters["POSIX_WRITES"][:] = 1
+    names = {each: "".join("abcdefghij"[int(digit)] for digit in str(each)) for each in range(count)}
+    log = DarshanLog(version="3.41", processes=64, run_time_s=1.0, names=names, modules={"POSIX": records})
+    facts = IoFacts(log)
+    assert len(facts.families) == 1001 and facts.families[1].name == names[count - 1]
+    assert sum(each.records for each in facts.families) == count
+    assert facts.families[0].name == "other files" and facts.families[0].records == count - 1000

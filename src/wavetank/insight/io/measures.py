@@ -37,6 +37,7 @@ BLOCK_BYTES = 512 * KIB
 """Likewise for a request that crosses blocks, or that takes a block from another rank."""
 ONE_SERVER_BYTES = 1 << 30
 """What one rank may leave on one server."""
+_MOST_FAMILIES = 1000
 WIDE = 8
 """Servers from which on a step is not held back by their number."""
 
@@ -182,6 +183,11 @@ class IoFacts:
         groups: dict[str, list[int]] = {}
         for index, name in enumerate(names):
             groups.setdefault(name, []).append(index)
+        if len(groups) > _MOST_FAMILIES:
+            spent_by = {name: float(whole[members].sum()) for name, members in groups.items()}
+            order = sorted(groups, key=lambda name: (-spent_by[name], name))
+            rest = [member for name in order[_MOST_FAMILIES:] for member in groups.pop(name)]
+            groups["other files"] = sorted(rest)
         result = []
         processes = self.log.processes
         for name, members in groups.items():

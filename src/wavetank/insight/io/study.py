@@ -124,7 +124,7 @@ class IoDiagnosisStudy(Study):
         """Return what is compared."""
         return (
             f"{self.tuning} planted traces of nine families to fit with, {self.held_out} of three others to judge "
-            "with; kinds of issues, reads and writes together, since Drishti does not tell them apart everywhere.",
+            "with; kinds of issues, reads and writes together, since Drishti does not hold them apart everywhere.",
         )
 
     def notes(self) -> tuple[str, ...]:

@@ -4,9 +4,6 @@ The rules ask how large a share of requests has a trait and how many there are; 
 those of drishti-io 0.8 without its backtraces (which need traces of requests) and without the number of aggregators
 (which needs a batch system).  ``redundant`` as shipped compares in the direction of the program: it fires where the
 highest offset exceeds the bytes; fitting turns it round.
-
-Source: J. L. Bez, H. Ather, S. Byna, "Drishti: Guiding End-Users in the I/O Optimization Journey", PDSW 2022;
-github.com/hpc-io/drishti-io, version 0.8 of the package drishti-io.
 """
 
 from __future__ import annotations

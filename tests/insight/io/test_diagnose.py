@@ -102,7 +102,9 @@ def small() -> DarshanLog:
 
 def test_thresholds_decide_what_is_reported() -> None:
     assert "SML" in IoAgent().said(small())
-    assert "SML" not in IoAgent(thresholds=(("SML", 0.999),)).said(small())
+    assert "SML" not in IoAgent(thresholds=(1.0, *[0.05] * 10)).said(small())
+    with pytest.raises(BadValueError, match="Every kind"):
+        IoAgent(thresholds=(0.5,))
     assert IoAgent(least=1.0).said(small()) == frozenset()
     source = DarshanSource.of(replace(small(), run_time_s=1e6))
     assert {each.severity for each in IoAgent().diagnosed(source, "log").findings} == {"note"}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wavetank.diagnosis.findings import Diagnosis, Evidence, Finding, Severity, by_severity, read, unsupported
+from wavetank.errors import BadValueError
 from wavetank.insight.io.fragments import Fragment, fragments, judged, one_issue
 from wavetank.insight.io.labels import KINDS, kind
 from wavetank.insight.io.measures import IoFacts, TooLittleError
@@ -51,13 +52,7 @@ What is known:
 
 @dataclass(frozen=True, kw_only=True)
 class IoAgent:
-    """Diagnoses logs of Darshan.
-
-    Parameters
-    ----------
-    thresholds : tuple of (str, float)
-        By kind of issue, in place of ``least``, as :meth:`fitted` finds them.
-    """
+    """Diagnoses logs of Darshan."""
 
     least: float = setting(0.05, says="Share of the I/O time that an issue must cost to be reported", low=0.0, high=1.0)
     little: float = setting(
@@ -69,10 +64,15 @@ class IoAgent:
     passages: int = setting(3, says="Passages of the knowledge base with each issue", low=0, high=20)
     model: str = setting("", says="Language model, http://HOST:PORT/v1#MODEL or recorded:FILE; none by default")
     question: str = setting("", says="A question: facts and findings that answer it come alone")
-    thresholds: tuple[tuple[str, float], ...] = ()
+    thresholds: tuple[float, ...] = setting(
+        (), says="By kind, in the order of labels.KINDS, in place of least", low=0.0, high=1.0
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if len(self.thresholds) not in (0, len(KINDS)):
+            raise BadValueError("Every kind of issue has a threshold.", given=self.thresholds,
+                                allowed=f"none, or one for each of {', '.join(KINDS)}", where="thresholds")  # fmt: skip
 
     @staticmethod
     def takes(path: Path, head: bytes) -> bool:
@@ -201,7 +201,9 @@ class IoAgent:
         return self
 
     def _least(self) -> dict[str, float]:
-        return {**dict.fromkeys(KINDS, self.least), **dict(self.thresholds)}
+        if not self.thresholds:
+            return dict.fromkeys(KINDS, self.least)
+        return dict(zip(KINDS, self.thresholds, strict=True))
 
     def _finding(self, issue: Issue, where: str, facts: IoFacts, worth: bool) -> Finding:
         saves = next(float(each.value) for each in issue.evidence if each.name == "saves_share")

@@ -38,13 +38,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Drishti:
-    """Rules on totals of counters, with thresholds as shipped.
-
-    Parameters
-    ----------
-    fits : bool
-        Whether :meth:`fitted` looks for the thresholds with the best F1.
-    """
+    """Rules on totals of counters, with thresholds as shipped."""
 
     small: float = setting(0.1, says="Share of requests below 1 MiB that is an issue", low=0.0, high=1.0)
     small_count: float = setting(1000.0, says="Requests below 1 MiB, at least", low=0.0)
@@ -61,7 +55,7 @@ class Drishti:
     )
     shared_small: float = setting(1.0, says="1 where small requests to shared files are an issue", low=0.0, high=1.0)
     no_mpi: float = setting(1.0, says="1 where a log without MPI-IO is an issue", low=0.0, high=1.0)
-    fits: bool = False
+    fits: bool = setting(False, says="Whether the thresholds with the best F1 on given logs are looked for")
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,19 +48,12 @@ class ReportEverything:
 
 @dataclass(frozen=True, kw_only=True)
 class BoostedCounters:
-    """Gradient-boosted trees on the totals of all counters, one model a kind of issue.
-
-    Parameters
-    ----------
-    models : tuple
-        By kind, as :meth:`fitted` makes them: a model, or whether the kind was ever true.
-    """
+    """Gradient-boosted trees on the totals of all counters, one model a kind of issue."""
 
     iterations: int = setting(60, says="Trees of a model", low=1, high=10_000)
     leaf: int = setting(5, says="Traces of a leaf, at least", low=1, high=10_000)
-    models: tuple[tuple[str, Any], ...] = field(default=(), repr=False, compare=False)
 
-    def fitted(self, logs: Sequence[DarshanLog], kinds: Sequence[frozenset[str]]) -> BoostedCounters:
+    def fitted(self, logs: Sequence[DarshanLog], kinds: Sequence[frozenset[str]]) -> GrownTrees:
         """Return trees that were grown on given logs.
 
         Parameters
@@ -83,7 +76,29 @@ class BoostedCounters:
                 n_estimators=self.iterations, min_samples_leaf=self.leaf, max_features="sqrt", random_state=0
             )
             models.append((name, model.fit(rows, true)))
-        return replace(self, models=tuple(models))
+        return GrownTrees(models=tuple(models))
+
+    def said(self, log: DarshanLog) -> frozenset[str]:
+        """Return nothing: no tree has grown yet.
+
+        Parameters
+        ----------
+        log : DarshanLog
+        """
+        return frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrownTrees:
+    """Trees that were grown on logs.
+
+    Parameters
+    ----------
+    models : tuple of (str, object)
+        By kind, a model, or whether the kind was always true where no model was needed.
+    """
+
+    models: tuple[tuple[str, Any], ...]
 
     def said(self, log: DarshanLog) -> frozenset[str]:
         """Return the kinds that the trees say.
@@ -172,7 +187,7 @@ class FittedAgent(IoAgent):
                 score = micro(label_counts(list(kinds), said, [name])).f1
                 if score > best + 1e-12:
                     best, chosen = score, threshold
-            thresholds.append((name, chosen))
+            thresholds.append(chosen)
         return replace(self, thresholds=tuple(thresholds))
 
 

@@ -1,8 +1,9 @@
 """CCL-D's analyser: the class of a fault and the rank that causes it, by comparing counters of ranks.
 
-A hanging operation is judged by who has entered, what they called, and whose counters stand still.  A slow one is judged
-over all operations of a window: who comes late again and again for reasons of its own, and whose transfers, without
-waiting, take longer than those of its peers.  Clocks of ranks are never compared, so that nothing has to be synchronised.
+A hanging operation is judged by who has entered, what they called, and whose counters stand still.  A slow one is
+judged over all operations of a window: who comes late again and again for reasons of its own, and whose transfers,
+without waiting, take longer than those of its peers.  Clocks of ranks are never compared: nothing has to be
+synchronised.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.diagnosis.peers import LEAST_PEERS, peer_scores
-from wavetank.insight.collectives.interface import NEVER, Bools, Ints, Verdict, Window, by_rank
-from wavetank.insight.collectives.stalls import Stall, roots, stalls
+from wavetank.insight.collectives.interface import NEVER, Frames, Ints, Verdict, Window, by_rank
+from wavetank.insight.collectives.stalls import Stall, all_missing, roots, stalls
 from wavetank.settings import check_ranges, setting
 
 Floats = NDArray[np.float64]
 # An operation is looked at until this share of its members looked lately: pollers say who is alive.
 _ALIVE_SHARE = 0.5
 # Below this many members, transfers are held against those of like communicators.
-_OWN_PEERS = 4
+_OWN_PEERS = 5
 # Differences of lateness below this share of a transfer mean nothing.
 _LATE_FLOOR = 0.1
 # Of what a rank is late, the share that must be its own time between operations.
 _OWN_SHARE = 0.5
+# A late rank may be less late in this share of the operations.
+_SELDOM = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +84,7 @@ class CclD:
             return _out_of_order(window, circle)
         root = first[0]
         if root.missing.size:
-            missing = np.concatenate([each.missing for each in first])
-            return Verdict(fault="H1", ranks=_named(missing), comm=root.comm, seq=root.seq)
+            return Verdict(fault="H1", ranks=_named(all_missing(first)), comm=root.comm, seq=root.seq)
         return _mismatch(window, root) or self._standing(window, root)
 
     def _standing(self, window: Window, root: Stall) -> Verdict:
@@ -144,21 +146,22 @@ class CclD:
         gaps = _gaps(window)
         kept = frames.done
         rows, slot = frames.chosen(kept), window.slot_of[kept]
-        operation = _operations(rows.comm, rows.seq)
+        operation = of_operations(rows)
         took = (rows.ended_ns - rows.entered_ns).astype(np.float64)
-        lag = _by_group(operation, took) - took
-        own = gaps[kept] - _by_group(operation, gaps[kept])
+        lag = by_operation(operation, took) - took
+        own = gaps[kept] - by_operation(operation, gaps[kept])
         count = np.bincount(slot, minlength=rank.size)
-        lateness, own_lateness = _medians(slot, lag, rank.size), _medians(slot, own, rank.size)
+        lateness = lower_quantiles(slot, lag, rank.size, _SELDOM)
+        own_lateness = medians(slot, own, rank.size)
         with np.errstate(invalid="ignore", divide="ignore"):
             transfer = np.bincount(slot, rows.send_ns, minlength=rank.size) / count
         transfer = np.where(count > 0, transfer, np.nan)
-        usual = _of_comm(comm, transfer)
+        usual = by_operation(comm, transfer)
         # Lateness is against the communicator already; how much it varies shows in all communicators of a size.
         score = _scores(np.diff(begin)[comm], lateness, _LATE_FLOOR * usual)
         with np.errstate(invalid="ignore"):
             late = (
-                (count >= self.least_ops)
+                (count >= np.where(np.diff(begin)[comm] < _OWN_PEERS, 2, 1) * self.least_ops)
                 & (lateness >= (self.theta - 1) * usual)
                 & (score >= self.scores)
                 & (own_lateness >= _OWN_SHARE * lateness)
@@ -197,7 +200,9 @@ class CclD:
         known = (count >= self.least_ops) & (amount > 0) & (time > 0)
         per_byte = np.full(rank.size, np.nan)
         per_byte[known] = time[known] / amount[known]
-        usual = _of_comm(_pools(window, comm), per_byte)
+        # The lower middle: a slow rank of four slows two transfers of four.
+        pools = _pools(window, comm)
+        usual = medians(pools, per_byte, int(pools.max()) + 1, lower=True)[pools]
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(per_byte / usual, nan=0.0, posinf=0.0)
 
@@ -232,12 +237,17 @@ def _out_of_order(window: Window, circle: list[Stall]) -> Verdict:
     return Verdict(fault="H2", ranks=_named(guilty), comm=circle[least].comm, seq=circle[least].seq, sure=clear)
 
 
-def _operations(comm: Ints, seq: Ints) -> Ints:
-    """Return small numbers of the operations that rows belong to."""
-    if not seq.size:
-        return seq
-    low = int(seq.min())
-    return comm * (int(seq.max()) - low + 1) + (seq - low)
+def of_operations(rows: Frames) -> Ints:
+    """Return numbers of the operations that rows belong to; equal ones for the same operation.
+
+    Parameters
+    ----------
+    rows : Frames
+    """
+    if not rows.seq.size:
+        return rows.seq
+    low = int(rows.seq.min())
+    return rows.comm * (int(rows.seq.max()) - low + 1) + (rows.seq - low)
 
 
 def _gaps(window: Window) -> Floats:
@@ -249,32 +259,68 @@ def _gaps(window: Window) -> Floats:
     return gaps
 
 
-def _medians(group: Ints, values: Floats, groups: int) -> Floats:
-    """Return the median of each group without NaN; NaN for a group without values."""
+def lower_quantiles(group: Ints, values: Floats, groups: int, share: float) -> Floats:
+    """Return the value of each group that at least ``1 - share`` of its values reach; NaN for a group without values.
+
+    Parameters
+    ----------
+    group : int64 array, shape (rows,)
+        From 0.
+    values : float64 array, shape (rows,)
+        Those that are NaN are left out.
+    groups : int
+    share : float
+        From 0, the least value, to below 1.
+    """
+    ranked, begin, many = _ranked(group, values, groups)
+    found = np.full(groups, np.nan)
+    some = many > 0
+    found[some] = ranked[begin[some] + (share * (many[some] - 1)).astype(np.int64)]
+    return found
+
+
+def _ranked(group: Ints, values: Floats, groups: int) -> tuple[Floats, Ints, Ints]:
+    """Return values in order within each group, where each group begins, and how many it has; without NaN."""
     known = ~np.isnan(values)
     if not known.all():
         group, values = group[known], values[known]
     order = np.argsort(values, kind="stable")
     order = order[np.argsort(group[order].astype(np.int32), kind="stable")]
-    ranked = values[order]
     many = np.bincount(group, minlength=groups)
-    begin = np.concatenate([[0], np.cumsum(many)])[:-1]
+    return values[order], np.concatenate([[0], np.cumsum(many)])[:-1], many
+
+
+def medians(group: Ints, values: Floats, groups: int, *, lower: bool = False) -> Floats:
+    """Return the median of each group without NaN; NaN for a group without values.
+
+    Parameters
+    ----------
+    group : int64 array, shape (rows,)
+        From 0.
+    values : float64 array, shape (rows,)
+    groups : int
+    lower : bool
+        Of an even number the lower of the two in the middle, in place of their mean.
+    """
+    ranked, begin, many = _ranked(group, values, groups)
     some = many > 0
     found = np.full(groups, np.nan)
     low = begin[some] + (many[some] - 1) // 2
-    high = begin[some] + many[some] // 2
+    high = low if lower else begin[some] + many[some] // 2
     found[some] = ranked[low] + (ranked[high] - ranked[low]) / 2
     return found
 
 
-def _by_group(group: Ints, values: Floats) -> Floats:
-    """Return for each row the median of its group."""
-    return _medians(group, values, int(group.max()) + 1)[group] if group.size else values
+def by_operation(group: Ints, values: Floats) -> Floats:
+    """Return for each row the median of its group.
 
-
-def _of_comm(comm: Ints, values: Floats) -> Floats:
-    """Return for each slot the median of its communicator."""
-    return _by_group(comm, values)
+    Parameters
+    ----------
+    group : int64 array, shape (rows,)
+        From 0.
+    values : float64 array, shape (rows,)
+    """
+    return medians(group, values, int(group.max()) + 1)[group] if group.size else values
 
 
 def _pools(window: Window, comm: Ints) -> Ints:
@@ -285,7 +331,7 @@ def _pools(window: Window, comm: Ints) -> Ints:
 
 
 def _scores(pools: Ints, values: Floats, floors: Floats) -> Floats:
-    """Return robust scores among all slots of a pool; infinite where they are too few."""
+    """Return robust scores among all slots of communicators of a size; infinite where they are too few."""
     found = np.full(values.size, np.inf)
     for pool in np.unique(pools):
         places = np.flatnonzero(pools == pool)

@@ -41,7 +41,7 @@ class Frames(NamedTuple):
     rank, comm, seq : int64
         Who, in which communicator, the how many-th operation of it.
     op, size, dtype, root : int64
-        Index in :data:`OPERATIONS`, bytes, a code of the type of elements, and the root; what all members must agree on.
+        Index in :data:`OPERATIONS`, bytes, a code of the type of elements, the root: all members must agree on them.
     entered_ns, ended_ns : int64
         When the operation began and ended; ``NEVER`` where it has not.
     moved_ns : int64

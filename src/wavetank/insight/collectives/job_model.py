@@ -173,7 +173,8 @@ def drawn_fault(job: Job, fault: str, draws: np.random.Generator, factor: tuple[
         ranks = (rank,) if draws.random() < 0.7 else tuple(layout(job).groups[rank // job.group].tolist())
         return Planted(fault=fault, ranks=ranks, kind=kind)
     if fault == "H2":
-        return Planted(fault=fault, ranks=(rank,), kind=kind, changed=("size", "op", "dtype", "root")[draws.integers(4)])
+        changed = ("size", "op", "dtype", "root")[draws.integers(4)]
+        return Planted(fault=fault, ranks=(rank,), kind=kind, changed=changed)
     if fault == "H3":
         link = bool(draws.random() < 0.5)
         return Planted(fault=fault, ranks=(rank,), link=link, kind=int(draws.integers(job.ops - link)))
@@ -253,7 +254,7 @@ class _Run:
             self._operation(turn * job.ops + op, turn, op, self.free_s + compute_s, length, strikes == op)
 
     def _operation(self, column: int, turn: int, op: int, entry_s: Floats, length: Floats, strikes: bool) -> None:
-        job, planted, out = self.job, self.planted, np.zeros((self.job.ranks, chunks.COLUMNS))
+        job, out = self.job, np.zeros((self.job.ranks, chunks.COLUMNS))
         breaks_s = np.full(job.ranks, np.inf)
         size, kind = self._call(column, turn, op, length)
         step_s = self._steps_of(kind, op, length)
@@ -321,7 +322,7 @@ class _Run:
 
     def _strike(self, column: int, entry_s: Floats, breaks_s: Floats, kind: str, step_s: Floats) -> Floats:
         """Let the planted hang begin in this operation."""
-        job, planted, put, who = self.job, self.planted, self.columns, list(self.planted.ranks)
+        planted, put, who = self.planted, self.columns, list(self.planted.ranks)
         if planted.fault == "H1":
             entry_s = entry_s.copy()
             entry_s[who] = np.inf
@@ -336,8 +337,9 @@ class _Run:
             # Nothing fits: its first chunk is the last one that moves.
             self.stands_s[who] = begins_s
             name = planted.changed
-            other = {"size": put["size"][who, column] // 2, "op": _ALL_GATHER, "dtype": _FP32, "root": 0}[name]
-            put[name][who, column] = other
+            half = put["size"][who, column] // 2
+            other = {"op": _ALL_GATHER, "dtype": _FP32, "root": 0}
+            put[name][who, column] = half if name == "size" else other[name]
             return entry_s
         strikes_s = begins_s + float(self.draws.uniform(0.02, 0.9)) * many * float(np.median(step_s[members]))
         (breaks_s if planted.link else self.stands_s)[who] = strikes_s

@@ -108,3 +108,16 @@ def roots(window: Window, hanging: list[Stall]) -> tuple[list[Stall], list[Stall
         seen.append(at)
         at = waits_for[at]
     return [], [hanging[number] for number in seen[seen.index(at) :]]
+
+
+def all_missing(first: list[Stall]) -> Ints:
+    """Return who has not come where the first one lacks somebody: a machine may lack in several rings at once.
+
+    Parameters
+    ----------
+    first : list of Stall
+        As :func:`roots` returns them, at least one.
+    """
+    if not first[0].missing.size:
+        return first[0].missing
+    return np.unique(np.concatenate([each.missing for each in first]))

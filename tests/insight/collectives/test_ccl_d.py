@@ -7,7 +7,7 @@ import pytest
 from tests.insight.collectives.windows import S, row, window
 
 from wavetank.errors import BadValueError
-from wavetank.insight.collectives.ccl_d import CclD, by_operation, lower_quantiles, medians, of_operations
+from wavetank.insight.collectives.ccl_d import CclD, by_operation, lower_quantiles, medians, of_operations, transfers
 from wavetank.insight.collectives.interface import FAULTS, Verdict
 from wavetank.insight.collectives.job_model import Job, Planted, drawn_fault, simulated
 
@@ -157,7 +157,7 @@ def test_medians_leave_out_what_is_not_known():
     group = np.array([0, 0, 0, 0, 2, 2])
     found = medians(group, values, 4)
     assert found[0] == 2 and found[2] == 6 and np.isnan(found[[1, 3]]).all()
-    assert medians(group, values, 3, lower=True)[2] == 4
+    assert medians(group, values, 3, "lower")[2] == 4 and medians(group, values, 3, "upper")[2] == 8
     assert by_operation(group, values)[[0, 4]].tolist() == [2, 6] and by_operation(group[:0], values[:0]).size == 0
 
 
@@ -165,7 +165,8 @@ def test_lower_quantiles_are_reached_by_all_but_a_share():
     values = np.array([5.0, 1.0, 4.0, 3.0, 2.0, np.nan, 7.0])
     group = np.array([0, 0, 0, 0, 0, 0, 1])
     assert lower_quantiles(group, values, 2, 0.2).tolist() == [1, 7]
-    assert lower_quantiles(group, values, 2, 0.5).tolist() == [3, 7] and np.isnan(lower_quantiles(group, values, 3, 0)[2])
+    assert lower_quantiles(group, values, 2, 0.5).tolist() == [3, 7]
+    assert np.isnan(lower_quantiles(group, values, 3, 0)[2])
 
 
 def test_rings_of_three_in_which_lengths_alone_make_somebody_late_are_healthy():
@@ -176,10 +177,19 @@ def test_rings_of_three_in_which_lengths_alone_make_somebody_late_are_healthy():
         assert CclD().find(seen) == Verdict()
 
 
+def test_transfers_of_small_messages_or_of_few_operations_say_nothing():
+    slot, moved = np.array([0] * 5 + [1] * 5 + [2] * 4), np.array([100] * 5 + [99] * 5 + [100] * 4)
+    took = np.array([400, 100, 300, 200, 500] * 2 + [100] * 4)
+    found = transfers(slot, moved, took, 3, 100, 5)
+    assert found[0] == 1 and np.isnan(found[1:]).all()
+
+
 def test_operations_have_numbers_of_their_own():
     rows = window([row(0, 7), row(0, 9), row(1, 7), row(1, 7, comm=1)], members=((0, 1), (0, 1))).frames
     numbers = of_operations(rows)
     assert numbers[0] == numbers[2] and len(set(numbers.tolist())) == 3
+    far = of_operations(window([row(0, 0), row(1, 2**60), row(1, 0)], ((0, 1),)).frames)
+    assert far[0] != far[1] and far.max() < 3
     assert of_operations(rows.chosen(np.zeros(4, bool))).size == 0
 
 

@@ -20,7 +20,7 @@ def row(rank, seq=0, comm=0, entered=1.0, ended=2.0, **more):
         "entered_ns": ns(entered), "ended_ns": ns(ended),
         "moved_ns": ns(more.pop("moved", ended if ended is not None else entered)),
         "polled_ns": ns(more.pop("polled", None)), "posted": 6, "received": 6, "wait_ns": 0, "send_ns": S // 10,
-        "recv_ns": S // 10, "sent_bytes": 1024, "received_bytes": 1024,
+        "recv_ns": S // 10, "sent_bytes": 1 << 20, "received_bytes": 1 << 20,
     }  # fmt: skip
     return {**given, **more}
 

@@ -17,6 +17,7 @@ from wavetank.diagnosis.peers import LEAST_PEERS, peer_scores
 from wavetank.insight.collectives.interface import NEVER, Frames, Ints, Verdict, Window, by_rank
 from wavetank.insight.collectives.stalls import Stall, all_missing, roots, stalls
 from wavetank.settings import check_ranges, setting
+from wavetank.sim.compiled import compiled
 
 Floats = NDArray[np.float64]
 # An operation is looked at until this share of its members looked lately: pollers say who is alive.
@@ -27,8 +28,11 @@ _OWN_PEERS = 5
 _LATE_FLOOR = 0.1
 # Of what a rank is late, the share that must be its own time between operations.
 _OWN_SHARE = 0.5
-# A late rank may be less late in this share of the operations.
-_SELDOM = 0.2
+# Operations that there may be for each row, without being numbered anew.
+_DENSE = 64
+# Who is late or slow may be less so in this share of the operations.
+SELDOM = 0.2
+_SIDES = {"lower": -1, "middle": 0, "upper": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,8 @@ class CclD:
                              high=10_000)  # fmt: skip
     scores: float = setting(8.0, says="Robust standard deviations that a late rank must be off its peers", low=0.0,
                             high=1000.0)  # fmt: skip
+    least_bytes: int = setting(1 << 20, unit="bytes", says="Bytes of a rank in an operation below which its transfers "
+                               "say nothing", low=1, high=1 << 50)  # fmt: skip
     polls: bool = setting(True, says="Use when the loop that waits looked last, where the probe says so")
 
     def __post_init__(self) -> None:
@@ -148,10 +154,11 @@ class CclD:
         rows, slot = frames.chosen(kept), window.slot_of[kept]
         operation = of_operations(rows)
         took = (rows.ended_ns - rows.entered_ns).astype(np.float64)
-        lag = by_operation(operation, took) - took
-        own = gaps[kept] - by_operation(operation, gaps[kept])
+        # Against the earlier half: of two ranks one is late, and not both by half of it.
+        lag = by_operation(operation, took, "upper") - took
+        own = gaps[kept] - by_operation(operation, gaps[kept], "lower")
         count = np.bincount(slot, minlength=rank.size)
-        lateness = lower_quantiles(slot, lag, rank.size, _SELDOM)
+        lateness = lower_quantiles(slot, lag, rank.size, SELDOM)
         own_lateness = medians(slot, own, rank.size)
         with np.errstate(invalid="ignore", divide="ignore"):
             transfer = np.bincount(slot, rows.send_ns, minlength=rank.size) / count
@@ -175,9 +182,8 @@ class CclD:
         comm, rank, _ = window.slots
         kept = window.frames.done
         rows, slot = window.frames.chosen(kept), window.slot_of[kept]
-        count = np.bincount(slot, minlength=rank.size)
-        out = self._slowness(window, slot, rows.sent_bytes, rows.send_ns, count)
-        into = self._slowness(window, slot, rows.received_bytes, rows.recv_ns, count)
+        out = self._slowness(window, slot, rows.sent_bytes, rows.send_ns)
+        into = self._slowness(window, slot, rows.received_bytes, rows.recv_ns)
         slow_out, slow_in = out >= self.theta, into >= self.theta
         both = slow_out & slow_in
         # Slow in both directions is a rank; one direction alone is the link, which its sender is named for.
@@ -192,19 +198,35 @@ class CclD:
             link = (int(ring[place]), int(ring[(place + 1) % ring.size]))
         return np.unique(rank[chosen]), link, first
 
-    def _slowness(self, window: Window, slot: Ints, moved: Ints, took: Ints, count: Ints) -> Floats:
+    def _slowness(self, window: Window, slot: Ints, moved: Ints, took: Ints) -> Floats:
         """Return for each slot how many times slower it transfers than its peers; 0 where that cannot be said."""
         comm, rank, _ = window.slots
-        amount = np.bincount(slot, moved, minlength=rank.size)
-        time = np.bincount(slot, took, minlength=rank.size)
-        known = (count >= self.least_ops) & (amount > 0) & (time > 0)
-        per_byte = np.full(rank.size, np.nan)
-        per_byte[known] = time[known] / amount[known]
+        per_byte = transfers(slot, moved, took, rank.size, self.least_bytes, self.least_ops)
         # The lower middle: a slow rank of four slows two transfers of four.
         pools = _pools(window, comm)
-        usual = medians(pools, per_byte, int(pools.max()) + 1, lower=True)[pools]
+        usual = medians(pools, per_byte, int(pools.max()) + 1, "lower")[pools] if pools.size else per_byte
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(per_byte / usual, nan=0.0, posinf=0.0)
+
+
+def transfers(slot: Ints, moved: Ints, took: Ints, slots: int, least_bytes: int, least_ops: int) -> Floats:
+    """Return ns for each byte of each slot, as it is in four of five operations at least; NaN where too few say so.
+
+    Parameters
+    ----------
+    slot, moved, took : int64 array, shape (rows,)
+        The slot of each row, bytes, and ns on the wire.
+    slots : int
+    least_bytes : int
+        Operations with less are left out.
+    least_ops : int
+    """
+    said = (moved >= least_bytes) & (took > 0)
+    each = np.full(slot.size, np.nan)
+    each[said] = took[said] / moved[said]
+    per_byte = lower_quantiles(slot, each, slots, SELDOM)
+    per_byte[np.bincount(slot[said], minlength=slots) < least_ops] = np.nan
+    return per_byte
 
 
 def _named(ranks: Ints) -> tuple[int, ...]:
@@ -246,8 +268,12 @@ def of_operations(rows: Frames) -> Ints:
     """
     if not rows.seq.size:
         return rows.seq
-    low = int(rows.seq.min())
-    return rows.comm * (int(rows.seq.max()) - low + 1) + (rows.seq - low)
+    low, high = int(rows.seq.min()), int(rows.seq.max())
+    if (high - low + 1) * (int(rows.comm.max()) + 1) > _DENSE * rows.seq.size:
+        # Sequence numbers far from each other, as no job has them in one window.
+        _, numbers = np.unique(np.stack([rows.comm, rows.seq], axis=1), axis=0, return_inverse=True)
+        return numbers.ravel().astype(np.int64)
+    return rows.comm * (high - low + 1) + (rows.seq - low)
 
 
 def _gaps(window: Window) -> Floats:
@@ -272,25 +298,12 @@ def lower_quantiles(group: Ints, values: Floats, groups: int, share: float) -> F
     share : float
         From 0, the least value, to below 1.
     """
-    ranked, begin, many = _ranked(group, values, groups)
-    found = np.full(groups, np.nan)
-    some = many > 0
-    found[some] = ranked[begin[some] + (share * (many[some] - 1)).astype(np.int64)]
+    found = np.empty(groups)
+    _quantiles(group, values, share, _SIDES["lower"], found)
     return found
 
 
-def _ranked(group: Ints, values: Floats, groups: int) -> tuple[Floats, Ints, Ints]:
-    """Return values in order within each group, where each group begins, and how many it has; without NaN."""
-    known = ~np.isnan(values)
-    if not known.all():
-        group, values = group[known], values[known]
-    order = np.argsort(values, kind="stable")
-    order = order[np.argsort(group[order].astype(np.int32), kind="stable")]
-    many = np.bincount(group, minlength=groups)
-    return values[order], np.concatenate([[0], np.cumsum(many)])[:-1], many
-
-
-def medians(group: Ints, values: Floats, groups: int, *, lower: bool = False) -> Floats:
+def medians(group: Ints, values: Floats, groups: int, side: str = "middle") -> Floats:
     """Return the median of each group without NaN; NaN for a group without values.
 
     Parameters
@@ -299,19 +312,41 @@ def medians(group: Ints, values: Floats, groups: int, *, lower: bool = False) ->
         From 0.
     values : float64 array, shape (rows,)
     groups : int
-    lower : bool
-        Of an even number the lower of the two in the middle, in place of their mean.
+    side : str
+        Of an even number the ``lower`` or the ``upper`` of the two in the middle, or their mean (``middle``).
     """
-    ranked, begin, many = _ranked(group, values, groups)
-    some = many > 0
-    found = np.full(groups, np.nan)
-    low = begin[some] + (many[some] - 1) // 2
-    high = low if lower else begin[some] + many[some] // 2
-    found[some] = ranked[low] + (ranked[high] - ranked[low]) / 2
+    found = np.empty(groups)
+    _quantiles(group, values, 0.5, _SIDES[side], found)
     return found
 
 
-def by_operation(group: Ints, values: Floats) -> Floats:
+@compiled
+def _quantiles(group, values, share, side, found):  # type: ignore[no-untyped-def]
+    """Put the value of a share of each group; with a side of 1 the upper middle, with 0 the mean of both."""
+    groups = found.size
+    begin = np.zeros(groups + 1, np.int64)
+    for row in range(group.size):
+        if not np.isnan(values[row]):
+            begin[group[row] + 1] += 1
+    for each in range(groups):
+        begin[each + 1] += begin[each]
+    place, sorted_values = begin[:-1].copy(), np.empty(begin[groups])
+    for row in range(group.size):
+        if not np.isnan(values[row]):
+            sorted_values[place[group[row]]] = values[row]
+            place[group[row]] += 1
+    for each in range(groups):
+        many = begin[each + 1] - begin[each]
+        if not many:
+            found[each] = np.nan
+            continue
+        ranked = np.sort(sorted_values[begin[each] : begin[each + 1]])
+        low = ranked[int(share * (many - 1))]
+        high = ranked[many // 2]
+        found[each] = low if side < 0 else high if side > 0 else low + (high - low) / 2
+
+
+def by_operation(group: Ints, values: Floats, side: str = "middle") -> Floats:
     """Return for each row the median of its group.
 
     Parameters
@@ -319,8 +354,10 @@ def by_operation(group: Ints, values: Floats) -> Floats:
     group : int64 array, shape (rows,)
         From 0.
     values : float64 array, shape (rows,)
+    side : str
+        As for :func:`medians`.
     """
-    return medians(group, values, int(group.max()) + 1)[group] if group.size else values
+    return medians(group, values, int(group.max()) + 1, side)[group] if group.size else values
 
 
 def _pools(window: Window, comm: Ints) -> Ints:

@@ -13,7 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from wavetank.diagnosis.peers import LEAST_PEERS, peer_scores
-from wavetank.insight.collectives.ccl_d import Floats, by_operation, medians, of_operations
+from wavetank.insight.collectives.ccl_d import (
+    SELDOM,
+    Floats,
+    by_operation,
+    lower_quantiles,
+    medians,
+    of_operations,
+    transfers,
+)
 from wavetank.insight.collectives.interface import FAULTS, NEVER, Frames, Ints, Verdict, Window, by_rank
 from wavetank.insight.collectives.stalls import Stall, all_missing, roots, stalls
 from wavetank.settings import check_ranges, setting
@@ -84,7 +92,8 @@ class Timestamps:
         seen = _Seen.of(window, self.least_ops)
         ended, slot = seen.rows, seen.slot
         entered = ended.entered_ns - _lowest(ended.entered_ns)
-        lag = medians(slot, entered - by_operation(of_operations(ended), entered.astype(np.float64)), seen.took.size)
+        lag = entered - by_operation(of_operations(ended), entered.astype(np.float64), "lower")
+        lag = lower_quantiles(slot, lag, seen.took.size, SELDOM)
         shortest = seen.usual(seen.sends)
         score = _scores(seen, lag, 0.1 * shortest)
         late = _worst("S1", window, np.where(score >= self.scores, lag / shortest + 1, 0.0), self.theta)
@@ -110,6 +119,9 @@ class ReceiveWaits:
     scores: float = setting(8.0, says="Robust standard deviations that a late rank must be off its peers", low=0.0,
                             high=1000.0)  # fmt: skip
 
+    least_bytes: int = setting(1 << 20, unit="bytes", says="Bytes of a rank in an operation below which its transfers "
+                               "say nothing", low=1, high=1 << 50)  # fmt: skip
+
     def __post_init__(self) -> None:
         check_ranges(self)
 
@@ -128,9 +140,12 @@ class ReceiveWaits:
             rows = root.rows[~window.frames.done[root.rows]]
             return _one("H3", window.frames.rank[rows[np.argmin(window.frames.received[rows])]], root)
         seen = _Seen.of(window, self.least_ops)
-        per_mb = 1e6 * seen.receives / np.maximum(seen.bytes, 1.0)
-        slow = _worst("S2", window, per_mb / seen.usual(per_mb), self.theta)
-        lag = medians(seen.slot, by_operation(of_operations(seen.rows), seen.waits) - seen.waits, seen.took.size)
+        arrive = 1e6 * transfers(
+            seen.slot, seen.rows.received_bytes, seen.rows.recv_ns, seen.took.size, self.least_bytes, self.least_ops
+        )
+        slow = _worst("S2", window, arrive / seen.usual(arrive), self.theta)
+        lag = by_operation(of_operations(seen.rows), seen.waits, "upper") - seen.waits
+        lag = lower_quantiles(seen.slot, lag, seen.took.size, SELDOM)
         usual = seen.usual(seen.sends)
         score = _scores(seen, lag, 0.1 * usual)
         late = _worst("S1", window, np.where(score >= self.scores, lag / usual + 1, 0.0), self.theta)
@@ -179,8 +194,6 @@ class _Seen(NamedTuple):
     waits: Floats
     took: Floats
     sends: Floats
-    receives: Floats
-    bytes: Floats
     comm: Ints
     sizes: Ints
 
@@ -192,12 +205,8 @@ class _Seen(NamedTuple):
         many = np.bincount(slot, minlength=rank.size)
         few = np.where(many >= least, 1.0, np.nan)
         took = medians(slot, (rows.ended_ns - rows.entered_ns).astype(np.float64), rank.size)
-        sends, receives, moved = (
-            few * np.bincount(slot, column, minlength=rank.size) / np.maximum(many, 1)
-            for column in (rows.send_ns, rows.recv_ns, rows.received_bytes)
-        )
-        waits = rows.wait_ns.astype(np.float64)
-        return cls(rows, slot, waits, took * few, sends, receives, moved, comm, np.diff(begin)[comm])
+        sends = few * np.bincount(slot, rows.send_ns, minlength=rank.size) / np.maximum(many, 1)
+        return cls(rows, slot, rows.wait_ns.astype(np.float64), took * few, sends, comm, np.diff(begin)[comm])
 
     def usual(self, values: Floats) -> Floats:
         """Return for each slot the median of its communicator, never 0."""

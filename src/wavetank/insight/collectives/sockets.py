@@ -183,6 +183,13 @@ class Communicator:
 
     def _step(self, outgoing: list[tuple[int, np.ndarray[Any, Any]]], incoming: list[Any]) -> None:
         """Send and receive at the same time, at most one chunk each."""
+        try:
+            self._exchange(outgoing, incoming)
+        except ConnectionError as error:
+            peers = " or ".join(f"rank {peer}" for peer, _ in (*outgoing, *incoming))
+            raise WavetankError("A member of the communicator has ended.", given=f"{peers}: {error}") from error
+
+    def _exchange(self, outgoing: list[tuple[int, np.ndarray[Any, Any]]], incoming: list[Any]) -> None:
         probe, channels = self.probe, self._channels
         poll = select.poll()
         out = outgoing[0][1].data.cast("B") if outgoing else memoryview(b"")
@@ -208,7 +215,7 @@ class Communicator:
                         first_ns = probe.now_ns()
                     many = source.recv_into(into[got:])
                     if not many:
-                        raise WavetankError("A member of the communicator has ended.", given=f"rank {incoming[0][0]}")
+                        raise ConnectionError("closed")
                     got += many
                     if got == len(into):
                         probe.received(first_ns, got)
@@ -216,7 +223,7 @@ class Communicator:
                         source = None
                 elif to is not None and not credit:
                     if not to.recv(1):
-                        raise WavetankError("A member of the communicator has ended.", given=f"rank {outgoing[0][0]}")
+                        raise ConnectionError("closed")
                     credit = True
                     posted_ns = probe.posted()
                     if self.slow_s:

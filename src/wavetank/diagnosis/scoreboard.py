@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -233,7 +234,7 @@ def merged(times_s: ArrayLike, within_s: float) -> list[tuple[float, float]]:
 
 
 def alarm_score(
-    alarms: Mapping[Hashable, ArrayLike], events: Sequence[Event], *, days: float, within_s: float = 0.0
+    alarms: Mapping[Any, ArrayLike], events: Sequence[Event], *, days: float, within_s: float = 0.0
 ) -> AlarmScore:
     """Return how alarms meet events.  Repeated alarms of a subject are merged before false ones are counted.
 
@@ -283,7 +284,7 @@ def alarm_score(
 
 
 def threshold_for(
-    scores: Mapping[Hashable, tuple[ArrayLike, ArrayLike]], *, per_day: float, days: float, within_s: float = 0.0
+    scores: Mapping[Any, tuple[ArrayLike, ArrayLike]], *, per_day: float, days: float, within_s: float = 0.0
 ) -> float:
     """Return the least threshold at which a time without events has no more merged alarms than is wished.
 

@@ -1,0 +1,1 @@
+"""Orbit events: manoeuvres and decay in the element histories of satellites."""

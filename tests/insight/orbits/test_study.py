@@ -1,0 +1,93 @@
+"""The study: recall by hand at a threshold, splits that hold satellites out, and a detector that knows the truth."""
+
+import math
+
+import numpy as np
+import pytest
+from tests.insight.orbits.made import history
+
+from wavetank.insight.orbits import study
+from wavetank.insight.orbits.interface import SATELLITES
+from wavetank.insight.orbits.study import OrbitEvents, judged
+
+EVENTS = [(60, 30.0), (150, -20.0), (240, 25.0), (300, 30.0)]
+
+
+class Told:
+    """A detector with given scores, which notes what it may learn from."""
+
+    alarm_at = 0.5
+
+    def __init__(self, scores):
+        self.scores, self.seen = scores, []
+
+    def fitted(self, histories, usable, seed):
+        self.seen.append([(each.name, own.copy()) for each, own in zip(histories, usable, strict=True)])
+        return lambda history: self.scores(history)
+
+
+def truth(of):
+    return of.near_events().astype(float)
+
+
+@pytest.fixture
+def satellites(monkeypatch):
+    made = {
+        name: history(events=EVENTS, records=400, seed=at, name=name) for at, name in enumerate(SATELLITES["low"])
+    }  # fmt: skip
+    monkeypatch.setattr(study, "history", made.__getitem__)
+    return made
+
+
+def test_recall_at_equal_false_alarms_by_hand():
+    of = history(events=[(50, 1.0), (80, 1.0)], records=100)
+    scores = np.zeros(100)
+    scores[[50, 80]] = 3.0, 1.0
+    # Two false alarms, one of them long: records within three days are one.
+    scores[[10, 12, 30]] = 2.0, 2.0, 1.5
+    years = 99 / 365.25
+    for allowed, recall, false in ((0.0, 0.5, 0), (1.0, 0.5, 1), (2.0, 1.0, 2)):
+        score, _ = judged([of], [scores], allowed / years)
+        assert (score.recall, score.false_alarms) == (recall, false)
+
+
+def test_scores_of_nothing_find_nothing():
+    of = history(events=[(50, 1.0)], records=100)
+    score, threshold = judged([of], [np.full(100, np.nan)], 1.0)
+    assert (score.recall, threshold) == (0.0, math.inf)
+
+
+def test_no_satellite_is_scored_by_what_it_taught(satellites):
+    told = Told(truth)
+    OrbitEvents().measure(told, 3)
+    learned = [{name for name, _ in each} for each in told.seen]
+    assert len(learned) == 2 and learned[0] | learned[1] == set(satellites) and not learned[0] & learned[1]
+    assert {len(each) for each in learned} == {3, 4}
+    other = Told(truth)
+    OrbitEvents().measure(other, 4)
+    assert [{name for name, _ in each} for each in other.seen] != learned
+
+
+def test_windows_are_held_out_in_blocks_of_25(satellites):
+    told = Told(truth)
+    OrbitEvents(split="window").measure(told, 1)
+    for each in told.seen:
+        assert {name for name, _ in each} == set(satellites)
+        for _, own in each:
+            assert all(len(set(own[at : at + 25].tolist())) == 1 for at in range(0, 400, 25))
+            assert 0 < own.mean() < 1
+    assert len(OrbitEvents(split="window").notes()) == len(OrbitEvents().notes()) + 1
+
+
+def figures(found):
+    return {(name, tuple(at.items())): value for name, value, at in found.rows}
+
+
+def test_one_who_knows_finds_all_and_one_who_does_not_finds_none(satellites):
+    got = figures(OrbitEvents().measure(Told(truth), 0))
+    assert got["recall", ()] == 1.0 and got["false_alarms_per_year", ()] == 0.0
+    assert got["recall", (("satellite", "TOPEX"),)] == 1.0 and got["recall", (("allowed_per_year", 0.3),)] == 1.0
+    assert (got["shipped_recall", ()], got["shipped_precision", ()]) == (1.0, 1.0)
+    lost = figures(OrbitEvents().measure(Told(lambda of: np.where(truth(of) > 0, np.nan, 1.0)), 0))
+    assert lost["recall", ()] == 0.0 and lost["shipped_precision", ()] == 0.0
+    assert ("time_to_locate_d", ()) not in lost

@@ -13,7 +13,7 @@ from wavetank.insight.orbits.study import OrbitEvents, judged
 EVENTS = [(60, 30.0), (150, -20.0), (240, 25.0), (300, 30.0)]
 
 
-class Told:
+class Given:
     """A detector with given scores, which notes what it may learn from."""
 
     alarm_at = 0.5
@@ -58,20 +58,20 @@ def test_scores_of_nothing_find_nothing():
 
 
 def test_no_satellite_is_scored_by_what_it_taught(satellites):
-    told = Told(truth)
-    OrbitEvents().measure(told, 3)
-    learned = [{name for name, _ in each} for each in told.seen]
+    given = Given(truth)
+    OrbitEvents().measure(given, 3)
+    learned = [{name for name, _ in each} for each in given.seen]
     assert len(learned) == 2 and learned[0] | learned[1] == set(satellites) and not learned[0] & learned[1]
     assert {len(each) for each in learned} == {3, 4}
-    other = Told(truth)
+    other = Given(truth)
     OrbitEvents().measure(other, 4)
     assert [{name for name, _ in each} for each in other.seen] != learned
 
 
 def test_windows_are_held_out_in_blocks_of_25(satellites):
-    told = Told(truth)
-    OrbitEvents(split="window").measure(told, 1)
-    for each in told.seen:
+    given = Given(truth)
+    OrbitEvents(split="window").measure(given, 1)
+    for each in given.seen:
         assert {name for name, _ in each} == set(satellites)
         for _, own in each:
             assert all(len(set(own[at : at + 25].tolist())) == 1 for at in range(0, 400, 25))
@@ -84,10 +84,10 @@ def figures(found):
 
 
 def test_one_who_knows_finds_all_and_one_who_does_not_finds_none(satellites):
-    got = figures(OrbitEvents().measure(Told(truth), 0))
+    got = figures(OrbitEvents().measure(Given(truth), 0))
     assert got["recall", ()] == 1.0 and got["false_alarms_per_year", ()] == 0.0
     assert got["recall", (("satellite", "TOPEX"),)] == 1.0 and got["recall", (("allowed_per_year", 0.3),)] == 1.0
     assert (got["shipped_recall", ()], got["shipped_precision", ()]) == (1.0, 1.0)
-    lost = figures(OrbitEvents().measure(Told(lambda of: np.where(truth(of) > 0, np.nan, 1.0)), 0))
+    lost = figures(OrbitEvents().measure(Given(lambda of: np.where(truth(of) > 0, np.nan, 1.0)), 0))
     assert lost["recall", ()] == 0.0 and lost["shipped_precision", ()] == 0.0
     assert ("time_to_locate_d", ()) not in lost

@@ -1,1 +1,5 @@
-"""Orbit events: manoeuvres and decay in the element histories of satellites."""
+"""Orbit events: which records of a satellite's elements follow a manoeuvre.
+
+Detectors score every record of a history (:mod:`~wavetank.insight.orbits.interface`): rules, filters over states,
+change points, trees, and a small transformer.  ``wavetank diagnose`` uses the rule that wins.
+"""

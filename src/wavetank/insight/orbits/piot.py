@@ -3,8 +3,6 @@
 What physics does not explain of a record, its innovation, is computed in double precision before the network: changes
 of a few metres would be lost in a network's single precision.  The classifier sees the hidden state, the innovation
 and the innovation in units of the noise head's sigma.
-
-Source: arXiv 2605.09790.  Smaller than the paper's 6.5 million parameters, which saw 8.6 million windows.
 """
 
 from __future__ import annotations
@@ -215,8 +213,8 @@ def _network(system: Piot) -> Any:
             score = off * torch.exp(-logarithm)
             # Innovations reach over orders of magnitude.
             squeezed = torch.sign(off) * torch.log1p(off.abs())
-            told = torch.cat([hidden, squeezed, torch.sign(score) * torch.log1p(score.abs())], dim=-1)
-            return self.classify(told), residual, logarithm
+            known = torch.cat([hidden, squeezed, torch.sign(score) * torch.log1p(score.abs())], dim=-1)
+            return self.classify(known), residual, logarithm
 
     return Network()
 

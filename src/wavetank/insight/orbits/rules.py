@@ -1,6 +1,4 @@
 """Rules for orbit events: the paper's first tier, and robust ones over a moving window.
-
-Source: arXiv 2605.09790, section on tier 1; the robust rules are our own.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class OrbitEvents(Study):
         Metric("shipped_precision", "", "", "measured", "records above its own threshold that find a manoeuvre / all"),
         Metric("shipped_false_alarms_per_year", "", "", "measured", "false alarms per satellite and year at its own "
                "threshold", words="false alarms per satellite and year as shipped", table=False),
-        Metric("shipped_alarms", "", "", "counted", "records above its own threshold", table=False),
+        Metric("shipped_alarms", "", "higher", "counted", "records above its own threshold", table=False),
     )  # fmt: skip
     charts: ClassVar[tuple[Chart, ...]] = (
         Chart("sweep", "Manoeuvres found by false alarms", y="recall", by="allowed_per_year", log="x",

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "wavetank"
 OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 # For those who change Wavetank, and programs that are compared with, some of which contradict constraints.txt.
-NOT_FOR_USERS = {"test", "docs", "mutants", "kernel-peers", "protocol-peers"}
+NOT_FOR_USERS = {"test", "docs", "mutants", "kernel-peers", "protocol-peers", "insight-peers"}
 # Libraries that are imported under another name than they are installed under.
 INSTALLED_AS = {"cv2": "opencv-python-headless", "prometheus_client": "prometheus-client", "dns": "dnspython",
                 "opentelemetry": "opentelemetry-sdk"}  # fmt: skip

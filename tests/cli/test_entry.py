@@ -95,7 +95,7 @@ def test_the_version_is_the_packages(command: Callable[..., Any]) -> None:
             ["lits"],
             "There is no command named 'lits'.\n"
             "  allowed: advise, list, show, compare, claims, report, diff, serve, profile,\n"
-            "    data, launch, check, diagnose, new, generate\n"
+            "    data, launch, check, diagnose, generate, new\n"
             "  nearest: list\n  next: wavetank --help\n",
         ),
         (

@@ -247,7 +247,7 @@ def _yaml(text: str) -> Any:
     try:
         import yaml
     except ImportError:
-        raise missing_extra("PyYAML", "insight", needed_for="A card in YAML") from None
+        raise missing_extra("pyyaml", "insight", needed_for="A card in YAML") from None
     try:
         # A few lines of references to references stand for more values than memory holds.
         if any(isinstance(each, yaml.AliasToken) for each in yaml.scan(text)):

@@ -7,10 +7,11 @@ and the innovation in units of the noise head's sigma.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +38,14 @@ class Piot:
 
     alarm_at: ClassVar[float] = math.nan
 
-    labels: Literal["weak", "true"] = setting(
-        "weak", says="what it learns: the labels of rules and filters, or the true times of other satellites"
-    )
-    noise: Literal["head", "running"] = setting(
-        "head", says="what innovations are held against: the noise head alone, or also the satellite's running noise"
-    )
+    labels: str = setting(
+        "weak", says="what it learns: the labels of rules and filters, or the true times of other satellites",
+        choices=("weak", "true"),
+    )  # fmt: skip
+    noise: str = setting(
+        "head", says="what innovations are held against: the noise head alone, or also the satellite's running noise",
+        choices=("head", "running"),
+    )  # fmt: skip
     times: bool = setting(True, says="whether it sees the time between records and since the window began")
     width: int = setting(64, says="width of the hidden state", low=8, high=1024)
     layers: int = setting(2, says="layers", low=1, high=24)
@@ -64,7 +67,9 @@ class Piot:
             As the interface says.
         """
         scale = _Scale(histories, usable, times=self.times, running=self.noise == "running")
-        network = _train(self, histories, usable, scale, seed)
+        # Several trials share a machine; one thread each, and the sums of one order.
+        with _one_thread():
+            network = _train(self, histories, usable, scale, seed)
         return lambda history: _scores(network, scale, history)
 
 
@@ -175,6 +180,18 @@ class _Scale:
         return at, seen.astype(np.float32), off.astype(np.float32)
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _targets(history: History, labels: str, stage: int) -> NDArray[np.int64]:
     if labels == "true":
         return history.first_after().astype(np.int64)
@@ -225,8 +242,6 @@ def _train(
     import torch
 
     torch.manual_seed(seed)
-    # Several trials share a machine; one thread each, and the sums of one order.
-    torch.set_num_threads(1)
     network = _network(system)
     parts = [scale.windows(each.elements) for each in histories]
     seen = torch.from_numpy(np.concatenate([each[1] for each in parts]))

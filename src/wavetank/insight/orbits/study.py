@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.diagnosis.scoreboard import AlarmScore, Event, alarm_score
-from wavetank.insight.orbits.interface import AFTER_NS, BEFORE_NS, DATA_SET, SATELLITES, History, history
+from wavetank.insight.orbits.interface import (
+    AFTER_NS,
+    BEFORE_NS,
+    DATA_SET,
+    GEOSTATIONARY,
+    LOW,
+    SATELLITES,
+    History,
+    history,
+)
 from wavetank.insight.orbits.mechanics import DAY_S, Floats
 from wavetank.settings import setting
 from wavetank.sim.rng import stream
@@ -61,12 +70,13 @@ class OrbitEvents(Study):
               says="At one threshold for all satellites."),
     )  # fmt: skip
 
-    orbits: Literal["low", "geostationary"] = setting("low", says="which satellites")
+    orbits: str = setting("low", says="which satellites", choices=(LOW, GEOSTATIONARY))
     rate: float = setting(1.0, says="false alarms per satellite and year that are allowed", low=0.01, high=100)
     folds: int = setting(2, says="parts of the split", low=2, high=7)
-    split: Literal["satellite", "window"] = setting(
-        "satellite", says="what is held out: whole satellites, or windows of 25 records, whose neighbours are learned"
-    )
+    split: str = setting(
+        "satellite", says="what is held out: whole satellites, or windows of 25 records, whose neighbours are learned",
+        choices=("satellite", "window"),
+    )  # fmt: skip
 
     def check(self) -> None:
         """Refuse a machine without the data."""

@@ -70,7 +70,7 @@ class CloudDecomposition:
     fresh: float = setting(0.2, says="Weight of the latest value in the deviation that a forecast begins with", low=0.0,
                            high=1.0)  # fmt: skip
     fades: float = setting(0.95, says="Share of the deviation that is left a step later", low=0.0, high=1.0)
-    seed: int = setting(0, says="Of the orders of blocks by which periods are judged", low=0, high=2**62)
+    seed: int = setting(0, says="Of the orders of blocks by which periods are judged", low=0, high=2**31 - 1)
 
     def __post_init__(self) -> None:
         check_ranges(self)

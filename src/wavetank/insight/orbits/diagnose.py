@@ -147,12 +147,12 @@ def _records(source: OrbitSource, satellite: int) -> int:
 def _span(source: OrbitSource, satellite: int) -> float:
     """From the first epoch to the last."""
     epochs = source.of(satellite).epoch_ns
-    return float(epochs[-1] - epochs[0]) / 1e9
+    return float(epochs[-1] - epochs[0]) / DAY_NS
 
 
 def _altitude(source: OrbitSource, satellite: int) -> float:
     """Semi-major axis of the last record, from the mean motion, less the Earth's mean radius."""
-    return float(altitude_km(source.of(satellite))[-1] * 1000)
+    return float(altitude_km(source.of(satellite))[-1])
 
 
 def _manoeuvres(source: OrbitSource, satellite: int, times: float, floor_m: float) -> int:
@@ -211,14 +211,14 @@ def _longest_gap(source: OrbitSource, satellite: int) -> float:
     epochs = source.of(satellite).epoch_ns
     if epochs.size < 2:
         raise TooLittleError("A satellite has one record.", given=satellite)
-    return float(np.diff(epochs).max()) / 1e9
+    return float(np.diff(epochs).max()) / DAY_NS
 
 
 QUANTITIES: dict[str, Callable[..., Value]] = {
-    "satellites": _satellites, "left_out": _left_out, "records": _records, "span_s": _span, "altitude_m": _altitude,
+    "satellites": _satellites, "left_out": _left_out, "records": _records, "span_d": _span, "altitude_km": _altitude,
     "manoeuvres": _manoeuvres, "last_manoeuvre": _last_manoeuvre, "largest_change_m": _largest_change,
     "clear_share": _clear_share, "sinking_m_per_day": _sinking, "sinking_share": _sinking_share,
-    "longest_gap_s": _longest_gap,
+    "longest_gap_d": _longest_gap,
 }  # fmt: skip
 
 
@@ -275,8 +275,8 @@ class OrbitDiagnosis:
         findings: list[Finding] = []
         for satellite in list(source.satellites)[:_MOST_SATELLITES]:
             facts += [
-                read(source, "records", satellite=satellite), read(source, "span_s", "s", satellite=satellite),
-                read(source, "altitude_m", "m", satellite=satellite),
+                read(source, "records", satellite=satellite), read(source, "span_d", "d", satellite=satellite),
+                read(source, "altitude_km", "km", satellite=satellite),
             ]  # fmt: skip
             for judge in (self._manoeuvred, self._sinks, self._silent):
                 try:
@@ -322,21 +322,21 @@ class OrbitDiagnosis:
             Finding(
                 label="decay", where=f"satellite {satellite}", severity="warning", confidence=float(share.value),
                 says="{where} lost {sinking_m_per_day} of altitude per day at the end of its records, from "
-                "{altitude_m}; it sinks between {sinking_share} of the neighbouring records.",
-                evidence=(rate, share, read(source, "altitude_m", "m", satellite=satellite)),
+                "{altitude_km}; it sinks between {sinking_share} of the neighbouring records.",
+                evidence=(rate, share, read(source, "altitude_km", "km", satellite=satellite)),
                 advice="Nothing keeps the orbit up, or nothing does any more: see whether it is steered at all.",
                 sources=(_RULE,),
             )
         ]  # fmt: skip
 
     def _silent(self, source: OrbitSource, satellite: int) -> list[Finding]:
-        gap = read(source, "longest_gap_s", "s", satellite=satellite)
-        if float(gap.value) < self.gap_d * 86_400:
+        gap = read(source, "longest_gap_d", "d", satellite=satellite)
+        if float(gap.value) < self.gap_d:
             return []
         return [
             Finding(
                 label="gap", where=f"satellite {satellite}", severity="note", confidence=1.0,
-                says="{where} has no record for {longest_gap_s}: what happened meanwhile shows as one jump.",
+                says="{where} has no record for {longest_gap_d}: what happened meanwhile shows as one jump.",
                 evidence=(gap,), advice="Fetch the missing records before jumps at the gap's end are believed.",
                 sources=(_RULE,),
             )

@@ -92,6 +92,29 @@ class OrbitDetector(Protocol):
         """
 
 
+class Unlearned:
+    """What detectors share that learn nothing: they score as they are."""
+
+    def scores(self, history: History) -> Floats:
+        """Return the score of each record.
+
+        Parameters
+        ----------
+        history : History
+        """
+        raise NotImplementedError
+
+    def fitted(self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], seed: int) -> Scorer:
+        """Return its scores: nothing is learned.
+
+        Parameters
+        ----------
+        histories, usable, seed
+            As the interface says.
+        """
+        return self.scores
+
+
 @functools.lru_cache(maxsize=16)
 def history(name: str) -> History:
     """Return a satellite of the data set tle-manoeuvres with its true manoeuvres.

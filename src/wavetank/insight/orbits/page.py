@@ -63,26 +63,27 @@ def _finding(found: Finding) -> str:
 def _history(source: OrbitSource, satellite: int, times: float, floor_m: float) -> str:
     of = source.of(satellite)
     heights = altitude_km(of)
-    begin, span = int(of.epoch_ns[0]), max(int(of.epoch_ns[-1] - of.epoch_ns[0]), 1)
+    # As shares of the span: nanoseconds of years, times a width, are beyond 64 bits.
+    when = (of.epoch_ns - of.epoch_ns[0]) / max(int(of.epoch_ns[-1] - of.epoch_ns[0]), 1)
     low, high = float(heights.min()), float(heights.max())
     room, tall = _WIDTH - _LEFT - 12, max(high - low, 1e-6)
     step = max(len(of) // _MOST_POINTS, 1)
-    xs = _LEFT + room * (of.epoch_ns[::step] - begin) / span
+    xs = _LEFT + room * when[::step]
     ys = _TOP + _HIGH * (1 - (heights[::step] - low) / tall)
     body = [
         svg.text(4, 14, f"satellite {satellite}", looks="strong"),
-        svg.text(_LEFT - 8, _TOP + 6, units.show(high * 1000, "m"), "quiet", looks="small", text_anchor="end"),
-        svg.text(_LEFT - 8, _TOP + _HIGH, units.show(low * 1000, "m"), "quiet", looks="small", text_anchor="end"),
+        svg.text(_LEFT - 8, _TOP + 6, units.show(high, "km"), "quiet", looks="small", text_anchor="end"),
+        svg.text(_LEFT - 8, _TOP + _HIGH, units.show(low, "km"), "quiet", looks="small", text_anchor="end"),
         svg.path("M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True)), stroke="accent"),
     ]
     try:
         marks = np.flatnonzero(np.nan_to_num(source.flagged(satellite, times, floor_m)[1]) > 1)
     except WavetankError:
         marks = np.empty(0, np.int64)
-    for x in (_LEFT + room * (of.epoch_ns[marks] - begin) / span).tolist():
+    for x in (_LEFT + room * when[marks]).tolist():
         body.append(svg.line(x, _TOP + _HIGH + 6, x, _TOP + _HIGH + 16, "warm"))
-    for when, anchor, x in ((of.epoch_ns[0], "start", _LEFT), (of.epoch_ns[-1], "end", _WIDTH - 12)):
-        day = datetime.datetime.fromtimestamp(int(when) // 10**9, datetime.UTC).strftime("%Y-%m-%d")
+    for epoch, anchor, x in ((of.epoch_ns[0], "start", _LEFT), (of.epoch_ns[-1], "end", _WIDTH - 12)):
+        day = datetime.datetime.fromtimestamp(int(epoch) // 10**9, datetime.UTC).strftime("%Y-%m-%d")
         body.append(svg.text(x, _TOP + _HIGH + 32, day, "quiet", looks="small", text_anchor=anchor))
     return svg.drawing(
         _WIDTH, _TOP + _HIGH + 40, body, title=f"Altitude of satellite {satellite}",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.insight.orbits.filters import MANOEUVRE, MEASURED, STATION, Filtered, filtered
-from wavetank.insight.orbits.interface import History, Scorer
+from wavetank.insight.orbits.interface import History, Scorer, Unlearned
 from wavetank.insight.orbits.mechanics import Floats, axis_km
 from wavetank.insight.orbits.rules import changes_of, running_median
 from wavetank.settings import check_ranges, setting
@@ -22,7 +22,7 @@ _WINDOW = 31
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangePoints:
+class ChangePoints(Unlearned):
     """PELT (ruptures) on the axis without its drift, for a ladder of penalties; a change scores the highest that it
     survives.
     """
@@ -33,16 +33,6 @@ class ChangePoints:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-    def fitted(self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], seed: int) -> Scorer:
-        """Return the search: nothing is learned.
-
-        Parameters
-        ----------
-        histories, usable, seed
-            As the interface says.
-        """
-        return self.scores
 
     def scores(self, history: History) -> Floats:
         """Return for each record the logarithm of the highest penalty at which the axis changes there.
@@ -137,10 +127,8 @@ def filter_of(history: History, models: tuple[int, ...], measured: tuple[float, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImmFilter:
-    """The paper's second tier alone: how probable the model of manoeuvres is after a record, in interacting filters."""
-
-    alarm_at: ClassVar[float] = math.log(0.3 / 0.7)
+class _StateFilter(Unlearned):
+    """A filter over states, with the noise that it takes records to have."""
 
     position_m: float = setting(MEASURED[0], says="noise of a record's position", unit="m", low=0.1)
     velocity_m_s: float = setting(MEASURED[1], says="noise of a record's velocity", unit="m/s", low=1e-4)
@@ -148,15 +136,12 @@ class ImmFilter:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def fitted(self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], seed: int) -> Scorer:
-        """Return the filters: nothing is learned.
 
-        Parameters
-        ----------
-        histories, usable, seed
-            As the interface says.
-        """
-        return self.scores
+@dataclass(frozen=True, kw_only=True)
+class ImmFilter(_StateFilter):
+    """The paper's second tier alone: how probable the model of manoeuvres is after a record, in interacting filters."""
+
+    alarm_at: ClassVar[float] = math.log(0.3 / 0.7)
 
     def scores(self, history: History) -> Floats:
         """Return log odds of the manoeuvre's model.
@@ -172,25 +157,17 @@ class ImmFilter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneFilter:
+class OneFilter(_StateFilter):
     """One unscented Kalman filter of station keeping: how surprising a record is."""
 
     # The 99.9 % point of chi-square with 6 degrees of freedom.
     alarm_at: ClassVar[float] = 22.458
 
-    position_m: float = setting(MEASURED[0], says="noise of a record's position", unit="m", low=0.1)
-    velocity_m_s: float = setting(MEASURED[1], says="noise of a record's velocity", unit="m/s", low=1e-4)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-    def fitted(self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], seed: int) -> Scorer:
-        """Return the filter: nothing is learned.
+    def scores(self, history: History) -> Floats:
+        """Return the squared innovation in units of its covariance.
 
         Parameters
         ----------
-        histories, usable, seed
-            As the interface says.
+        history : History
         """
-        measured = (self.position_m, self.velocity_m_s)
-        return lambda history: filter_of(history, (STATION,), measured).surprise
+        return filter_of(history, (STATION,), (self.position_m, self.velocity_m_s)).surprise

@@ -1,10 +1,8 @@
-"""Rules for orbit events: the paper's first tier, and robust ones over a moving window.
-"""
+"""Rules for orbit events: the paper's first tier, and robust ones over a moving window."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 
-from wavetank.insight.orbits.interface import History, Scorer
+from wavetank.insight.orbits.interface import History, Unlearned
 from wavetank.insight.orbits.mechanics import Floats, altitude_km, axis_km, node_rate
 from wavetank.settings import check_ranges, setting
 from wavetank.workloads.tle import DAY_NS, Elements
@@ -47,20 +45,19 @@ def rule_labels(elements: Elements) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperRule:
+class PaperRule(Unlearned):
     """Seven thresholds on two records; they lie far above what keeps a satellite in its place."""
 
     alarm_at: ClassVar[float] = 0.5
 
-    def fitted(self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], seed: int) -> Scorer:
-        """Return the rule: nothing is learned.
+    def scores(self, history: History) -> Floats:
+        """Return 1 where the label is a manoeuvre, else 0.
 
         Parameters
         ----------
-        histories, usable, seed
-            As the interface says.
+        history : History
         """
-        return lambda history: (rule_labels(history.elements) == MANOEUVRE).astype(np.float64)
+        return (rule_labels(history.elements) == MANOEUVRE).astype(np.float64)
 
 
 def running_median(values: Floats, window: int) -> Floats:
@@ -95,7 +92,7 @@ def departures(values: Floats, floor: float, window: int, times: float) -> Float
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustRule:
+class RobustRule(Unlearned):
     """One line: the change of the semi-major axis against its running median, in running median departures."""
 
     alarm_at: ClassVar[float] = 1.0
@@ -106,16 +103,6 @@ class RobustRule:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-    def fitted(self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], seed: int) -> Scorer:
-        """Return the rule: nothing is learned.
-
-        Parameters
-        ----------
-        histories, usable, seed
-            As the interface says.
-        """
-        return self.scores
 
     def scores(self, history: History) -> Floats:
         """Return departures over the alarm's; the first record has none.
@@ -129,7 +116,7 @@ class RobustRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustElements:
+class RobustElements(Unlearned):
     """The same line on three elements that a burn may change: axis, inclination, and eccentricity; the largest counts.
 
     The inclination catches burns across the orbit's plane, which leave the axis as it is.
@@ -145,16 +132,6 @@ class RobustElements:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-    def fitted(self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], seed: int) -> Scorer:
-        """Return the rule: nothing is learned.
-
-        Parameters
-        ----------
-        histories, usable, seed
-            As the interface says.
-        """
-        return self.scores
 
     def scores(self, history: History) -> Floats:
         """Return the largest departure over the alarm's; the first record has none.

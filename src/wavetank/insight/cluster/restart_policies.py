@@ -65,7 +65,7 @@ class RestartAtOnce:
         return self
 
     def decide(self, failed: Failed) -> Restart:
-        """Return a restart on the same nodes.
+        """Return a restart, or a call.
 
         Parameters
         ----------
@@ -73,38 +73,30 @@ class RestartAtOnce:
         """
         if failed.attempt >= self.tries:
             return Restart(call=True)
-        return Restart(wait_s=self.wait_s if failed.attempt else 0.0)
+        return Restart(wait_s=self.wait_s if failed.attempt else 0.0, exclude=self.excluded(failed))
+
+    def excluded(self, failed: Failed) -> tuple[int, ...]:
+        """Return who is taken out: nobody.
+
+        Parameters
+        ----------
+        failed : Failed
+        """
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlwaysExclude:
+class AlwaysExclude(RestartAtOnce):
     """As :class:`RestartAtOnce`, and whom monitoring names first is taken out each time."""
 
-    wait_s: float = setting(300.0, unit="s", says="Wait before a restart, but the first", low=0, high=1e6)
-    tries: int = setting(7, says="Restarts before a human is called", low=1, high=100)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-    def begin(self, nodes: int) -> Operator:
-        """Return itself: nothing is remembered.
-
-        Parameters
-        ----------
-        nodes : int
-        """
-        return self
-
-    def decide(self, failed: Failed) -> Restart:
-        """Return a restart without the first suspect.
+    def excluded(self, failed: Failed) -> tuple[int, ...]:
+        """Return the first suspect.
 
         Parameters
         ----------
         failed : Failed
         """
-        if failed.attempt >= self.tries:
-            return Restart(call=True)
-        return Restart(wait_s=self.wait_s if failed.attempt else 0.0, exclude=failed.suspects[:1])
+        return failed.suspects[:1]
 
 
 @dataclass(frozen=True, kw_only=True)

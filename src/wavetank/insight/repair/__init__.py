@@ -1,8 +1,8 @@
 """Which repair a failing service needs, and when nobody should touch it.
 
-Grey failures (a busy neighbour, a leak, a congested network) look alike: slower, fewer, later.  Agents see one window of
-telemetry and act, or hand the case on.  :mod:`~wavetank.insight.repair.simulated_service` draws cases whose cause is
-planted, :mod:`~wavetank.insight.repair.networks` has exact inference on causal graphs,
+Grey failures (a busy neighbour, a leak, a congested network) look alike: slower, fewer, later.  Agents see one
+window of telemetry and act, or hand the case on.  :mod:`~wavetank.insight.repair.simulated_service` draws cases whose
+cause is planted, :mod:`~wavetank.insight.repair.networks` has exact inference on causal graphs,
 :mod:`~wavetank.insight.repair.aurora` the agent with two gates, :mod:`~wavetank.insight.repair.rivals` the others, and
 :mod:`~wavetank.insight.repair.scoring` says what a destructive action is.  Study ``grey-failures``.
 """

@@ -21,7 +21,6 @@ from wavetank.errors import BadValueError
 from wavetank.insight.repair.interface import (
     FAULTS,
     LEVELS,
-    LOSES,
     MECHANISMS,
     NAMES,
     READINGS,
@@ -101,7 +100,7 @@ class Believed(NamedTuple):
     energy : ndarray of float64, shape (cases,)
         Free energy per table that was used, in nats.
     entropy : ndarray of float64, shape (cases,)
-        Of the belief over sets of faults, as a share of the largest.
+        Of the belief over no fault and each single one, as a share of the largest.
     """
 
     beliefs: Floats
@@ -118,7 +117,7 @@ class Outlook(NamedTuple):
     gain : ndarray of float64, shape (cases,)
         P(objective kept | action) - P(objective kept | nothing), of this very window; NaN where a reading is missing.
     harm : ndarray of float64, shape (cases,)
-        P(a symptom worse, or requests lost without need).
+        P(a symptom worse | action).
     energy : ndarray of float64, shape (cases,)
         Free energy per table of the likeliest readings afterwards.
     """
@@ -278,7 +277,7 @@ class FittedAurora:
         beliefs : ndarray of float64, shape (cases, 8)
         action : ndarray of int64, shape (cases,)
         """
-        return Outlook(*_outlook(*self._packed, self._used, levels, beliefs, action, np.array(LOSES),
+        return Outlook(*_outlook(*self._packed, self._used, levels, beliefs, action,
                                  np.array(WORSE, np.int64)))  # fmt: skip
 
     def decide(self, readings: Floats, slo_ok: Flags) -> Decisions:
@@ -332,9 +331,13 @@ class FittedAurora:
 
 def _believed(beliefs: Floats, energy: Floats) -> Believed:
     bits = (np.arange(_CONFIGS)[:, None] >> np.arange(_FAULTS)) & 1
-    held = np.where(beliefs > 0, beliefs, 1.0)
-    entropy = -(beliefs * np.log(held)).sum(axis=1) / math.log(_CONFIGS)
-    return Believed(beliefs, np.minimum(beliefs @ bits, 1.0), energy, entropy)
+    faults = np.clip(beliefs @ bits, 1e-12, 1 - 1e-12)
+    # Whether a second fault is there as well changes no action: entropy is over none and single ones.
+    odds = faults / (1 - faults)
+    single = np.concatenate((np.ones((len(faults), 1)), odds), axis=1)
+    single /= single.sum(axis=1, keepdims=True)
+    entropy = -(single * np.log(single)).sum(axis=1) / math.log(_FAULTS + 1)
+    return Believed(beliefs, faults, energy, entropy)
 
 
 @compiled
@@ -407,7 +410,7 @@ def _overlap(tables, before, after, level, levels, out):  # type: ignore[no-unty
 
 
 @compiled
-def _outlook(tables, offsets, parents, strides, used, levels, beliefs, action, loses, worse):  # type: ignore[no-untyped-def]
+def _outlook(tables, offsets, parents, strides, used, levels, beliefs, action, worse):  # type: ignore[no-untyped-def]
     cases, nodes = levels.shape
     gain, harm, energy = np.empty(cases), np.empty(cases), np.empty(cases)
     inner, outer = np.empty((_INNER, _LEVELS)), np.empty((_OUTER, _LEVELS))
@@ -432,12 +435,10 @@ def _outlook(tables, offsets, parents, strides, used, levels, beliefs, action, l
             _overlap(tables, before, after, was[_OK], 2, pair)
             ok[turn] = pair[1]
         now = float(was[_OK])
-        better, hurt, present, likeliest, best = 0.0, 0.0, 0.0, -1.0, 0
+        better, hurt, likeliest, best = 0.0, 0.0, -1.0, 0
         for config in range(_CONFIGS):
-            if config >> fault & 1:
-                present += beliefs[case, config]
-                if beliefs[case, config] > likeliest:
-                    likeliest, best = beliefs[case, config], config
+            if config >> fault & 1 and beliefs[case, config] > likeliest:
+                likeliest, best = beliefs[case, config], config
         for config in range(_CONFIGS):
             weight = beliefs[case, config]
             if not config >> fault & 1:
@@ -497,7 +498,7 @@ def _outlook(tables, offsets, parents, strides, used, levels, beliefs, action, l
                         rest //= _LEVELS
                     better += likely * ok[way]
         gain[case] = better - now
-        harm[case] = min(hurt + loses[fault] * (1.0 - present), 1.0)
+        harm[case] = min(hurt, 1.0)
     return gain, harm, energy
 
 

@@ -19,9 +19,7 @@ Flags = NDArray[np.bool_]
 
 FAULTS = ("cpu-contention", "leak", "congestion")
 ACTIONS = ("limit-neighbour", "restart-worker", "lower-rate")
-"""What repairs each fault, in the order of the faults."""
-LOSES = (0.0, 1.0, 0.0)
-"""How likely an action loses requests in flight: a restart does."""
+"""What repairs each fault, in the order of the faults; workers are restarted after they were drained."""
 MECHANISMS = ("run_queue", "cpu_share", "rss_slope", "page_faults", "retransmits", "rtt")
 SYMPTOMS = ("latency", "throughput", "errors")
 WORSE = (1, -1, 1)
@@ -59,7 +57,7 @@ class Episodes(NamedTuple):
         ----------
         which : ndarray of bool, shape (cases,)
         """
-        return Episodes(*(each[which] for each in self))
+        return Episodes(self.readings[which], self.slo_ok[which], self.present[which], self.unknown[which])
 
     def shown(self) -> tuple[Floats, Flags]:
         """Return what an agent is shown: the last window without the objective, or the last one where all kept it.

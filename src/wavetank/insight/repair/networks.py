@@ -58,7 +58,7 @@ class Network:
             shape = (*(levels[each] for each in parents), table.shape[-1])
             if table.shape != shape or not (table >= 0).all() or not np.allclose(table.sum(-1), 1.0, atol=1e-9):
                 raise BadValueError(f"The table of {name!r} is no table of probabilities for its parents' levels.",
-                                    given=table.shape, allowed=shape)  # fmt: skip
+                                    given=table.shape, allowed=str(shape))  # fmt: skip
 
     @functools.cached_property
     def levels(self) -> tuple[int, ...]:
@@ -136,7 +136,8 @@ def counted(
     if not prior > 0 or not math.isfinite(prior):
         raise BadValueError("A Dirichlet prior is a number above 0.", given=prior)
     if states.ndim != 2 or states.shape[1] != len(wide) or (states < MISSING).any() or (states >= wide).any():
-        raise BadValueError("Every state is a level of its variable.", given=states.shape, allowed=tuple(levels))
+        raise BadValueError("Every state is a level of its variable.", given=states.shape,
+                            allowed=[str(each) for each in levels])  # fmt: skip
     tables = []
     for node, of in enumerate(parents):
         family = [*of, node]
@@ -306,10 +307,10 @@ def free_energy(belief: Floats, network: Network, query: Sequence[int], evidence
         If the belief is no distribution of this shape.
     """
     exact, log_evidence = posterior(network, query, evidence)
-    if belief.shape != exact.shape or not (belief >= 0).all() or not math.isclose(float(belief.sum()), 1.0,
-                                                                                 abs_tol=1e-9):  # fmt: skip
+    sums_to_one = math.isclose(float(belief.sum()), 1.0, abs_tol=1e-9)
+    if belief.shape != exact.shape or not (belief >= 0).all() or not sums_to_one:
         raise BadValueError("A belief is a distribution over the queried variables.", given=belief.shape,
-                            allowed=exact.shape)  # fmt: skip
+                            allowed=str(exact.shape))  # fmt: skip
     held = belief > 0
     if (exact[held] <= 0).any():
         return math.inf

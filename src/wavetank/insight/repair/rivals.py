@@ -194,5 +194,5 @@ class _Oracle:
         ----------
         episodes : Episodes
         """
-        known = episodes.present.any(axis=1)
-        return Decisions(episodes.present.argmax(axis=1), known, known.astype(np.float64))
+        known = np.asarray(episodes.present.any(axis=1), np.bool_)
+        return Decisions(episodes.present.argmax(axis=1), known, np.asarray(known, np.float64))

@@ -8,7 +8,7 @@ import numpy as np
 
 from wavetank.diagnosis.scoreboard import area_of_risk, risk_at
 from wavetank.errors import BadValueError
-from wavetank.insight.repair.interface import ACTIONS, Cuts, Decisions, Episodes, Flags, Floats
+from wavetank.insight.repair.interface import ACTIONS, Cuts, Decisions, Episodes, Flags, Floats, Levels
 
 BROKEN = 3
 """Windows without the objective that make a case."""
@@ -88,7 +88,7 @@ class Score(NamedTuple):
     area: float
 
 
-def harmful(episodes: Episodes, action: np.ndarray) -> Flags:  # type: ignore[type-arg]
+def harmful(episodes: Episodes, action: Levels) -> Flags:
     """Return in which cases an action repairs nothing that is there, taken or not.
 
     Parameters

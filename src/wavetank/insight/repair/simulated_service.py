@@ -1,8 +1,8 @@
 """A service with grey failures, as a structural causal model that no agent is shown.
 
-Faults shift mechanisms (queues, memory, the network), mechanisms make symptoms, symptoms decide whether the objective is
-kept.  A fault's pattern is mixed with the mean of all patterns: mixing 0 leaves every fault its own, at 1 all look alike
-and nobody can say which it is.  Every reading has a standard deviation of 1 in a healthy service.
+Faults shift mechanisms (queues, memory, the network), mechanisms make symptoms, symptoms decide whether the objective
+is kept.  A fault's pattern is mixed with the mean of all patterns: mixing 0 leaves every fault its own, at 1 all look
+alike and nobody can say which it is.  Every reading has a standard deviation of 1 in a healthy service.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError
 from wavetank.insight.repair.interface import FAULTS, MECHANISMS, NAMES, SYMPTOMS, Episodes, Flags, Floats
 from wavetank.sim.rng import stream
-
-Floats2 = NDArray[np.float64]
 
 
 class Service(NamedTuple):
@@ -113,7 +110,7 @@ def episodes(
     present[rows[two], second[two]] = True
     strength = draws.uniform(*severity, (cases, kinds)) * present
     shift = strength @ mixed(service.patterns, mixing)
-    # What is not in any graph goes in a direction of its own, through mechanisms and past them, as far as a known fault.
+    # What is in no graph goes in a direction of its own, through mechanisms and past them, as far as a known fault.
     directions = draws.standard_normal((cases, mechanisms + symptoms))
     length = float(np.sqrt((service.patterns**2).sum(axis=1)).mean())
     directions *= length / np.linalg.norm(directions, axis=1, keepdims=True)
@@ -136,8 +133,7 @@ def kept(service: Service, symptoms: Floats) -> Flags:
     service : Service
     symptoms : ndarray of float64, shape (..., symptoms)
     """
-    ok: Flags = (symptoms * service.worse <= service.limit).all(axis=-1)
-    return ok
+    return np.asarray((symptoms * service.worse <= service.limit).all(axis=-1), np.bool_)
 
 
 def graph(wrong: int = 0, seed: int = 0, service: Service = SERVICE) -> tuple[tuple[int, ...], ...]:
@@ -163,7 +159,8 @@ def graph(wrong: int = 0, seed: int = 0, service: Service = SERVICE) -> tuple[tu
     others = [(fault, node) for fault in faults for node in outer]
     others += [(each, node) for each in inner for node in outer if (each, node) not in edges]
     if not 0 <= wrong <= min(len(edges), len(others)):
-        raise BadValueError("There are not so many edges to be wrong.", given=wrong, allowed=min(len(edges), len(others)))
+        raise BadValueError("There are fewer edges than are to be wrong.", given=wrong,
+                            allowed=f"0 to {min(len(edges), len(others))}")  # fmt: skip
     draws = stream(seed, "wrong edges")
     # The graph with more wrong edges has those of the graph with fewer.
     gone = {edges[at] for at in draws.permutation(len(edges))[:wrong].tolist()}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from wavetank.errors import BadValueError
 from wavetank.insight.repair.aurora import Aurora, FittedAurora, escalated
 from wavetank.insight.repair.interface import Cuts, Decisions, Episodes, FittedAgent, Learning, RepairAgent, cuts_of
 from wavetank.insight.repair.rivals import RepairOracle
@@ -60,16 +61,17 @@ def drawn(seed: int, mixing: float, wrong: int, train: int, judged: int, severit
     severity : tuple of float
     """
 
-    def draw(purpose: str, count: int, **shares: float) -> Episodes:
-        return episodes(seed, purpose, count, mixing=mixing, severity=severity, **shares)
+    def draw(purpose: str, count: int, healthy: float = 0.1, double: float = 0.1, unknown: float = 0.0) -> Episodes:
+        return episodes(seed, purpose, count, mixing=mixing, severity=severity, healthy=healthy, double=double,
+                        unknown=unknown)  # fmt: skip
 
-    healthy = draw("healthy", _HEALTHY, healthy=1.0, double=0.0, unknown=0.0)
+    healthy = draw("healthy", _HEALTHY, healthy=1.0, double=0.0)
     cuts: Cuts = cuts_of(healthy)
     trigger = trigger_of(healthy, cuts)
-    history = draw("history", train, unknown=0.0)
-    validation, tests = draw("validation", train, unknown=0.0), draw("judged", judged)
+    history = draw("history", train)
+    validation, tests = draw("validation", train), draw("judged", judged, unknown=0.1)
     unknown = draw("unknown", judged, healthy=0.0, double=0.0, unknown=1.0)
-    others = draw("other healthy", _HEALTHY, healthy=1.0, double=0.0, unknown=0.0)
+    others = draw("other healthy", _HEALTHY, healthy=1.0, double=0.0)
     looked = trigger.cases(tests)
     learning = Learning(
         healthy, history, history.chosen(trigger.cases(history)), validation.chosen(trigger.cases(validation)),
@@ -115,10 +117,11 @@ class GreyFailures(Study):
     secondary: ClassVar[tuple[str, ...]] = ("risk_area", "accuracy_all", "unknown_acted")
     metrics = (
         Metric("risk_equal", "", "lower", "simulated",
-               "actions that repair no fault that is there / actions, if every agent acted on as many of its surest cases "
-               "as AURORA does; of AURORA, its own actions", words="risk at AURORA's coverage"),
+               "actions that repair no fault that is there / actions, if every agent acted on as many of its surest "
+               "cases as AURORA does; of AURORA, its own actions", words="risk at AURORA's coverage"),
         Metric("destructive_rate", "", "lower", "simulated",
-               "actions that repair no fault that is there / cases, by the agent's own gates", words="destructive actions"),
+               "actions that repair no fault that is there / cases, by the agent's own gates",
+               words="destructive actions"),
         Metric("accuracy_acted", "", "higher", "simulated", "actions that repair a fault that is there / actions",
                words="accuracy where it acts"),
         Metric("accuracy_all", "", "higher", "simulated", "actions that repair a fault that is there / cases",
@@ -131,10 +134,10 @@ class GreyFailures(Study):
         Metric("unknown_acted", "", "lower", "simulated", "cases of unknown faults in which it acts / cases of these",
                words="actions on unknown faults"),
         Metric("unknown_stopped", "", "higher", "simulated",
-               "of unknown faults on which the causal gate alone would act, those that AURORA hands on; its actions are "
-               "those of both gates", words="unknown faults stopped"),
+               "of unknown faults on which the causal gate alone would act, those that AURORA hands on; it acts "
+               "where both gates open", words="unknown faults stopped"),
         Metric("unknown_stopped_by_energy", "", "higher", "simulated",
-               "of unknown faults whose probability alone would suffice, those that the free energy gate alone stops",
+               "of unknown faults whose probability alone would suffice, those that the free energy gate stops",
                words="unknown faults stopped by free energy", table=False),
         Metric("right_stopped", "", "lower", "simulated",
                "of right actions that the causal gate alone would take, those that AURORA hands on",
@@ -145,7 +148,8 @@ class GreyFailures(Study):
         Metric("fog_destructive", "", "lower", "simulated", "destructive actions of both / cases", table=False,
                words="destructive actions with the tier above"),
         Metric("looked_at", "", "", "simulated", "episodes that are cases / episodes", table=False),
-        Metric("false_looks", "", "", "simulated", "healthy episodes that are looked at / healthy episodes", table=False),
+        Metric("false_looks", "", "", "simulated", "healthy episodes that are looked at / healthy episodes",
+               table=False),
         Metric("decision_p50_s", "s", "lower", "measured", "one case from readings to decision, median of 200",
                words="decision"),
         Metric("decision_p99_s", "s", "lower", "measured", "the same, 99th percentile of 200", words="slow decision",
@@ -156,13 +160,16 @@ class GreyFailures(Study):
         Chart("sweep", "Risk against coverage", y="risk", by="coverage", says="Lower is better; few actions are safe."),
         Chart("sweep", "As faults look more alike", y="risk_equal", by="mixing",
               says="At 1 nobody can say which fault it is, and the right answer is to abstain."),
-        Chart("sweep", "How often agents act", y="coverage", by="mixing", says="At 1 only agents without gates should act."),
-        Chart("sweep", "Wrong edges in the graph", y="risk_area", by="wrong_edges", says="Agents without a graph are flat."),
+        Chart("sweep", "How often agents act", y="coverage", by="mixing",
+              says="At 1 only agents without gates should act."),
+        Chart("sweep", "Wrong edges in the graph", y="risk_area", by="wrong_edges",
+              says="Agents without a graph are flat."),
         Chart("pareto", "Harm against what is repaired", x="destructive_rate", y="accuracy_all",
               says="Up and to the left is better."),
     )  # fmt: skip
 
-    mixing: float = setting(0.25, says="How alike faults look: 0 each its own pattern, 1 all the same", low=0.0, high=1.0)
+    mixing: float = setting(0.25, says="How alike faults look: 0 each its own pattern, 1 all the same", low=0.0,
+                            high=1.0)  # fmt: skip
     wrong_edges: int = setting(0, says="Wrong edges in the causal graph", low=0, high=8)
     train: int = setting(4000, unit="episodes", says="To learn from, and as many to validate with", low=200,
                          high=1_000_000)  # fmt: skip
@@ -174,8 +181,6 @@ class GreyFailures(Study):
 
     def check(self) -> None:
         """Refuse severities that are no least and largest."""
-        from wavetank.errors import BadValueError
-
         if len(self.severity) != 2 or self.severity[0] > self.severity[1]:
             raise BadValueError("Severity is a least and a largest number.", given=self.severity)
 

@@ -167,14 +167,13 @@ class Aurora:
         cuts = cuts_of(learning.healthy)
         network = counted(NAMES, learning.parents, LEVELS, states_of(learning.history, cuts), self.prior)
         network = with_priors(network, learning.train)
-        agent = FittedAurora(self, cuts, network, 0.0, np.zeros(0), np.zeros(0))
+        agent = FittedAurora(self, cuts, network, 0.0)
         cases = learning.validation
         believed = agent.believe(agent.levels(*cases.shown()))
         top = believed.faults.argmax(axis=1)
         right = cases.present[np.arange(len(top)), top]
         limit = self.energy_max or (float(np.quantile(believed.energy[right], self.quantile)) if right.any() else 0.0)
-        return FittedAurora(self, cuts, network, limit, np.sort(believed.faults.max(axis=1)),
-                            np.sort(-believed.energy))  # fmt: skip
+        return FittedAurora(self, cuts, network, limit)
 
 
 def with_priors(network: Network, cases: Episodes) -> Network:
@@ -200,15 +199,10 @@ class FittedAurora:
     network : Network
     limit : float
         Of free energy per table, in nats.
-    certainties, energies : ndarray of float64
-        Of validation cases, sorted: with them it says how sure it is.
     """
 
-    def __init__(
-        self, agent: Aurora, cuts: Cuts, network: Network, limit: float, certainties: Floats, energies: Floats
-    ) -> None:
+    def __init__(self, agent: Aurora, cuts: Cuts, network: Network, limit: float) -> None:
         self.agent, self.cuts, self.network, self.limit = agent, cuts, network, limit
-        self.usual = (certainties, energies)
         self._packed = packed(network)
         near = set[int]()
         for fault in range(_FAULTS):
@@ -292,13 +286,8 @@ class FittedAurora:
         believed = self.believe(levels)
         action = believed.faults.argmax(axis=1)
         opened = self.opened(levels, believed, action)
-        certain = np.searchsorted(self.usual[0], believed.faults.max(axis=1), side="right")
-        if self.agent.gates in ("both", "free-energy"):
-            usual = np.searchsorted(self.usual[1], -believed.energy, side="right")
-            certain = np.minimum(certain, usual) if self.agent.gates == "both" else usual
-        # Ties of ranks are broken by the belief itself.
-        sure = certain + believed.faults.max(axis=1) / 2
-        return Decisions(action, opened, sure)
+        # Where all gates open comes before everything else, by probability; then what the gates keep back.
+        return Decisions(action, opened, believed.faults.max(axis=1) + opened)
 
     def opened(self, levels: Levels, believed: Believed, action: Levels) -> Flags:
         """Return in which cases all gates open.

@@ -282,6 +282,5 @@ class GreyFailures(Study):
 
 def _with(fitted: FittedAurora, gates: str, cases: Episodes) -> Decisions:
     """Return what the same agent would decide with other gates."""
-    other = FittedAurora(replace(fitted.agent, gates=gates), fitted.cuts, fitted.network, fitted.limit,
-                         *fitted.usual)  # fmt: skip
+    other = FittedAurora(replace(fitted.agent, gates=gates), fitted.cuts, fitted.network, fitted.limit)
     return decided(other, cases)

@@ -73,6 +73,6 @@ def test_strikes_and_sizes_that_are_none_are_refused():
 
 @pytest.mark.slow
 def test_turns_with_and_without_probes_are_timed(tmp_path):
-    with Ranks(time_turns, 2, arguments={"folder": str(tmp_path), "sizes": [1 << 20], "rounds": 4}) as ranks:
+    with Ranks(time_turns, 2, arguments={"folder": str(tmp_path), "sizes": [1 << 20], "rounds": [4]}) as ranks:
         rows = ranks.values(60.0)
     assert np.shape(rows) == (2, 1, 4, 2) and np.array(rows).min() > 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import sys
 import threading
 import time
 
@@ -83,6 +86,35 @@ def test_a_slow_link_is_counted_as_sending_and_not_as_waiting(tmp_path):
     together(tmp_path, 3, work, probes=True)
     sends = [int(read_probe(tmp_path / f"frames-{rank}").send_ns[0]) for rank in range(3)]
     assert sends[1] >= 4 * 20_000_000 > max(sends[0], sends[2])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="connections are paced on Linux only")
+def test_sending_lasts_until_the_chunk_has_arrived_and_not_until_the_kernel_has_taken_it(tmp_path):
+    """A chunk that fits into the buffers of a paced connection was counted as sent at once."""
+
+    def work(comm):
+        for link in comm._channels.out.values():
+            link.setsockopt(socket.SOL_SOCKET, 47, struct.pack("=I", 4_000_000))
+        for _ in range(4):
+            comm.all_reduce(np.ones(2 * 20_000, np.float32))
+
+    together(tmp_path, 2, work, probes=True)
+    for rank in range(2):
+        seen = read_probe(tmp_path / f"frames-{rank}")
+        took = seen.ended_ns - seen.entered_ns
+        assert (seen.send_ns[1:] > 0.5 * took[1:]).all() and took[1:].min() > 10_000_000
+
+
+def test_a_slow_link_does_not_keep_its_sender_from_receiving(tmp_path):
+    """A rank that slept in its loop left what came in unread, so that the rank before it looked slow, too."""
+
+    def work(comm):
+        comm.slow_s = 0.05 if comm.place == 1 else 0.0
+        comm.all_reduce(np.ones(3 * 100_000, np.float32))
+
+    together(tmp_path, 3, work, probes=True)
+    sends = [int(read_probe(tmp_path / f"frames-{rank}").send_ns[0]) for rank in range(3)]
+    assert sends[1] >= 4 * 50_000_000 > 2 * max(sends[0], sends[2])
 
 
 def test_a_step_can_be_met_from_outside(tmp_path):

@@ -11,7 +11,7 @@ from wavetank.insight.collectives.interface import FAULTS, Verdict
 from wavetank.insight.collectives.job_model import Job, Planted, drawn_fault, simulated
 from wavetank.insight.collectives.live import Found
 from wavetank.insight.collectives.rivals import RandomRank
-from wavetank.insight.collectives.study_live import CollectiveFaultsLive, probe_ratios
+from wavetank.insight.collectives.study_live import CollectiveFaultsLive, probe_ratios, rounds_of
 
 JOB = Job(group=4, replicas=6, stages=2)
 
@@ -29,7 +29,7 @@ def scripted(monkeypatch):
 
     strikes = {}
     monkeypatch.setattr(study_live, "seen_of", seen_of)
-    monkeypatch.setattr(study_live, "probe_ratios", lambda study: [1.0, 1.02])
+    monkeypatch.setattr(study_live, "probe_ratios", lambda study, seed: [1.0, 1.02])
     strike = study_live._strike
     monkeypatch.setattr(
         study_live, "_strike",
@@ -61,5 +61,11 @@ def test_seeds_draw_who_and_how():
 
 @pytest.mark.slow
 def test_probes_are_timed_on_real_processes():
-    ratios = probe_ratios(CollectiveFaultsLive(sizes_mb=(1,), rounds=3))
-    assert len(ratios) == 1 and 0.2 < ratios[0] < 5
+    study = CollectiveFaultsLive(sizes_mb=(1, 2), rounds=3)
+    ratios = probe_ratios(study, 0)
+    assert len(ratios) == 2 and all(0.2 < each < 5 for each in ratios)
+    assert probe_ratios(study, 0) is ratios
+
+
+def test_small_sizes_are_timed_more_often():
+    assert rounds_of(CollectiveFaultsLive(sizes_mb=(1, 4, 16, 64), rounds=8)) == [128, 128, 32, 8]

@@ -61,9 +61,9 @@ class Strike:
     rank: int = 0
     how: str = "sleep"
     iteration: int = 4
-    late_s: float = 0.25
-    slow_s: float = 0.04
-    bytes_per_s: float = 7.5e6
+    late_s: float = 0.08
+    slow_s: float = 0.016
+    bytes_per_s: float = 12e6
     link_bytes_per_s: float = 60e6
 
     def __post_init__(self) -> None:
@@ -274,7 +274,7 @@ def _look(finder: FaultFinder, ranks: Ranks, folder: Path, size: int, offset_ns:
 # -- what probes cost --------------------------------------------------------------------------------------------------
 
 
-def time_turns(rank: Rank, *, folder: str, sizes: list[int], rounds: int) -> list[list[list[float]]]:
+def time_turns(rank: Rank, *, folder: str, sizes: list[int], rounds: list[int]) -> list[list[list[float]]]:
     """Time all-reduces with and without probes in turns; what ranks do with ``Ranks``.
 
     Parameters
@@ -283,7 +283,8 @@ def time_turns(rank: Rank, *, folder: str, sizes: list[int], rounds: int) -> lis
     folder : str
     sizes : list of int
         Bytes.
-    rounds : int
+    rounds : list of int
+        Of each size.
 
     Returns
     -------
@@ -295,10 +296,10 @@ def time_turns(rank: Rank, *, folder: str, sizes: list[int], rounds: int) -> lis
     everybody = list(range(rank.size))
     comms = [Communicator(channels, 0, everybody, NoProbe()), Communicator(channels, 0, everybody, probe)]
     found: list[list[list[float]]] = []
-    for size in sizes:
+    for size, many in zip(sizes, rounds, strict=True):
         array = np.zeros(size // 4, np.float32)
         rows: list[list[float]] = []
-        for turn in range(rounds + 1):
+        for turn in range(many + 1):
             row = [0.0, 0.0]
             for which in (0, 1) if turn % 2 else (1, 0):
                 comms[which].all_reduce(array[:64])

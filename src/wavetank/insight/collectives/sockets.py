@@ -1,11 +1,13 @@
 """Collective operations of our own over TCP: all-reduce along a ring and over a binary tree, with probes in the loops.
 
-A chunk moves when both sides are there: the receiver gives a credit, the sender answers with the chunk.  Nothing else
-is on the wire, so that calls that do not fit hang, as they do in the libraries of accelerators.
+A chunk moves when both sides are there: the receiver gives a credit, the sender answers with the chunk, and the receiver
+says when it has it.  Without that the sender would count how long the kernel takes to accept a chunk, and not the link.
+Nothing else is on the wire, so that calls that do not fit hang, as they do in the libraries of accelerators.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -21,9 +23,8 @@ from wavetank.insight.collectives.interface import OPERATIONS
 from wavetank.insight.collectives.probes import NoProbe, Probe
 
 _HELLO = struct.Struct("<II")
-_CREDIT = b"c"
+_CREDIT, _ARRIVED = b"c", b"a"
 _LOOK_MS = 20
-# Small, so that sending takes as long as the link does.
 _BUFFER_BYTES = 1 << 16
 _JOIN_S = 60.0
 _ALL_REDUCE, _BROADCAST = OPERATIONS.index("all_reduce"), OPERATIONS.index("broadcast")
@@ -204,8 +205,12 @@ class Communicator:
             poll.register(source, select.POLLIN)
         if to is not None:
             poll.register(to, select.POLLIN)
+        due_s = math.inf
         while source is not None or to is not None:
-            ready = poll.poll(_LOOK_MS)
+            ready = poll.poll(_LOOK_MS if due_s == math.inf else max(0.0, 1e3 * (due_s - time.monotonic())))
+            if to is not None and due_s <= time.monotonic():
+                poll.register(to, select.POLLOUT)
+                due_s = math.inf
             if not ready:
                 probe.looked()
                 continue
@@ -219,22 +224,30 @@ class Communicator:
                     got += many
                     if got == len(into):
                         probe.received(first_ns, got)
+                        _now(source.send, _ARRIVED)
                         poll.unregister(source)
                         source = None
+                elif to is not None and sent == len(out):
+                    if not to.recv(1):
+                        raise ConnectionError("closed")
+                    probe.sent(posted_ns, sent)
+                    poll.unregister(to)
+                    to = None
                 elif to is not None and not credit:
                     if not to.recv(1):
                         raise ConnectionError("closed")
                     credit = True
                     posted_ns = probe.posted()
                     if self.slow_s:
-                        time.sleep(self.slow_s)
-                    poll.modify(to, select.POLLOUT)
+                        # The link is slow, and not the rank: what comes in is read meanwhile.
+                        poll.unregister(to)
+                        due_s = time.monotonic() + self.slow_s
+                    else:
+                        poll.modify(to, select.POLLOUT)
                 elif to is not None:
                     sent += to.send(out[sent : sent + _BUFFER_BYTES])
                     if sent == len(out):
-                        probe.sent(posted_ns, sent)
-                        poll.unregister(to)
-                        to = None
+                        poll.modify(to, select.POLLIN)
 
 
 def _now(send: Callable[[bytes], int], data: bytes) -> None:

@@ -18,6 +18,7 @@ from wavetank.sim.rng import stream
 from wavetank.study.study import Chart, Measurements, Metric, Study
 
 _MB = 1 << 20
+_MOST_TIMES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +53,12 @@ class CollectiveFaultsLive(Study):
     )
 
     ranks: int = setting(4, unit="processes", says="Processes, an even number", low=4, high=16)
-    iterations: int = setting(14, says="Iterations of a run that comes through", low=12, high=100)
+    iterations: int = setting(12, says="Iterations of a run that comes through", low=12, high=100)
     hang_s: float = setting(1.0, unit="s", says="Standstill from which an operation hangs", low=0.1, high=300.0)
     sizes_mb: tuple[int, ...] = setting((1, 4, 16, 64), unit="MB", says="All-reduces that are timed with and without "
                                         "probes", low=1, high=1024)  # fmt: skip
-    rounds: int = setting(12, says="Rounds of each size, with and without probes in turns", low=2, high=1000)
+    rounds: int = setting(8, says="Rounds of the largest size, with and without probes in turns; up to sixteen times as "
+                          "many of smaller ones", low=2, high=1000)  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
@@ -81,7 +83,7 @@ class CollectiveFaultsLive(Study):
         found.put("healthy_alarms", float(bool(finder.find(seen_of(self, "", seed).window).fault)))
         found.put("delay_s", max(delays))
         if isinstance(system, CclD):
-            ratios = probe_ratios(self)
+            ratios = probe_ratios(self, seed)
             for size, ratio in zip(self.sizes_mb, ratios, strict=True):
                 found.put("probe_time_ratio", ratio, mb=size)
             found.put("probe_time_mean", float(np.exp(np.mean(np.log(ratios)))))
@@ -111,19 +113,33 @@ def seen_of(study: CollectiveFaultsLive, fault: str, seed: int) -> Found:
     return watched(finder, strike, size=study.ranks, iterations=study.iterations, seed=seed, hang_s=study.hang_s)
 
 
-def probe_ratios(study: CollectiveFaultsLive) -> list[float]:
-    """Return the time of an all-reduce with probes over that without, by size.
+def rounds_of(study: CollectiveFaultsLive) -> list[int]:
+    """Return how often each size is timed: small ones more often, since they take less time and vary more.
 
     Parameters
     ----------
     study : CollectiveFaultsLive
     """
+    largest = max(study.sizes_mb)
+    return [study.rounds * min(_MOST_TIMES, largest // size) for size in study.sizes_mb]
+
+
+@functools.lru_cache(maxsize=64)
+def probe_ratios(study: CollectiveFaultsLive, seed: int) -> list[float]:
+    """Return the time of an all-reduce with probes over that without, by size; probes are the same for all systems.
+
+    Parameters
+    ----------
+    study : CollectiveFaultsLive
+    seed : int
+        Each is timed once.
+    """
     with tempfile.TemporaryDirectory(prefix="wavetank-probes-") as folder:
         arguments: dict[str, Any] = {
-            "folder": folder, "sizes": [size * _MB for size in study.sizes_mb], "rounds": study.rounds,
+            "folder": folder, "sizes": [size * _MB for size in study.sizes_mb], "rounds": rounds_of(study),
         }  # fmt: skip
         with Ranks(time_turns, 2, arguments=arguments, timeout_s=120.0) as ranks:
-            rows = np.array(ranks.values(600.0))
+            rows = ranks.values(600.0)
     # An operation takes as long as its slowest rank.
-    slowest = rows.max(axis=0)
-    return [float(each) for each in np.median(slowest[..., 1] / slowest[..., 0], axis=1)]
+    slowest = [np.max([rank[place] for rank in rows], axis=0) for place in range(len(study.sizes_mb))]
+    return [float(np.median(each[:, 1] / each[:, 0])) for each in slowest]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from wavetank.errors import BadFileError, BadValueError
@@ -16,6 +18,21 @@ def one_operation(probe, seq=0):
     probe.sent(since, 1024)
     probe.received(since, 512)
     probe.looked()
+
+
+def test_the_file_of_a_probe_is_whole_from_its_first_moment_on(tmp_path, monkeypatch):
+    """Others look for it while it is made; half of it was read as damage."""
+    path, write, seen = tmp_path / "frames", Path.write_bytes, []
+
+    def slowly(self, data):
+        write(self, data[:100])
+        seen.append(path.exists())
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", slowly)
+    Probe(path, 0).close()
+    assert seen == [False] and [each.name for each in tmp_path.iterdir()] == ["frames"]
+    assert read_probe(path).rank.size == 0
 
 
 def test_an_open_operation_is_seen_while_it_runs(tmp_path):

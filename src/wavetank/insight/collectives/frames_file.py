@@ -76,9 +76,7 @@ def write_frames(path: Path, window: Window) -> None:
     lines = [msgspec.json.encode(job)]
     for row in zip(*(column.tolist() for column in window.frames), strict=True):
         given = dict(zip(Frames._fields, row, strict=True))
-        fields: dict[str, Any] = {
-            name: time_of(value) if name in _TIMES else value for name, value in given.items()
-        }
+        fields: dict[str, Any] = {name: time_of(value) if name in _TIMES else value for name, value in given.items()}
         lines.append(msgspec.json.encode(_Frame(**{**fields, "op": OPERATIONS[given["op"]]})))
     path.write_bytes(b"\n".join(lines) + b"\n")
 

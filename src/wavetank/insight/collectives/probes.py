@@ -48,7 +48,10 @@ class Probe:
         if not 1 <= capacity <= _MOST_FRAMES:
             raise BadValueError("A probe keeps some frames.", given=capacity, allowed=f"1 to {_MOST_FRAMES}")
         size = _HEAD.size + 8 * _WIDTH * capacity
-        path.write_bytes(_HEAD.pack(MAGIC, rank, capacity, 0) + bytes(size - _HEAD.size))
+        # Whole from its first moment on, since others look for it.
+        part = path.with_name(f"{path.name}.part")
+        part.write_bytes(_HEAD.pack(MAGIC, rank, capacity, 0) + bytes(size - _HEAD.size))
+        part.replace(path)
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), size)
         self._numbers = memoryview(self._memory).cast("q")

@@ -57,8 +57,10 @@ class CollectiveFaultsLive(Study):
     hang_s: float = setting(1.0, unit="s", says="Standstill from which an operation hangs", low=0.1, high=300.0)
     sizes_mb: tuple[int, ...] = setting((1, 4, 16, 64), unit="MB", says="All-reduces that are timed with and without "
                                         "probes", low=1, high=1024)  # fmt: skip
-    rounds: int = setting(8, says="Rounds of the largest size, with and without probes in turns; up to sixteen times as "
-                          "many of smaller ones", low=2, high=1000)  # fmt: skip
+    rounds: int = setting(
+        8, says="Rounds of the largest size, with and without probes in turns; smaller ones get up to 16 times as many",
+        low=2, high=1000,
+    )  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""

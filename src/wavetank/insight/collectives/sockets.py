@@ -1,8 +1,8 @@
 """Collective operations of our own over TCP: all-reduce along a ring and over a binary tree, with probes in the loops.
 
-A chunk moves when both sides are there: the receiver gives a credit, the sender answers with the chunk, and the receiver says
-when it has it.  Without that the sender would count how long the kernel takes to accept a chunk, and not the link.
-Nothing else is on the wire, so that calls that do not fit hang, as they do in the libraries of accelerators.
+A chunk moves when both sides are there: the receiver gives a credit, the sender answers with the chunk, and the
+receiver says when it has it.  Without that the sender would count how long the kernel takes to accept a chunk, and not
+the link.  Nothing else is on the wire, so that calls that do not fit hang, as they do in the libraries of accelerators.
 """
 
 from __future__ import annotations

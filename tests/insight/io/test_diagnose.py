@@ -33,6 +33,8 @@ def labels(found: Diagnosis, *severities: str) -> set[str]:
 def test_one_server_and_one_writer_are_found_although_data_are_incomplete() -> None:
     found = diagnosed("imbalanced-io")
     assert {"SLIM", "RLIM"} <= labels(found, "critical")
+    servers = next(each for each in found.findings if each.label == "SLIM")
+    assert "up to" in servers.sentence(servers.says) and "does not say whether" in servers.says
     assert any("POSIX" in each and "incomplete" in each for each in found.too_little)
     assert next(each.value for each in found.facts if each.name == "incomplete") == "POSIX"
 

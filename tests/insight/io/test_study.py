@@ -31,6 +31,11 @@ def test_the_diagnosis_beats_the_rules_and_its_reports_recompute() -> None:
     assert ours["unsupported"] == 0 and ours["cited_share"] == 1.0
     assert ours["f1_low"] <= ours["f1"] <= ours["f1_high"]
     assert ours["over_tuned"] == pytest.approx(ours["f1"] / figures(Drishti(fits=True))["f1"])
+    _, traces = make_traces(100, tuning=40, held_out=30)
+    done = [frozenset(name for name, strength in each.planted.items() if strength >= 0.1) for each in traces]
+    said = [IoAgent().said(each.log) for each in traces]
+    assert ours["done_f1"] == pytest.approx(micro(label_counts(done, said, list(KINDS))).f1)
+    assert 0 < theirs["done_f1"] < ours["done_f1"] < ours["f1"]
     assert ours["f1@slower=1"] == ours["f1"] and "f1@slower=4" in ours
     assert "unsupported" not in theirs
 

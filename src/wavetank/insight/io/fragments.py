@@ -102,7 +102,12 @@ _SAYS = {
     "MPNM": "{processes} processes make such requests to shared files through POSIX alone.",
     "SHF": "{processes} processes write parts of the same blocks of a shared file.",
 }  # fmt: skip
-_TAIL = " This would save {saves_share} of the I/O time, {family_saves_share} with {family}."
+_TAIL = " By a rule of thumb this would save {saves_share} of the I/O time, {family_saves_share} with {family}."
+# Four servers in place of one saved 4 to 7 % in a measured case where clients were what a job waited for.
+_AT_MOST = (
+    " This would save up to {saves_share} of the I/O time, {family_saves_share} with {family}, where servers are what "
+    "it waits for; the log does not say whether they are."
+)
 _ADVICE = {
     "SML": "Gather requests into larger ones, or leave that to a library that can (MPI-IO, HDF, ADIOS).",
     "MSL": "Align the first byte of each block: alignment in HDF, whole stripes for each rank.",
@@ -197,7 +202,7 @@ def one_issue(source: DarshanSource, fragment: Fragment, code: str, log: str, pa
     except WavetankError:
         return None
     facts = {each.key: each for each in (*fragment.facts, *own, *saves)}
-    says = _SAYS[code] + _TAIL
+    says = _SAYS[code] + (_AT_MOST if code == "SLIM" else _TAIL)
     used = tuple(each for key, each in facts.items() if f"{{{key}}}" in says)
     if fragment.module != "MPI-IO" and any(
         f"{{{name}}}" in says and name not in facts

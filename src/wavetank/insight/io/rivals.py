@@ -19,6 +19,7 @@ from wavetank.insight.io.merge import Summary, merge
 from wavetank.settings import setting
 from wavetank.workloads.darshan import DarshanLog
 
+_CHANCES = tuple(round(0.025 * step, 3) for step in range(2, 29))
 _THRESHOLDS = tuple(float(each) for each in np.geomspace(0.005, 0.6, 40))
 
 
@@ -48,10 +49,14 @@ class ReportEverything:
 
 @dataclass(frozen=True, kw_only=True)
 class BoostedCounters:
-    """Gradient-boosted trees on the totals of all counters, one model a kind of issue."""
+    """Gradient-boosted trees on the totals of all counters, one model a kind of issue.
+
+    A kind is said from one probability on for all, the one with the best F1 on folds that a model had not seen.
+    """
 
     iterations: int = setting(60, says="Trees of a model", low=1, high=10_000)
     leaf: int = setting(5, says="Traces of a leaf, at least", low=1, high=10_000)
+    folds: int = setting(3, says="Folds on which the probability is chosen; 1 takes a half", low=1, high=100)
 
     def fitted(self, logs: Sequence[DarshanLog], kinds: Sequence[frozenset[str]]) -> GrownTrees:
         """Return trees that were grown on given logs.
@@ -62,21 +67,32 @@ class BoostedCounters:
         kinds : sequence of frozenset of str
         """
         try:
+            from sklearn.base import clone
             from sklearn.ensemble import GradientBoostingClassifier
         except ImportError as error:
             raise missing_extra("scikit-learn", "insight", needed_for="A model of boosted trees") from error
         rows = np.array([totals(log) for log in logs])
         models: list[tuple[str, Any]] = []
-        for name in KINDS:
+        unseen = np.zeros((len(logs), len(KINDS)))
+        fold = np.arange(len(logs)) % self.folds
+        for column, name in enumerate(KINDS):
             true = np.array([name in each for each in kinds])
             if true.all() or not true.any():
                 models.append((name, bool(true.any())))
+                unseen[:, column] = true
                 continue
             model = GradientBoostingClassifier(
                 n_estimators=self.iterations, min_samples_leaf=self.leaf, max_features="sqrt", random_state=0
             )
+            for part in range(self.folds if self.folds > 1 else 0):
+                here = fold == part
+                rest = true[~here]
+                if rest.all() or not rest.any():
+                    unseen[here, column] = rest.any()
+                else:
+                    unseen[here, column] = clone(model).fit(rows[~here], rest).predict_proba(rows[here])[:, 1]
             models.append((name, model.fit(rows, true)))
-        return GrownTrees(models=tuple(models))
+        return GrownTrees(models=tuple(models), least=_best_least(unseen, kinds) if self.folds > 1 else 0.5)
 
     def said(self, log: DarshanLog) -> frozenset[str]:
         """Return nothing: no tree has grown yet.
@@ -96,9 +112,12 @@ class GrownTrees:
     ----------
     models : tuple of (str, object)
         By kind, a model, or whether the kind was always true where no model was needed.
+    least : float
+        Probability from which a kind is said.
     """
 
     models: tuple[tuple[str, Any], ...]
+    least: float = 0.5
 
     def said(self, log: DarshanLog) -> frozenset[str]:
         """Return the kinds that the trees say.
@@ -109,8 +128,21 @@ class GrownTrees:
         """
         row = np.array([totals(log)])
         return frozenset(
-            name for name, model in self.models if (model if isinstance(model, bool) else bool(model.predict(row)[0]))
+            name
+            for name, model in self.models
+            if (model if isinstance(model, bool) else model.predict_proba(row)[0, 1] >= self.least)
         )
+
+
+def _best_least(chances: NDArray[np.float64], kinds: Sequence[frozenset[str]]) -> float:
+    """Return the probability from which on saying a kind has the best F1 of all kinds together."""
+    names = np.array(list(KINDS))
+
+    def score(least: float) -> float:
+        return micro(label_counts(list(kinds), [frozenset(names[row >= least]) for row in chances], list(KINDS))).f1
+
+    scores = np.nan_to_num([score(least) for least in _CHANCES])
+    return _CHANCES[int(np.argmax(scores))] if scores.max() > 0 else 0.5
 
 
 def totals(log: DarshanLog) -> NDArray[np.float64]:

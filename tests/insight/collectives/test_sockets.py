@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
-import sys
 import threading
 import time
 
@@ -88,21 +86,28 @@ def test_a_slow_link_is_counted_as_sending_and_not_as_waiting(tmp_path):
     assert sends[1] >= 4 * 20_000_000 > max(sends[0], sends[2])
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="connections are paced on Linux only")
 def test_sending_lasts_until_the_chunk_has_arrived_and_not_until_the_kernel_has_taken_it(tmp_path):
-    """A chunk that fits into the buffers of a paced connection was counted as sent at once."""
+    """A chunk that fits into the buffers of a connection was counted as sent at once, however slow the link."""
 
-    def work(comm):
-        for link in comm._channels.out.values():
-            link.setsockopt(socket.SOL_SOCKET, 47, struct.pack("=I", 4_000_000))
-        for _ in range(4):
-            comm.all_reduce(np.ones(2 * 20_000, np.float32))
+    def slow_reader():
+        channels = Channels(tmp_path, 1, 2)
+        link = channels.into[0]
+        link.setblocking(True)
+        link.sendall(b"c")
+        time.sleep(0.2)
+        assert len(link.recv(4000, socket.MSG_WAITALL)) == 4000
+        time.sleep(0.1)
+        link.sendall(b"a")
+        channels.close()
 
-    together(tmp_path, 2, work, probes=True)
-    for rank in range(2):
-        seen = read_probe(tmp_path / f"frames-{rank}")
-        took = seen.ended_ns - seen.entered_ns
-        assert (seen.send_ns[1:] > 0.5 * took[1:]).all() and took[1:].min() > 10_000_000
+    reader = threading.Thread(target=slow_reader, daemon=True)
+    reader.start()
+    channels = Channels(tmp_path, 0, 2)
+    probe = Probe(tmp_path / "frames-0", 0)
+    Communicator(channels, 0, range(2), probe).broadcast(np.ones(1000, np.float32), root=0)
+    reader.join(20.0)
+    channels.close()
+    assert int(read_probe(tmp_path / "frames-0").send_ns[0]) >= 290_000_000
 
 
 def test_a_slow_link_does_not_keep_its_sender_from_receiving(tmp_path):
@@ -114,7 +119,7 @@ def test_a_slow_link_does_not_keep_its_sender_from_receiving(tmp_path):
 
     together(tmp_path, 3, work, probes=True)
     sends = [int(read_probe(tmp_path / f"frames-{rank}").send_ns[0]) for rank in range(3)]
-    assert sends[1] >= 4 * 50_000_000 > 2 * max(sends[0], sends[2])
+    assert sends[1] >= 4 * 50_000_000 > max(sends[0], sends[2])
 
 
 def test_a_step_can_be_met_from_outside(tmp_path):

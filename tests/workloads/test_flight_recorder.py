@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import pickle
+import random
+import time
 from pathlib import Path
 
 import pytest
@@ -91,3 +94,55 @@ def test_cut_off_and_absent_files_are_refused(tmp_path):
             read_recorder(tmp_path / name)
     with pytest.raises(BadFileError):
         read_recorder(tmp_path / "none_0")
+
+
+LEAVES = (None, True, 0, -1, -2, 2**62, 2**64, 1e308, "", "[0, 1]", "[16777215]", "gloo:send", [], {}, [[8]], "\ud800")
+
+
+def places(value, path=()):
+    """Yield the path of each part of a value."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, part in inner:
+        yield from places(part, (*path, key))
+
+
+def changed(value, path, new):
+    if not path:
+        return new
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    copied[path[0]] = changed(value[path[0]], path[1:], new)
+    return copied
+
+
+def fuzz(tmp_path, many, seed):
+    """Change parts of dumps and bytes of files; anything but an error of the house is a failure of the test."""
+    draws, path = random.Random(seed), tmp_path / "trace_1"
+    base = dump(entry(1), entry(2, retired=False), entry(3, is_p2p=True, profiling_name="nccl:send"))
+    every, slowest_s, read = list(places(base)), 0.0, 0
+    for _ in range(many):
+        value = base
+        for _ in range(draws.choice((0, 1, 1, 2))):
+            at = draws.choice(every)
+            with contextlib.suppress(KeyError, IndexError, TypeError):
+                value = changed(value, at, draws.choice(LEAVES))
+        with contextlib.suppress(UnicodeEncodeError):
+            data = bytearray(json.dumps(value).encode() if draws.random() < 0.5 else pickle.dumps(value, 2))
+        for _ in range(draws.choice((0, 0, 1, 3))):
+            data[draws.randrange(len(data))] = draws.randrange(256)
+        path.write_bytes(data[: draws.randrange(len(data)) if draws.random() < 0.1 else None])
+        begin_s = time.process_time()
+        with contextlib.suppress(BadFileError):
+            read_recorder(path)
+            read += 1
+        slowest_s = max(slowest_s, time.process_time() - begin_s)
+    assert slowest_s < 2.0 and many // 20 < read < many // 2
+
+
+def test_changed_dumps_are_read_or_refused(tmp_path):
+    fuzz(tmp_path, 700, 1)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_changed_dumps_are_read_or_refused(tmp_path):
+    fuzz(tmp_path, 100_000, 2)

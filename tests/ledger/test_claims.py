@@ -286,6 +286,27 @@ def test_the_strongest_rival_is_that_of_all_runs_together_and_no_part_of_others(
     assert judge(claim(versus="best", better="lower"), [first, second]).versus == "c"
 
 
+def test_a_later_run_with_weaker_rivals_alone_does_not_hide_the_strongest(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = {"a": ("system", "p"), "b": ("rival", ""), "c": ("rival", "")}
+    entries = {name: types.SimpleNamespace(role=role, paper=paper) for name, (role, paper) in about.items()}
+    known = types.SimpleNamespace(systems=entries, studies=catalog.everything().studies)
+    monkeypatch.setattr(catalog, "everything", lambda: known)
+
+    def of(started: str, **values: Sequence[float]) -> RunFigures:
+        found = [
+            Record("s", name, seed, "m", value, "", "counted", {})
+            for name, each in values.items()
+            for seed, value in enumerate(each)
+        ]
+        return run(found, systems=tuple(values), started=started)
+
+    every = of("1", a=[2.0, 2.1, 2.2], b=[1.0, 1.1, 1.2])
+    later = of("2", a=[2.0, 2.1, 2.2], c=[9.0, 9.1, 9.2])
+    for runs in ([every, later], [later, every]):
+        found = judge(claim(versus="best", better="lower", at_most=1.0), runs)
+        assert (found.versus, found.verdict) == ("b", SHORT)
+
+
 def headline_of(*levels_and_verdicts: tuple[str, str]) -> claims.HeadlineFinding:
     paper = catalog.PaperEntry(name="p", source={}, headlines=(catalog.Headline(name="h", says="it is so"),))
     found = [

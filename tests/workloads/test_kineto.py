@@ -120,6 +120,26 @@ def test_three_decimals_of_a_clock_since_1970_stay_exact(tmp_path):
     assert (trace.start_ns[0], trace.end_ns[0]) == (1_735_632_360_123_456_789, 1_735_632_360_123_456_790)
 
 
+def test_a_damaged_event_costs_its_neighbours_no_nanosecond(tmp_path):
+    text = b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1735632360123456.789, "dur": 0.001}, {"ph": "X", "args": 3}]}'
+    trace = read_kineto(written(tmp_path, text))
+    assert (trace.start_ns[0], trace.end_ns[0]) == (1_735_632_360_123_456_789, 1_735_632_360_123_456_790)
+    assert trace.left_out == {"not readable as an event": 1}
+
+
+def test_times_of_hundreds_of_digits_are_out_of_range(tmp_path):
+    huge = "1" + "0" * 400
+    for other in ("10", "1735632360123456.789"):
+        events = [
+            f'{{"ph": "X", "name": "{name}", "ts": {ts}, "dur": {dur}}}'
+            for name, ts, dur in (("a", huge, 1), ("b", f"-{huge}", 1), ("c", "1e308", 1), ("d", other, huge),
+                                  ("e", other, "1e308"), ("f", other, 1))
+        ]  # fmt: skip
+        trace = read_kineto(written(tmp_path, f'{{"traceEvents": [{",".join(events)}]}}'.encode()))
+        assert [trace.names[each] for each in trace.name] == ["f"]
+        assert trace.left_out == {"with a time or a duration out of range": 5}
+
+
 def test_what_is_no_event_is_counted_and_left_out(tmp_path):
     events = [
         event(),

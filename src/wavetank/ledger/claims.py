@@ -193,7 +193,7 @@ def judge(claim: Claim, runs: Sequence[RunFigures]) -> Finding:
     if not usable:
         return Finding(claim=claim, found=NOTHING, verdict=NOT_RUN, versus=claim.versus)
     kind = usable[-1].kind(claim.metric)
-    versus = _strongest(claim, usable) if claim.versus == BEST else claim.versus
+    versus = _strongest(claim, usable, kind) if claim.versus == BEST else claim.versus
     found = _together(claim, versus, usable, kind)
     return Finding(
         claim=claim,
@@ -243,12 +243,15 @@ def _together(claim: Claim, versus: str | None, runs: Sequence[RunFigures], kind
     return effects.effect(list(values.values()), exact=exact)
 
 
-def _strongest(claim: Claim, runs: Sequence[RunFigures]) -> str | None:
-    """Return the strongest rival at the claim's place: no oracle, no mechanism, and no other form of the same paper."""
+def _strongest(claim: Claim, runs: Sequence[RunFigures], kind: str) -> str | None:
+    """Return the strongest rival at the claim's place: no oracle, no mechanism, and no other form of the same paper.
+
+    Rivals of all runs count: a later run with others beside it must not take a stronger one's place.
+    """
     everything = catalog.everything()
     own = everything.systems[claim.system].paper
     rivals = {}
-    for name in runs[-1].systems:
+    for name in dict.fromkeys(each for run in reversed(runs) for each in run.systems):
         entry = everything.systems.get(name)
         if (
             entry is None
@@ -260,7 +263,9 @@ def _strongest(claim: Claim, runs: Sequence[RunFigures]) -> str | None:
         pooled: dict[int, float] = {}
         for number, run in enumerate(runs):
             of_run = effects.per_replicate(run.values(name, claim.metric, claim.at), run.rounds)
-            pooled |= {number * 1_000_000 + replicate: value for replicate, value in of_run.items()}
+            # A seed decides what is not measured, so that rivals of different runs met the same.
+            first = number * 1_000_000 if kind == "measured" else 0
+            pooled |= {first + replicate: value for replicate, value in of_run.items()}
         rivals[name] = pooled
     return effects.strongest(rivals, claim.better)
 

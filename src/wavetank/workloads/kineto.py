@@ -78,6 +78,7 @@ class _ExactEvent(_Event, gc=False):
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _EXACT_EVENTS = msgspec.json.Decoder(list[_ExactEvent])
 _ONE = msgspec.json.Decoder(_Event)
+_EXACT_ONE = msgspec.json.Decoder(_ExactEvent)
 _NOTHING = _Details()
 
 
@@ -314,7 +315,7 @@ class _Reader:
         text = b"[" + data[int(starts[0]) : int(ends[-1])] + b"]"
         try:
             events = _EVENTS.decode(text)
-            if any(type(each.ts) is float and abs(each.ts) >= _EXACT_US for each in events):
+            if any(map(_is_rounded, events)):
                 events = _EXACT_EVENTS.decode(text)  # type: ignore[assignment]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             events = list(self._one_by_one(data, starts, ends))
@@ -324,11 +325,11 @@ class _Reader:
         for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
             text = data[begin:end]
             try:
-                yield _ONE.decode(text)
+                yield _one(text)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 try:
                     # Old profilers wrote nan and inf where a figure was missing.
-                    yield _ONE.decode(_NO_NUMBER.sub(b":null", text))
+                    yield _one(_NO_NUMBER.sub(b":null", text))
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     self.left_out["not readable as an event"] += 1
 
@@ -390,6 +391,16 @@ class _Reader:
         return BadTraceError(problem, given=given or None, where=str(self.path))
 
 
+def _is_rounded(event: _Event) -> bool:
+    """Return whether the event's time is a float that has lost nanoseconds."""
+    return type(event.ts) is float and abs(event.ts) >= _EXACT_US
+
+
+def _one(text: bytes) -> _Event:
+    found = _ONE.decode(text)
+    return _EXACT_ONE.decode(text) if _is_rounded(found) else found  # type: ignore[return-value]
+
+
 def _number(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
@@ -401,9 +412,14 @@ def _count(value: float) -> int:
 def _split(times_us: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return whole microseconds and the nanoseconds beside them: a product by 1,000 would round twice."""
     if Decimal in set(map(type, times_us)):
-        whole = [int(each // 1) if abs(each) < _LATEST_US else int(_LATEST_US) for each in times_us]
-        rest = [round((each - at) * 1000) for each, at in zip(times_us, whole, strict=True)]
+        inside = [each if abs(each) < _LATEST_US else int(_LATEST_US) for each in times_us]
+        whole = [int(each // 1) for each in inside]
+        rest = [round((each - at) * 1000) for each, at in zip(inside, whole, strict=True)]
         return np.array(whole, np.float64), np.array(rest, np.float64).clip(0, 1000).astype(np.int64)
-    found = np.array(times_us, np.float64)
+    try:
+        found = np.array(times_us, np.float64)
+    except OverflowError:
+        # Whole numbers of hundreds of digits are out of range, and no floats.
+        found = np.array([min(max(each, -_LATEST_US), _LATEST_US) for each in times_us], np.float64)
     floor = np.floor(found)
     return floor, np.rint((found - floor) * 1000).astype(np.int64)

@@ -121,7 +121,9 @@ def test_three_decimals_of_a_clock_since_1970_stay_exact(tmp_path):
 
 
 def test_a_damaged_event_costs_its_neighbours_no_nanosecond(tmp_path):
-    text = b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1735632360123456.789, "dur": 0.001}, {"ph": "X", "args": 3}]}'
+    text = (
+        b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1735632360123456.789, "dur": 0.001}, {"ph": "X", "args": 3}]}'
+    )
     trace = read_kineto(written(tmp_path, text))
     assert (trace.start_ns[0], trace.end_ns[0]) == (1_735_632_360_123_456_789, 1_735_632_360_123_456_790)
     assert trace.left_out == {"not readable as an event": 1}

@@ -398,7 +398,7 @@ def _is_rounded(event: _Event) -> bool:
 
 def _one(text: bytes) -> _Event:
     found = _ONE.decode(text)
-    return _EXACT_ONE.decode(text) if _is_rounded(found) else found  # type: ignore[return-value]
+    return _EXACT_ONE.decode(text) if _is_rounded(found) else found
 
 
 def _number(value: Any) -> int | None:

@@ -9,8 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from wavetank.diagnosis.outside import PYTHON, outside_python
 from wavetank.insight.series import histories
 from wavetank.insight.series.interface import Forecaster
+from wavetank.insight.series.outside_forecasters import OutsideForecaster
 from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.workloads import datasets
@@ -55,6 +57,7 @@ class SeriesForecast(Study):
     first: int = setting(365, unit="days", says="Days before the first origin", low=28, high=10**5)
     stride: int = setting(45, unit="days", says="Days between origins", low=1, high=10**5)
     steps: int = setting(90, unit="days", says="Days ahead", low=2, high=1000)
+    outside: str = setting("", says=PYTHON.format("statsforecast and prophet"))
 
     def check(self) -> None:
         """Refuse to go on where real histories are asked for and not here."""
@@ -95,22 +98,29 @@ class SeriesForecast(Study):
             names = tuple(each for each in histories.runtimes() if each not in names)
         return histories.of_runtime(names[seed % len(names)])
 
-    def measure(self, system: Forecaster, seed: int) -> Measurements:
-        """Forecast from each origin of each history."""
-        errors = []
-        spent = 0.0
-        for each in self.series(seed):
-            for origin in range(self.first, each.value.size - self.steps + 1, self.stride):
-                began = time.perf_counter()
-                said = system.forecast(each.until(origin), self.steps)
-                spent += time.perf_counter() - began
-                came = each.value[origin : origin + self.steps]
-                errors.append(100.0 * np.abs(said - came) / came)
+    def measure(self, system: Forecaster | OutsideForecaster, seed: int) -> Measurements:
+        """Forecast from each origin of each history; nothing where a forecaster's environment is not here."""
+        cases = [
+            (each.until(origin), each.value[origin : origin + self.steps])
+            for each in self.series(seed)
+            for origin in range(self.first, each.value.size - self.steps + 1, self.stride)
+        ]
         found = Measurements()
-        table = np.array(errors)
+        if isinstance(system, OutsideForecaster):
+            outside = outside_python(self.outside)
+            if not outside:
+                return found
+            said, took = system.forecasts([history for history, _ in cases], self.steps, outside)
+        else:
+            said, took = [], []
+            for history, _ in cases:
+                began = time.perf_counter()
+                said.append(system.forecast(history, self.steps))
+                took.append(time.perf_counter() - began)
+        table = np.array([100.0 * np.abs(each - came) / came for each, (_, came) in zip(said, cases, strict=True)])
         found.put("mape_90", _mean_of_rows(table))
         found.put("mape_1", _mean_of_rows(table[:, :1]))
-        found.put("forecast_ms", 1000.0 * spent / len(errors))
+        found.put("forecast_ms", 1000.0 * float(np.mean(took)))
         for ahead in sorted({*(each for each in _SHOWN if each <= self.steps), self.steps}):
             found.put("mape", _mean_of_rows(table[:, :ahead]), ahead=ahead)
         return found

@@ -146,6 +146,11 @@ def test_too_short_a_series_is_refused(values):
         decompose(regular(values))
 
 
+def test_more_steps_than_memory_has_room_for_are_refused():
+    with pytest.raises(BadValueError, match="more steps"):
+        decompose(regular(np.ones(50_001)))
+
+
 @pytest.mark.parametrize("values", [np.ones(50), np.r_[np.ones(30), 2 * np.ones(30)], np.arange(60.0), np.zeros(40)])
 def test_series_without_noise_have_parts(values):
     parts = decompose(regular(values))

@@ -1,5 +1,7 @@
 """Smoothing with gaps: known answers, and robustness against what is far away."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,17 @@ def test_a_line_is_its_own_local_line():
     weights = (stream(0, "weights").random(50) > 0.4).astype(float)
     assert smooth.local_line(np.where(weights > 0, line, -1e9), weights, 7) == pytest.approx(line)
     assert np.isnan(smooth.local_line(line, np.zeros(50), 7)).all()
+
+
+def test_a_few_values_in_a_long_grid_cost_what_was_seen():
+    # A single wrong date makes a grid of decades: windows widen over all of it for each of its slots.
+    seen = np.zeros(200_000, bool)
+    seen[[0, *range(199_974, 200_000)]] = True
+    of = np.where(seen, 7.0, np.nan)
+    began = time.process_time()
+    assert (smooth.running_median(of, seen, 15) == 7.0).all()
+    assert smooth.local_line(of, seen.astype(float), 120.0) == pytest.approx(np.full(200_000, 7.0))
+    assert time.process_time() - began < 10.0
 
 
 def test_a_subseries_is_the_mean_of_its_phase():

@@ -52,3 +52,16 @@ def test_spans_are_said_in_the_largest_whole_unit():
 def test_the_grid_is_of_series_that_are_looked_at(source):
     assert np.isnan(source.grid("b").value[4])
     assert source.parts("a") is source.parts("a")
+
+
+def test_a_fine_grid_is_made_coarser_but_no_jump_of_a_clock_is_hidden(tmp_path):
+    def grid_of(seconds):
+        (tmp_path / "s.csv").write_text("time,x\n" + "".join(f"{each},{each % 7}\n" for each in seconds))
+        return SeriesSource(tmp_path / "s.csv", CloudDecomposition()).grid("x")
+
+    fine = grid_of(range(1_700_000_000, 1_700_025_000))
+    assert (fine.step_ns, fine.value.size) == (3 * 10**9, 8334)
+    inner = [np.median([each % 7 for each in range(at - 1, at + 2)]) for at in range(1_700_000_003, 1_700_024_000, 3)]
+    assert fine.value[1 : 1 + len(inner)].tolist() == inner
+    jumped = grid_of([1_690_000_000, *range(1_690_020_000, 1_690_020_100)])
+    assert (jumped.step_ns, jumped.value.size) == (10**9, 20_100)

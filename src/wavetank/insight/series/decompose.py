@@ -35,6 +35,9 @@ from wavetank.workloads.series import Regular, Series, on_grid
 LEAST_VALUES = 21
 """Fewer observed values say nothing: three cycles of a week."""
 
+MOST_STEPS = 50_000
+"""Longer grids are not taken apart: time and memory grow with more than the length."""
+
 ANCHORS_NS = tuple(round(days * 86_400e9) for days in (1.0, 7.0, 30.44, 91.31, 365.25))
 _OUTLIER_HALF = 15
 _ROUNDS = 3
@@ -89,10 +92,14 @@ class CloudDecomposition:
         Raises
         ------
         BadValueError
-            For fewer than 21 values, values that are not above 0 on a logarithmic scale, or decisions outside of the
-            series.
+            For fewer than 21 values, more than 50,000 steps, values that are not above 0 on a logarithmic scale, or
+            decisions outside of the series.
         """
         fixed = decisions or Decisions()
+        if series.value.size > MOST_STEPS:
+            raise BadValueError("The series has more steps than can be taken apart.", given=f"{series.value.size:,}",
+                                allowed=f"{MOST_STEPS:,}", where=series.name,
+                                hint="on_grid(series, step_ns=...) with a longer step")  # fmt: skip
         seen = ~series.missing
         if series.seen < LEAST_VALUES:
             raise BadValueError("The series is too short to say anything.", given=f"{series.seen} values",

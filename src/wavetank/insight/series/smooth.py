@@ -121,32 +121,31 @@ def fitted(columns: Floats, values: Floats, weights: Floats, *, rounds: int = 5,
 
 
 @compiled
+def _places(seen):  # type: ignore[no-untyped-def]
+    """Return the slots that were seen, and how many lie before each slot, so that windows cost what they hold."""
+    before = np.zeros(seen.size + 1, np.int64)
+    for at in range(seen.size):
+        before[at + 1] = before[at] + seen[at]
+    return np.flatnonzero(seen), before
+
+
+@compiled
 def _medians(values, seen, half):  # type: ignore[no-untyped-def]
     n = values.size
     out = np.full(n, np.nan)
-    total = 0
-    for at in range(n):
-        total += seen[at]
-    if total == 0:
+    places, before = _places(seen)
+    if places.size == 0:
         return out
-    need = min(half + 1, total)
+    known = values[places]
+    need = min(half + 1, places.size)
     for at in range(n):
         wide = half
         while True:
-            low, high = max(at - wide, 0), min(at + wide + 1, n)
-            many = 0
-            for other in range(low, high):
-                many += seen[other]
-            if many >= need:
+            low, high = before[max(at - wide, 0)], before[min(at + wide + 1, n)]
+            if high - low >= need:
                 break
             wide *= 2
-        near = np.empty(many)
-        place = 0
-        for other in range(low, high):
-            if seen[other]:
-                near[place] = values[other]
-                place += 1
-        out[at] = np.median(near)
+        out[at] = np.median(known[low:high])
     return out
 
 
@@ -154,7 +153,8 @@ def _medians(values, seen, half):  # type: ignore[no-untyped-def]
 def _lines(values, weights, half):  # type: ignore[no-untyped-def]
     n = values.size
     out = np.full(n, np.nan)
-    if not (weights > 0).any():
+    places, before = _places(weights > 0)
+    if places.size == 0:
         return out
     for at in range(n):
         wide = half
@@ -162,9 +162,7 @@ def _lines(values, weights, half):  # type: ignore[no-untyped-def]
             low, high = max(int(at - wide), 0), min(int(at + wide) + 1, n)
             w = wx = wxx = wy = wxy = 0.0
             many = 0
-            for other in range(low, high):
-                if weights[other] <= 0:
-                    continue
+            for other in places[before[low] : before[high]]:
                 distance = abs(other - at) / wide
                 if distance >= 1:
                     continue

@@ -20,13 +20,16 @@ from wavetank.workloads.series import Regular, Series, on_grid, read_series
 _DAY_NS = 86_400 * 10**9
 _SIDE = 30
 _PARTS = 8
+_MOST_EMPTY = 10
+MOST_SLOTS = 10_000
+"""Finer grids are made coarser, the median of each step's values: 10,000 of minutes are nearly a week."""
 _HOW = {
     "series": "Series of the file",
     "series_left_out": "Series of the file that were not looked at; settings choose others",
     "values": "Observed values",
     "begins": "Time of the first value, UTC",
     "ends": "Time of the last value, UTC",
-    "step": "Median distance of neighbours in time",
+    "step": "Median distance of neighbours in time; a multiple of it where that would be more than 10,000 steps",
     "missing_share": "Steps of the grid without a value / steps",
     "gaps": "Runs of steps without a value",
     "longest_gap": "Length of the longest of these runs",
@@ -87,6 +90,7 @@ class SeriesSource:
         self.path, self._analyser = path, analyser
         self._columns, self._groups, self._time, self._match, self._most = columns, groups, time, match, most
         self._decisions_at = decisions
+        self._grids: dict[str, Regular] = {}
         self._parts: dict[str, Decomposition | WavetankError] = {}
 
     @cached_property
@@ -144,7 +148,9 @@ class SeriesSource:
         """
         if series not in self.looked_at:
             raise BadValueError("There is no such series among those looked at.", given=series)
-        return on_grid(self.looked_at[series])
+        if series not in self._grids:
+            self._grids[series] = _on_grid(self.looked_at[series])
+        return self._grids[series]
 
     def how(self, name: str) -> str:
         """Return how a quantity is read from the file.
@@ -187,6 +193,15 @@ class SeriesSource:
         if name.startswith("cycle_") or name == "period":
             return _of_cycle(parts, name, int(of.get("cycle", -1)))
         return _of_whole(parts, name)
+
+
+def _on_grid(series: Series) -> Regular:
+    time_ns = series.time_ns
+    usual = int(np.median(np.diff(time_ns))) if time_ns.size > 1 else 0
+    slots = (int(time_ns[-1]) - int(time_ns[0])) // usual + 2 if usual > 0 else 0
+    # Where nearly all steps are empty, a clock jumped: a longer step would only hide it.
+    longer = MOST_SLOTS < slots <= _MOST_EMPTY * time_ns.size
+    return on_grid(series, step_ns=usual * -(-slots // MOST_SLOTS) if longer else 0)
 
 
 def span_in_words(seconds: float) -> str:

@@ -112,9 +112,18 @@ def test_sizes_that_could_show_whose_trace_it_is_are_not_taken_over():
     rare = {1_234_567, 7_654_321}
     sizes = [4096] * 50 + sorted(rare) + list(range(10_000, 30_000, 500))
     drawn = set(Sizes.fitted(sizes).dealt(1000, np.random.default_rng(0)).tolist())
-    assert not drawn & (rare - {max(rare)})
+    assert not drawn & rare
     assert 4096 in drawn
     assert max(drawn) <= max(sizes)
+
+
+def test_the_least_and_largest_size_that_occur_once_are_not_taken_over():
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        sizes = [int(each) for each in rng.lognormal(13, 1, 300)]
+        made = Sizes.fitted(sizes).dealt(300, rng)
+        assert min(sizes) < made.min()
+        assert made.max() < max(sizes)
 
 
 def test_a_size_that_every_rank_calls_once_is_as_rare_as_on_one_rank():

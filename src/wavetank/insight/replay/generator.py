@@ -7,7 +7,7 @@ order of their own.
 
 Bytes that occur often (at least ``MOST_RARE + 1`` times on a rank) are values of the source, and are kept: a
 distribution that is a few points has no other that is near it.  All others come from a mixture of normal distributions
-of their logarithm, cut off at the least and the most of the source.
+of their logarithm between the least and the most of the source.
 With ``blur`` these values are moved, too: then the layers of a model cannot be read from them, and how far the sizes
 are from the source's is the price.
 
@@ -121,11 +121,14 @@ class Sizes:
         moved = np.array([self._moved(value, rng, blur) for value in self.values], np.int64)
         counts = _quotas(np.array([*self.shares, *self.weights]), n)
         found = [np.repeat(moved, counts[: moved.size])]
-        from scipy.special import ndtri
+        from scipy.special import ndtr, ndtri
 
+        ends = np.log([max(self.least, 1), max(self.most, 1)])
         for mean, spread, count in zip(self.means, self.spreads, counts[moved.size :].tolist(), strict=True):
-            # One from each of equal parts of the distribution.
-            at = (np.arange(count) + rng.random(count)) / max(count, 1)
+            # One from each of equal parts of the distribution between both ends: what is beyond them, put upon them,
+            # would show the source's largest size, which may occur once.
+            low, high = ndtr((ends - mean) / spread)
+            at = low + (high - low) * (np.arange(count) + rng.random(count)) / max(count, 1)
             drawn = np.exp(mean + spread * ndtri(np.clip(at, 1e-9, 1 - 1e-9)))
             found.append(np.clip(np.rint(drawn), self.least, self.most).astype(np.int64))
         whole = np.concatenate(found)

@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from wavetank.errors import BadFileError, BadTraceError, DataUnavailableError
 from wavetank.files import head_of
 from wavetank.workloads import datasets, kineto
-from wavetank.workloads.kineto import COPY, FILL, KERNEL, MARK, OTHER, RUNTIME, looks_like_kineto, read_kineto
+from wavetank.workloads.kineto import (
+    COPY,
+    FILL,
+    KERNEL,
+    MARK,
+    OTHER,
+    RUNTIME,
+    KernelDetail,
+    looks_like_kineto,
+    read_kernel_details,
+    read_kineto,
+)
 
 FILES = (
     "alexnet_1gpu", "amd_mi250_minitoy", "cuda_event_sync_multi_stream", "gloo_world300_rank34_cpu",
@@ -256,3 +267,33 @@ def test_hostile_numbers_and_nesting_cost_one_event_or_one_field(tmp_path):
     assert trace.left_out == {"not readable as an event": 1}
     assert trace.stream.tolist() == [-1, -1, -1]
     assert trace.steps == []
+
+
+def test_details_of_kernels_are_those_of_the_file():
+    path = real("nccl_world2_rank0")
+    events = [
+        each for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if each.get("cat") == "kernel"
+    ]
+    found = read_kernel_details(path)
+    assert [(each.name, each.took_ns) for each in found] == [
+        (each["name"], round(each["dur"] * 1000)) for each in events
+    ]
+    assert [each.warps_per_unit for each in found] == [each["args"]["warps per SM"] for each in events]
+    talks = [each for each in found if each.collective == "allreduce"]
+    assert len(talks) == 15
+    assert (talks[0].n_bytes, talks[0].ranks) == (4 * 6637568, 2)
+
+
+@pytest.mark.parametrize("odd", ["many", -1, 2.5, True, [1], {"a": 1}, 10**300, None])
+def test_odd_details_are_no_details_and_cost_no_kernel(tmp_path, odd):
+    keys = ("warps per SM", "Collective name", "In msg nelems", "dtype", "Group size")
+    bad = [event(name=f"k{at}", args={key: odd}) for at, key in enumerate(keys)]
+    good = event(args={"dtype": "Half", "Out msg nelems": 3, "In msg nelems": odd, "Group size": 4})
+    found = read_kernel_details(written(tmp_path, {"traceEvents": [*bad, good, event(cat="cpu_op"), event(dur=-1)]}))
+    assert [each.name for each in found] == ["k0", "k1", "k2", "k3", "k4", "gemm"]
+    warps = odd if odd == 2.5 else None
+    assert found[:5] == tuple(
+        KernelDetail(f"k{at}", 2000, warps if at == 0 else None, odd if at == 1 and odd == "many" else None, None, None)
+        for at in range(5)
+    )
+    assert found[5] == KernelDetail("gemm", 2000, None, None, 6, 4)

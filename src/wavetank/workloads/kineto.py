@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -75,6 +75,30 @@ class _ExactEvent(_Event, gc=False):
     dur: Decimal | None = None  # type: ignore[assignment]
 
 
+class _KernelArgs(msgspec.Struct, gc=False):
+    warps: Any = msgspec.field(default=None, name="warps per SM")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    sent: Any = msgspec.field(default=None, name="In msg nelems")
+    got: Any = msgspec.field(default=None, name="Out msg nelems")
+    dtype: Any = None
+    ranks: Any = msgspec.field(default=None, name="Group size")
+
+
+class _Kernel(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    dur: int | float = 0
+    args: _KernelArgs | None = None
+
+
+_KERNEL = msgspec.json.Decoder(_Kernel)
+_MOST_ELEMENTS = 1 << 50
+# Bytes of an element by the names that torch has for types.
+_WIDTHS = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8, "Double": 8,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _EXACT_EVENTS = msgspec.json.Decoder(list[_ExactEvent])
 _ONE = msgspec.json.Decoder(_Event)
@@ -223,16 +247,52 @@ def read_kineto(path: Path) -> KinetoTrace:
     Memory is that of the arrays, about 60 bytes an event, and a few chunks of the file.
     """
     reader = _Reader(path)
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            reader.read(gzip.GzipFile(fileobj=raw) if packed else raw)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadTraceError(
-            "The trace cannot be read.", given=str(error) or type(error).__name__, where=str(path)
-        ) from error
+    reader.run()
     return reader.trace()
+
+
+class KernelDetail(NamedTuple):
+    """What the profiler wrote of a kernel beside its time; None where it did not.
+
+    Parameters
+    ----------
+    name : str
+    took_ns : int
+    warps_per_unit : float or None
+        Of the whole launch, over the device's multiprocessors.
+    collective : str or None
+        As the library that communicates names it.
+    n_bytes : int or None
+        Of the larger side of a collective on one rank.
+    ranks : int or None
+        Of its group.
+    """
+
+    name: str
+    took_ns: int
+    warps_per_unit: float | None
+    collective: str | None
+    n_bytes: int | None
+    ranks: int | None
+
+
+def read_kernel_details(path: Path) -> tuple[KernelDetail, ...]:
+    """Return what a trace says of its kernels beside their times, in the order of the file.
+
+    It reads the file again: few ask for it, and whoever reads times alone need not pay for it.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    BadTraceError
+        As :func:`read_kineto`.
+    """
+    reader = _KernelReader(path)
+    reader.run()
+    return tuple(reader.found)
 
 
 def looks_like_kineto(head: bytes) -> bool:
@@ -262,6 +322,16 @@ class _Reader:
         # A scanner's state, and the place of each event in a chunk: an event has two bytes at least.
         self.state = np.zeros(8, np.int64)
         self.spans = np.empty((2, _CHUNK_BYTES // 2), np.int64)
+
+    def run(self) -> None:
+        """Read the file, unpacked where it is packed."""
+        try:
+            with self.path.open("rb") as raw:
+                packed = raw.read(2) == b"\x1f\x8b"
+                raw.seek(0)
+                self.read(gzip.GzipFile(fileobj=raw) if packed else raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise self._bad("The trace cannot be read.", str(error) or type(error).__name__) from error
 
     def read(self, file: IO[bytes] | gzip.GzipFile) -> None:
         """Read a whole file, a chunk at a time."""
@@ -389,6 +459,41 @@ class _Reader:
 
     def _bad(self, problem: str, given: str = "") -> BadTraceError:
         return BadTraceError(problem, given=given or None, where=str(self.path))
+
+
+class _KernelReader(_Reader):
+    """What was read so far of kernels alone."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.found: list[KernelDetail] = []
+
+    def _decode(self, data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            text = data[begin:end]
+            if b"ernel" not in text:
+                continue
+            try:
+                each = _KERNEL.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                # Such an event is no kernel with a time for those who read times, either, or has odd details.
+                continue
+            if each.ph == "X" and _CATEGORIES.get(each.cat or "") == KERNEL and 0 <= each.dur < _LATEST_US:
+                self.found.append(_detail(each))
+
+
+def _detail(event: _Kernel) -> KernelDetail:
+    about = event.args or _KernelArgs()
+    sides = [each for each in (about.sent, about.got) if type(each) is int and 0 <= each < _MOST_ELEMENTS]
+    width = _WIDTHS.get(about.dtype) if isinstance(about.dtype, str) else None
+    warps = about.warps
+    return KernelDetail(
+        name=event.name or "", took_ns=round(event.dur * 1000),
+        warps_per_unit=float(warps) if type(warps) in (int, float) and 0 <= warps < _LATEST_US else None,
+        collective=about.collective if isinstance(about.collective, str) else None,
+        n_bytes=max(sides) * width if sides and width else None,
+        ranks=about.ranks if type(about.ranks) is int and 0 < about.ranks < _MOST_ELEMENTS else None,
+    )  # fmt: skip
 
 
 def _is_rounded(event: _Event) -> bool:

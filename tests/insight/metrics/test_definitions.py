@@ -257,3 +257,56 @@ def test_real_traces_have_the_shares_that_holistic_trace_analysis_gives(name, ov
     found = figures(Card(version=1), TraceSource(path), SHARED)
     assert found["compute_comm_overlap"].value == pytest.approx(overlap, abs=6e-5)
     assert found["idle_fraction"].value == pytest.approx(idle, abs=6e-5)
+
+
+def collective(name, took, n_elements, ranks=4, **more):
+    about = {"Collective name": name, "In msg nelems": n_elements, "dtype": "Float", "Group size": ranks, **more}
+    return kernel(f"nccl{name}", 0, took, args={"stream": 1, **about})
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [("allreduce", 1.5), ("_allgather_base", 0.75), ("reduce_scatter_tensor_coalesced", 0.75), ("all_to_allv", 0.75),
+     ("broadcast", 1.0), ("all_gather_into_tensor_out", 0.75), ("all_to_all_single", 0.75), ("reduce", 1.0)],
+)  # fmt: skip
+def test_bus_bandwidth_is_what_a_ring_carries_over_a_link(tmp_path, name, factor):
+    # 4 MB in 10 us are 400 bytes a nanosecond.
+    one = collective(name, 10, 1_000_000)
+    assert value("bus_bandwidth", CARD, source(tmp_path, [one])) == pytest.approx(400.0 * factor)
+
+
+def test_bus_bandwidth_adds_bytes_and_times_and_leaves_out_what_is_not_known(tmp_path):
+    ranks = [
+        [collective("allreduce", 10, 1_000_000), collective("allreduce", 30, 0), collective("wait", 50, 9)],
+        [collective("allreduce", 20, 1_000_000), kernel("ncclX", 0, 99), collective("allreduce", 9, 9, dtype="odd")],
+    ]
+    traces = source(tmp_path, *ranks)
+    expected = 2 * 4e6 * 1.5 / (60 * 1000)
+    assert value("bus_bandwidth", CARD, traces) == pytest.approx(expected)
+    hardware = {"network_topo": {"bandwidth_gbps": [100.0, 800.0]}, "xpu_spec": {"total_count": 2, "count_per_node": 8}}
+    card = {"version": 1, "workload": {"hardware": hardware}}
+    assert value("bus_bandwidth_utilisation", card, traces) == pytest.approx(expected * 8 / 800.0)
+    hardware["xpu_spec"]["count_per_node"] = 1
+    assert value("bus_bandwidth_utilisation", card, traces) == pytest.approx(expected * 8 / 100.0)
+    hardware["xpu_spec"]["count_per_node"] = 8
+    hardware["network_topo"]["bandwidth_gbps"] = [100.0]
+    assert value("bus_bandwidth_utilisation", card, traces) is None
+    alone = source(tmp_path, [kernel("gemm", 0, 5)], [kernel("gemm", 0, 5)])
+    assert value("bus_bandwidth", CARD, alone) is None
+
+
+def test_sm_coverage_is_the_share_of_threads_by_duration(tmp_path):
+    device = {"maxThreadsPerMultiprocessor": 2048, "warpSize": 32}
+    events = [
+        kernel("small", 0, 30, args={"stream": 1, "warps per SM": 16.0}),
+        kernel("large", 40, 10, args={"stream": 1, "warps per SM": 640.0}),
+        kernel("unknown", 60, 1000),
+        collective("allreduce", 500, 9, **{"warps per SM": 1.0}),
+        kernel("ncclDev", 2000, 500, args={"stream": 1, "warps per SM": 1.0}),
+    ]
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({"deviceProperties": [device], "traceEvents": events}))
+    assert value("mean_sm_coverage", CARD, TraceSource(path)) == pytest.approx((30 * 0.25 + 10 * 1.0) / 40)
+    for odd in ([], [{}], [{"maxThreadsPerMultiprocessor": 0}], [{"maxThreadsPerMultiprocessor": "many"}], 7, [7]):
+        path.write_text(json.dumps({"deviceProperties": odd, "traceEvents": events}))
+        assert value("mean_sm_coverage", CARD, TraceSource(path)) is None

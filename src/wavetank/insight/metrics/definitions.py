@@ -31,7 +31,7 @@ from wavetank.insight.metrics.what_if import makespan_ns
 from wavetank.insight.traces.measures import Rank, TooLittleError, TraceSource
 from wavetank.platforms import catalog
 from wavetank.workloads.intervals import Intervals, common, union, without
-from wavetank.workloads.kineto import CALL, COPY, MARK, KinetoTrace
+from wavetank.workloads.kineto import CALL, COPY, MARK, KinetoTrace, read_kernel_details
 
 _HOST_COMMUNICATION = re.compile(r"(gloo|nccl|mpi|ucc):", re.IGNORECASE)
 _HOST_COMPUTATION = re.compile(r"aten::")
@@ -305,6 +305,69 @@ def average_memory_bandwidth(job: Job) -> float:
 def memory_transfer_overhead(job: Job) -> float:
     """Union of copies and memsets during which no kernel runs / span."""
     return job.mean(lambda rank: without(rank.copies, rank.kernels).length / _some(rank.span, "span"))
+
+
+@_metric("GB/s")
+def bus_bandwidth(job: Job) -> Figure:
+    """Bytes that collectives of known size carry over the slowest link of a ring / sum of their kernels' durations."""
+    carried, took_ns = _carried(job)
+    return Figure(carried / took_ns, "GB/s", _WAITS)
+
+
+@_metric("", "workload.hardware.network_topo.bandwidth_gbps", "workload.hardware.xpu_spec.total_count",
+         "workload.hardware.xpu_spec.count_per_node")  # fmt: skip
+def bus_bandwidth_utilisation(job: Job) -> Figure:
+    """Bus bandwidth / the card's: within a node where the job is on one, else between nodes."""
+    hardware = job.card.workload.hardware
+    rates, devices = hardware.network_topo.bandwidth_gbps, hardware.xpu_spec
+    inside = (devices.total_count or 0) <= (devices.count_per_node or 0)
+    if inside and len(rates) < 2:
+        return Figure(None, "", "the card does not say the bandwidth within a node")
+    carried, took_ns = _carried(job)
+    return Figure(carried / took_ns * 8.0 / _some(rates[1 if inside else 0], "bandwidth above zero"), "", _WAITS)
+
+
+_WAITS = "kernels wait for peers while they run: the wire is at least as fast"
+# A ring of p ranks carries so many times a collective's bytes over each link.
+_BUS: Mapping[str, Callable[[int], float]] = MappingProxyType(
+    {
+        "allreduce": lambda p: 2.0 * (p - 1) / p, "allgather": lambda p: (p - 1) / p,
+        "reducescatter": lambda p: (p - 1) / p, "alltoall": lambda p: (p - 1) / p, "broadcast": lambda p: 1.0,
+        "reduce": lambda p: 1.0,
+    }
+)  # fmt: skip
+_BUS_NAME = re.compile(r"_|-|base$|v$|coalesced|into_tensor|tensor|out$|single$")
+
+
+def _carried(job: Job) -> tuple[float, float]:
+    """Return bytes on the bus and nanoseconds of the collectives of all ranks whose sizes are known."""
+    carried = took_ns = 0.0
+    for trace in job.source.traces.values():
+        for each in read_kernel_details(trace.path):
+            factor = _BUS.get(_BUS_NAME.sub("", each.collective.lower().strip("_"))) if each.collective else None
+            if factor is not None and each.n_bytes is not None and each.ranks is not None:
+                carried += each.n_bytes * factor(each.ranks)
+                took_ns += each.took_ns
+    _some(took_ns, "collective whose type, bytes and group are known")
+    return carried, took_ns
+
+
+@_metric("")
+def mean_sm_coverage(job: Job) -> float:
+    """Threads of a launch over those that the device can hold, at most 1: mean over computing kernels, by duration."""
+    covered = took_ns = 0.0
+    for trace in job.source.traces.values():
+        known = trace.facts.get("deviceProperties")
+        device = known[0] if isinstance(known, list) and known and isinstance(known[0], dict) else {}
+        room, warp = device.get("maxThreadsPerMultiprocessor"), device.get("warpSize", 32)
+        if type(room) is not int or type(warp) is not int or room < 1 or warp < 1:
+            continue
+        talks = {trace.names[at] for at in np.unique(trace.name[trace.communicates])}
+        for each in read_kernel_details(trace.path):
+            if each.warps_per_unit is not None and each.collective is None and each.name not in talks:
+                covered += each.took_ns * min(1.0, each.warps_per_unit * warp / room)
+                took_ns += each.took_ns
+    return covered / _some(took_ns, "kernel with the size of its launch on a known device")
 
 
 @_metric("")

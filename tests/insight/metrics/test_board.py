@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from wavetank.errors import BadFileError
+from wavetank.insight.metrics import board
 from wavetank.insight.metrics.board import board_text, card_of_run, keep_runs, name_of, read_board
 from wavetank.insight.metrics.cards import card_of
 from wavetank.live.processes import python_module
-from wavetank.live.short_runs import Cut, cuts
+from wavetank.live.short_runs import Cut, Ran, cuts
 
 FAST, SLOW = Cut(1, 4, 8, 2, 0), Cut(4, 1, 8, 2, 0)
 
@@ -54,8 +55,28 @@ def test_damaged_times_are_named(tmp_path, text):
         read_board(tmp_path)
 
 
-def test_real_runs_leave_trace_card_and_script_that_repeat_them(tmp_path):
-    pytest.importorskip("torch", reason="needs the library torch")
+def watched(cuts, *, steps, timeout_s, watch):
+    """Write what the processes of short runs write, with names as torch has them."""
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0, "dur": 90},
+        {**OPERATOR, "ts": 5},
+        {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "ts": 70, "dur": 20},
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 100, "dur": 90},
+    ]
+    for folder in watch:
+        folder.mkdir(parents=True)
+        for rank in range(4):
+            content = {"distributedInfo": {"rank": rank, "world_size": 4}, "traceEvents": events}
+            (folder / f"rank{rank}.json").write_text(json.dumps(content))
+    return [Ran([0.5 + at] * steps, 1) for at, _ in enumerate(cuts)]
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_runs_leave_trace_card_and_script_that_repeat_them(tmp_path, monkeypatch, real):
+    if real:
+        pytest.importorskip("torch", reason="needs the library torch")
+    else:
+        monkeypatch.setattr(board, "run_cuts", watched)
     ran = keep_runs(tmp_path, [FAST, SLOW], steps=1)
     rows = {each.name: each for each in read_board(tmp_path)}
     assert rows[name_of(FAST)].step_s == ran[0].seconds[0]

@@ -279,7 +279,7 @@ class KernelDetail(NamedTuple):
 def read_kernel_details(path: Path) -> tuple[KernelDetail, ...]:
     """Return what a trace says of its kernels beside their times, in the order of the file.
 
-    It reads the file again: few ask for it, and whoever reads times alone need not pay for it.
+    It reads the file again, so that readers of times alone need not pay for it.
 
     Parameters
     ----------

@@ -328,7 +328,7 @@ def bus_bandwidth_utilisation(job: Job) -> Figure:
 
 
 _WAITS = "kernels wait for peers while they run: the wire is at least as fast"
-# A ring of p ranks carries so many times a collective's bytes over each link.
+# By what a ring of p ranks multiplies the bytes of a collective on each of its links.
 _BUS: Mapping[str, Callable[[int], float]] = MappingProxyType(
     {
         "allreduce": lambda p: 2.0 * (p - 1) / p, "allgather": lambda p: (p - 1) / p,

@@ -293,6 +293,9 @@ def test_bus_bandwidth_adds_bytes_and_times_and_leaves_out_what_is_not_known(tmp
     assert value("bus_bandwidth_utilisation", card, traces) is None
     alone = source(tmp_path, [kernel("gemm", 0, 5)], [kernel("gemm", 0, 5)])
     assert value("bus_bandwidth", CARD, alone) is None
+    for each in alone.traces.values():
+        each.path.unlink()
+    assert "no longer there" in figures(card_of(CARD), alone, ["bus_bandwidth"])["bus_bandwidth"].reason
 
 
 def test_sm_coverage_is_the_share_of_threads_by_duration(tmp_path):

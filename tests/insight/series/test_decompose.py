@@ -151,6 +151,12 @@ def test_more_steps_than_memory_has_room_for_are_refused():
         decompose(regular(np.ones(50_001)))
 
 
+def test_a_wrong_time_that_makes_a_grid_of_decades_is_named():
+    with pytest.raises(BadValueError, match="Nearly all steps"):
+        decompose(regular(np.r_[1.0, np.full(1500, np.nan), np.ones(29)]))
+    assert decompose(regular(np.r_[1.0, np.full(1400, np.nan), np.ones(29)])).periods == ()
+
+
 @pytest.mark.parametrize("values", [np.ones(50), np.r_[np.ones(30), 2 * np.ones(30)], np.arange(60.0), np.zeros(40)])
 def test_series_without_noise_have_parts(values):
     parts = decompose(regular(values))

@@ -18,20 +18,20 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import BadValueError, unknown_name
+from wavetank.errors import BadTraceError, BadValueError, unknown_name
 from wavetank.insight.metrics.cards import Card
 from wavetank.insight.metrics.what_if import makespan_ns
 from wavetank.insight.traces.measures import Rank, TooLittleError, TraceSource
 from wavetank.platforms import catalog
 from wavetank.workloads.intervals import Intervals, common, union, without
-from wavetank.workloads.kineto import CALL, COPY, MARK, KinetoTrace, read_kernel_details
+from wavetank.workloads.kineto import CALL, COPY, MARK, KernelDetail, KinetoTrace, read_kernel_details
 
 _HOST_COMMUNICATION = re.compile(r"(gloo|nccl|mpi|ucc):", re.IGNORECASE)
 _HOST_COMPUTATION = re.compile(r"aten::")
@@ -343,13 +343,23 @@ def _carried(job: Job) -> tuple[float, float]:
     """Return bytes on the bus and nanoseconds of the collectives of all ranks whose sizes are known."""
     carried = took_ns = 0.0
     for trace in job.source.traces.values():
-        for each in read_kernel_details(trace.path):
+        for each in _details(trace):
             factor = _BUS.get(_BUS_NAME.sub("", each.collective.lower().strip("_"))) if each.collective else None
             if factor is not None and each.n_bytes is not None and each.ranks is not None:
                 carried += each.n_bytes * factor(each.ranks)
                 took_ns += each.took_ns
     _some(took_ns, "collective whose type, bytes and group are known")
     return carried, took_ns
+
+
+def _details(trace: KinetoTrace) -> Sequence[KernelDetail]:
+    """Return the details of a trace's kernels, of which none are kept beside its times: the file is read again."""
+    try:
+        return read_kernel_details(trace.path)
+    except BadTraceError as error:
+        raise TooLittleError(
+            "The file of the trace is no longer there to be read again.", where=str(trace.path)
+        ) from error
 
 
 @_metric("")
@@ -363,7 +373,7 @@ def mean_sm_coverage(job: Job) -> float:
         if type(room) is not int or type(warp) is not int or room < 1 or warp < 1:
             continue
         talks = {trace.names[at] for at in np.unique(trace.name[trace.communicates])}
-        for each in read_kernel_details(trace.path):
+        for each in _details(trace):
             if each.warps_per_unit is not None and each.collective is None and each.name not in talks:
                 covered += each.took_ns * min(1.0, each.warps_per_unit * warp / room)
                 took_ns += each.took_ns

@@ -38,6 +38,9 @@ LEAST_VALUES = 21
 MOST_STEPS = 50_000
 """Longer grids are not taken apart: time and memory grow with more than the length."""
 
+MOST_EMPTY = 50
+"""Of so long a grid for its values one time is wrong, or the step: what is taken apart would be the gap."""
+
 ANCHORS_NS = tuple(round(days * 86_400e9) for days in (1.0, 7.0, 30.44, 91.31, 365.25))
 _OUTLIER_HALF = 15
 _ROUNDS = 3
@@ -92,8 +95,8 @@ class CloudDecomposition:
         Raises
         ------
         BadValueError
-            For fewer than 21 values, more than 50,000 steps, values that are not above 0 on a logarithmic scale, or
-            decisions outside of the series.
+            For fewer than 21 values or one in 50 steps, more than 50,000 steps, values that are not above 0 on a
+            logarithmic scale, or decisions outside of the series.
         """
         fixed = decisions or Decisions()
         if series.value.size > MOST_STEPS:
@@ -104,6 +107,10 @@ class CloudDecomposition:
         if series.seen < LEAST_VALUES:
             raise BadValueError("The series is too short to say anything.", given=f"{series.seen} values",
                                 allowed=f"at least {LEAST_VALUES}", where=series.name)  # fmt: skip
+        if series.seen * MOST_EMPTY < series.value.size:
+            raise BadValueError("Nearly all steps of the series have no value.",
+                                given=f"{series.seen} of {series.value.size:,}", allowed=f"one in {MOST_EMPTY}",
+                                where=series.name, hint="see whether a time is wrong")  # fmt: skip
         scale = self._scale(series)
         x = np.where(seen, series.value, 1.0)
         x = np.log(x) if scale == "log" else np.where(seen, series.value, 0.0)

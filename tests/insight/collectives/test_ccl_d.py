@@ -8,7 +8,7 @@ from tests.insight.collectives.windows import S, row, window
 
 from wavetank.errors import BadValueError
 from wavetank.insight.collectives.ccl_d import CclD, by_operation, lower_quantiles, medians, of_operations, transfers
-from wavetank.insight.collectives.interface import FAULTS, Verdict
+from wavetank.insight.collectives.interface import FAULTS, Verdict, Window
 from wavetank.insight.collectives.job_model import Job, Planted, drawn_fault, simulated
 
 JOB = Job(group=4, replicas=6, stages=2)
@@ -201,3 +201,16 @@ def test_settings_out_of_range_are_refused():
 
 def test_a_window_without_frames_is_healthy():
     assert CclD().find(window([], ranks=4)) == Verdict()
+
+
+def test_a_link_that_is_seen_slow_where_it_arrives_alone_is_its_sender_s():
+    """The receiver was named, and the sender's usual times were shown as evidence."""
+    job = Job(group=8, replicas=8, stages=2)
+    planted = Planted(fault="S2", ranks=(13,), slow=13, link=True, kind=job.group_ops, factor=8.0)
+    window = simulated(job, planted, np.random.default_rng(3), iterations=8)
+    assert CclD().find(window).ranks == (13,)
+    frames = window.frames
+    sends = np.where(frames.rank == 13, frames.send_ns // 8, frames.send_ns)
+    found = CclD().find(Window(frames._replace(send_ns=sends), window.members, window.now_ns, window.trees))
+    ring = next(each for each in window.members[16:32] if 13 in each).tolist()
+    assert (found.fault, found.ranks, found.link) == ("S2", (13,), (13, ring[ring.index(13) + 1]))

@@ -190,13 +190,11 @@ class CclD:
         chosen = np.flatnonzero(both if both.any() else slow_out if slow_out.any() else slow_in)
         if not chosen.size:
             return np.zeros(0, np.int64), (), -1
-        link: tuple[int, ...] = ()
-        first = int(comm[chosen[0]])
-        if not both.any() and slow_out.any() and first not in window.trees:
-            ring = window.members[first]
-            place = int(np.flatnonzero(ring == rank[chosen[0]])[0])
-            link = (int(ring[place]), int(ring[(place + 1) % ring.size]))
-        return np.unique(rank[chosen]), link, first
+        first, named = int(comm[chosen[0]]), rank[chosen]
+        if both.any():
+            return np.unique(named), (), first
+        links = [_link(window, int(comm[each]), int(rank[each]), arrives=not slow_out.any()) for each in chosen]
+        return np.unique([link[0] if link else who for link, who in zip(links, named, strict=True)]), links[0], first
 
     def _slowness(self, window: Window, slot: Ints, moved: Ints, took: Ints) -> Floats:
         """Return for each slot how many times slower it transfers than its peers; 0 where that cannot be said."""
@@ -207,6 +205,15 @@ class CclD:
         usual = medians(pools, per_byte, int(pools.max()) + 1, "lower")[pools] if pools.size else per_byte
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(per_byte / usual, nan=0.0, posinf=0.0)
+
+
+def _link(window: Window, comm: int, rank: int, *, arrives: bool) -> tuple[int, ...]:
+    """Return the link of a ring on which a rank sends, or from which it receives; nothing in a tree."""
+    if comm in window.trees:
+        return ()
+    ring = window.members[comm]
+    place = int(np.flatnonzero(ring == rank)[0]) - arrives
+    return int(ring[place]), int(ring[(place + 1) % ring.size])
 
 
 def transfers(slot: Ints, moved: Ints, took: Ints, slots: int, least_bytes: int, least_ops: int) -> Floats:

@@ -1,10 +1,10 @@
 """A search over a model of the site, with and without forecasts of load.
 
-Servers and air separate.  For servers the model's power rises with each server that is on, so that as many are on as the
-load asks for: 1.25 times the 95 % quantile of what is expected to come until the next decision has its effect.  What is
-expected is the load of the last minutes and the share of the next hour's growth that falls into that time; the quantile
-comes from how far this was off in the last three days.  Air is the best of all pairs of supply temperature and margin of
-the fans over six hours, of those that keep inlets below their limit at the recirculation that the estimator believes.
+Servers and air separate.  The model's power rises with each server that is on, so that as many are on as the load asks
+for: 1.25 times the 95 % quantile of what is expected to come until the next decision has its effect.  What is expected is
+the load of the last minutes and the share of the next hour's growth that falls into that time; the quantile comes from
+how far this was off in the last three days.  Air is the best of all pairs of supply temperature and fan margin over six
+hours, of those that keep inlets below their limit at the recirculation that the estimator believes.
 When the last day's forecasts were off by more than 15 %, the set point is fixed and servers follow the last minutes.
 """
 
@@ -22,7 +22,17 @@ from wavetank.insight.facility.interface import Operator, Scene, View
 from wavetank.insight.facility.plant import Action
 from wavetank.insight.facility.scenes import DAY, HOUR
 from wavetank.insight.facility.site import (
-    AIR_J_PER_KG_K, COOLEST_C, IDLE_W, LIMIT_C, SPAN_W, WARMEST_C, Floats, Site, airflow, cooling_w, server_w,
+    AIR_J_PER_KG_K,
+    COOLEST_C,
+    IDLE_W,
+    LIMIT_C,
+    SPAN_W,
+    WARMEST_C,
+    Floats,
+    Site,
+    airflow,
+    cooling_w,
+    server_w,
 )  # fmt: skip
 from wavetank.settings import check_ranges, setting
 from wavetank.sim.compiled import compiled
@@ -84,7 +94,13 @@ class _Searching:
         self, site: Site, fallback_c: float, times: Ints, wanted: Floats, trusted: NDArray[np.bool_],
         hours: Floats | None,
     ) -> None:  # fmt: skip
-        self._site, self._fallback_c, self._wanted, self._trusted, self._hours = site, fallback_c, wanted, trusted, hours
+        self._site, self._fallback_c, self._wanted, self._trusted, self._hours = (
+            site,
+            fallback_c,
+            wanted,
+            trusted,
+            hours,
+        )
         self._row = {int(each): row for row, each in enumerate(times)}
 
     def decide(self, view: View) -> Action:
@@ -124,14 +140,14 @@ def best(site: Site, least: int, coming: Floats, air_c: float, wet_c: float, rec
 
 @compiled
 def _best(site, least, coming, air_c, wet_c, recirculation, supplies, margins):  # type: ignore[no-untyped-def]
-    count, _, rise_k, full_fans_w, _, walls, losses, _ = site
+    count, _, rise_k, full_fans_w, _, walls, _, _ = site
     nominal = count * (IDLE_W + SPAN_W) / (AIR_J_PER_KG_K * rise_k)
     work = coming[0] * count
     servers, lowest = float(least), math.inf
-    for on in range(least, int(count) + 1):
-        power = on * server_w(min(1.0, work / on))
+    for each in range(least, int(count) + 1):
+        power = each * server_w(min(1.0, work / each))
         if power < lowest - 1e-9:
-            servers, lowest = float(on), power
+            servers, lowest = float(each), power
     # Later hours have as many servers as their load asks for.
     powers = np.empty(coming.size)
     for hour in range(coming.size):
@@ -140,7 +156,6 @@ def _best(site, least, coming, air_c, wet_c, recirculation, supplies, margins): 
     found_supply, found_margin, lowest = 0.0, float(margins.size - 1), math.inf
     for each in range(margins.size):
         airs = np.empty(powers.size)
-        warmest = 0.0
         for hour in range(powers.size):
             airs[hour] = airflow(powers[hour], margins[each], nominal, rise_k)
         # The inlet must keep its limit until the next decision, at any load that the servers can take.

@@ -2,8 +2,8 @@
 
 The state is the room's temperature, the offset of the power meter and the recirculated share of the air.  Three
 readings come each minute: the room (0.3 K), the power of the servers (2 %) and the mean of the inlets of the racks
-(0.3 K each).  A reading's innovation is divided by its own standard deviation; above 3 ten minutes in a row is an alarm,
-after which the filter forgets what it believed of the recirculation.
+(0.3 K each).  A reading's innovation is divided by its own standard deviation; above 3 ten minutes in a row is an
+alarm, after which the filter forgets what it believed of the recirculation.
 """
 
 from __future__ import annotations
@@ -98,8 +98,9 @@ class Estimator:
 
 
 @compiled
-def _follow(site, state, covariance, noise, wanders, seen, served, active, booting, air_c, supply_c, margin, counts,
-            out):  # type: ignore[no-untyped-def]  # fmt: skip
+def _follow(  # type: ignore[no-untyped-def]
+    site, state, covariance, noise, wanders, seen, served, active, booting, air_c, supply_c, margin, counts, out
+):
     count, _, rise_k, full_fans_w, capacity, walls, _, _ = site
     nominal = count * (IDLE_W + SPAN_W) / (AIR_J_PER_KG_K * rise_k)
     for now in range(served.size):
@@ -172,9 +173,7 @@ class Refit(NamedTuple):
     recirculation: float
 
 
-def refitted(
-    room_c: Floats, gains_w: Floats, heat_w: Floats, air_c: Floats, above_k: Floats, warms_k: Floats
-) -> Refit:
+def refitted(room_c: Floats, gains_w: Floats, heat_w: Floats, air_c: Floats, above_k: Floats, warms_k: Floats) -> Refit:
     """Fit heat capacity, walls and recirculation to a week of minutes.
 
     Parameters

@@ -14,7 +14,14 @@ import numpy as np
 
 from wavetank.errors import BadValueError
 from wavetank.insight.facility.site import (
-    AIR_J_PER_KG_K, IDLE_W, SPAN_W, Floats, Site, airflow, cooling_w, server_w,
+    AIR_J_PER_KG_K,
+    IDLE_W,
+    SPAN_W,
+    Floats,
+    Site,
+    airflow,
+    cooling_w,
+    server_w,
 )  # fmt: skip
 from wavetank.sim.compiled import compiled
 

@@ -95,7 +95,7 @@ class FacilityControl(Study):
 
     def data(self) -> Mapping[str, str]:
         """Return the checksums of what is read."""
-        found = {}
+        found: dict[str, str] = {}
         if self.real:
             files = {file.path: file.sha256 for file in datasets.entry(scenes.WEATHER_DATA).files}
             found |= {f"{scenes.WEATHER_DATA}/{file}": files[file] for file in CLIMATES.values()}

@@ -1,4 +1,4 @@
-"""Study ``facility-table``: the energy of a year under five simple policies, beside figures that were computed apart."""
+"""Study ``facility-table``: a year's energy under five simple policies, beside figures that were computed apart."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class FacilityTable(Study):
     default_seeds: ClassVar[int] = 1
     exact: ClassVar[bool] = True
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("year_energy", "kWh", "lower", "modelled", "of the facility over 8,760 hours, sum over both climates; at "
-               "climate: of that one", words="energy of a year"),
+        Metric("year_energy", "kWh", "lower", "modelled", "of the facility over 8,760 hours, sum over both climates; "
+               "at climate: of that one", words="energy of a year"),
         Metric("year_pue", "", "lower", "modelled", "energy of the facility / energy of the servers over the year",
                words="PUE of a year"),
         Metric("short_hours", "h", "lower", "modelled", "hours in a year with more load than servers that are on",

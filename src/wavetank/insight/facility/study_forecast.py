@@ -22,8 +22,8 @@ SHOWN = (1, 6, 24)
 @dataclass(frozen=True, kw_only=True)
 class FacilityForecast(Study):
     """A forecaster learns from the training part of a load and foretells the means of the next 24 hours, at each full
-    hour of the rest.  The load is requests to serverless functions over twelve days, counted minute by minute, or generated;
-    seeds are those of generated loads and of networks.
+    hour of the rest.  The load is requests to serverless functions over twelve days, counted minute by minute, or
+    generated; seeds are those of generated loads and of networks.
     """
 
     name: ClassVar[str] = "facility-forecast"

@@ -2,9 +2,9 @@
 
 Servers and air separate.  The model's power rises with each server that is on, so that as many are on as the load asks
 for: 1.25 times the 95 % quantile of what is expected to come until the next decision has its effect.  What is
-expected is the load of the last minutes and the share of the next hour's growth that falls into that time; the quantile comes from
-how far this was off in the last three days.  Air is the best of all pairs of supply temperature and fan margin over six
-hours, of those that keep inlets below their limit at the recirculation that the estimator believes.
+expected is the load of the last minutes and the share of the next hour's growth that falls into that time; the quantile
+comes from how far this was off in the last three days.  Air is the best of all pairs of supply temperature and fan
+margin over six hours, of those that keep inlets below their limit at the recirculation that the estimator believes.
 When the last day's forecasts were off by more than 15 %, the set point is fixed and servers follow the last minutes.
 """
 

@@ -71,8 +71,18 @@ class ModelControl:
         ----------
         scene : Scene
         """
-        times = np.arange(scene.first % scene.interval_min, scene.load.size + 1, scene.interval_min)
-        times = times[(times >= scene.first - _REMEMBERED) & (times >= DAY + HOUR)]
+        return _begun(self, scene)
+
+    def begun(self, scene: Scene) -> Operator:
+        """Return an operator; all that it may ever ask of the load's past is computed at once.
+
+        Parameters
+        ----------
+        scene : Scene
+        """
+        before = -(-(_REMEMBERED + _known(scene) * scene.interval_min) // scene.interval_min) * scene.interval_min
+        times = np.arange(scene.first - before, scene.load.size + 1, scene.interval_min)
+        times = times[times >= DAY + HOUR]
         now = expected(self.forecast, scene, times)
         trusted = np.ones(times.size, np.bool_)
         if self.forecast == ORACLE:
@@ -87,6 +97,12 @@ class ModelControl:
             wanted = np.where(trusted, wanted, plain)
         hours = _next_hours(self.forecast, scene, times)
         return _Searching(scene.site, self.fallback_c, times, wanted, trusted, hours)
+
+
+@functools.lru_cache(maxsize=2)
+def _begun(system: ModelControl, scene: Scene) -> Operator:
+    # The same scene comes once for each climate; what is expected of its load does not depend on the weather.
+    return system.begun(scene)
 
 
 class _Searching:
@@ -232,14 +248,20 @@ def came(scene: Scene, times: Ints) -> Floats:
 def _margins(scene: Scene, times: Ints, now: Floats, quantile: float) -> Floats:
     """Return the quantile of (what came / what was expected) over the three days of errors that are known by then."""
     ratio = came(scene, times) / now
-    known = -(-(scene.interval_min + scene.site.boot_min) // scene.interval_min)
-    rows = _REMEMBERED // scene.interval_min
+    known, rows = _known(scene), _REMEMBERED // scene.interval_min
     found = np.ones(times.size)
-    for row in range(times.size):
-        past = ratio[max(0, row - known + 1 - rows) : max(0, row - known + 1)]
-        if past.size:
-            found[row] = np.quantile(past, quantile)
+    full = rows + known - 1
+    for row in range(known, min(full, times.size)):
+        found[row] = np.quantile(ratio[: row - known + 1], quantile)
+    if times.size > full:
+        windows = np.lib.stride_tricks.sliding_window_view(ratio[: times.size - known], rows)
+        found[full:] = np.quantile(windows, quantile, axis=1)
     return found
+
+
+def _known(scene: Scene) -> int:
+    """Return before how many decisions the last one was whose effect is over."""
+    return -(-(scene.interval_min + scene.site.boot_min) // scene.interval_min)
 
 
 def day_error(forecast: str, scene: Scene, times: Ints) -> Floats:
@@ -252,18 +274,14 @@ def day_error(forecast: str, scene: Scene, times: Ints) -> Floats:
     times : numpy.ndarray of int64
         A day and an hour after the first forecast that can be made.
     """
-    made = np.unique(np.concatenate([times - HOUR - HOUR * each for each in range(24)]))
-    made = made[made >= DAY + HOUR]
-    said = fitted(forecast, scene).ahead(scene.load, made)[:, 0]
-    truth = hours_after(scene.load, made, 1)[:, 0]
-    off = dict(zip(made.tolist(), np.abs(said - truth).tolist(), strict=True))
-    level = dict(zip(made.tolist(), truth.tolist(), strict=True))
-    found = np.zeros(times.size)
-    for row, now in enumerate(times.tolist()):
-        known = [each for each in range(now - DAY, now - HOUR + 1, HOUR) if each in off]
-        if known:
-            found[row] = sum(off[each] for each in known) / max(1e-9, sum(level[each] for each in known))
-    return found
+    back = times[:, None] - HOUR * np.arange(1, 25)
+    made, where = np.unique(np.maximum(back, DAY + HOUR), return_inverse=True)
+    made = np.minimum(made, scene.load.size - HOUR)
+    off = np.abs(fitted(forecast, scene).ahead(scene.load, made)[:, 0] - hours_after(scene.load, made, 1)[:, 0])
+    level = hours_after(scene.load, made, 1)[:, 0]
+    could = back >= DAY + HOUR
+    sums = [np.where(could, each[where].reshape(back.shape), 0.0).sum(axis=1) for each in (off, level)]
+    return np.asarray(sums[0] / np.maximum(sums[1], 1e-9))
 
 
 def _next_hours(forecast: str, scene: Scene, times: Ints) -> Floats | None:

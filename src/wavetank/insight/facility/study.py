@@ -68,7 +68,7 @@ class FacilityControl(Study):
     intervals: tuple[int, ...] = setting((60,), unit="min", says="Further times", low=1, high=720)
     servers: int = setting(100, unit="servers", says="Servers", low=1, high=10_000)
     recirculation: float = setting(0.1, says="Recirculated share of the air", low=0, high=0.3)
-    recirculations: tuple[float, ...] = setting((0.05, 0.15), says="Further shares, which nobody is told of", low=0,
+    recirculations: tuple[float, ...] = setting((0.15,), says="Further shares, which nobody is told of", low=0,
                                                 high=0.3)  # fmt: skip
     requests: str = setting("auto", says="Whether counted requests are a load, too", choices=("auto", "yes", "no"))
     weather: str = setting("auto", says="Real typical years, or sines where those are not here",
@@ -159,20 +159,21 @@ class FacilityControl(Study):
         """
         found = Measurements()
         plain = _runs(self, system, seed, "")
-        self._put(found, plain, _bounds(self, seed, ""))
+        bounds = _bounds(self, seed, "")
+        self._put(found, plain, bounds)
         for climate, one in plain.items():
             self._put(found, {climate: one}, None, climate=climate)
-        for noise in sorted({self.noise, *self.noises}):
-            other = replace(self, noise=noise)
-            self._put(found, _runs(other, system, seed, ""), _bounds(other, seed, ""), noise=noise)
-        for interval in sorted({self.interval_min, *self.intervals}):
-            other = replace(self, interval_min=interval)
-            self._put(found, _runs(other, system, seed, ""), _bounds(other, seed, ""), interval_min=interval)
-        for share in sorted({self.recirculation, *self.recirculations}):
-            self._put(found, _runs(replace(self, recirculation=share), system, seed, ""), None, recirculation=share)
+        for name, values in self._sweeps().items():
+            self._put(found, plain, bounds, **{name: getattr(self, name)})
+            for value in sorted({*values} - {getattr(self, name)}):
+                other: FacilityControl = replace(self, **{name: value})  # type: ignore[arg-type]
+                self._put(found, _runs(other, system, seed, ""), _bounds(other, seed, ""), **{name: value})
         if self.counted:
             self._put(found, _runs(self, system, seed, SERVERLESS), _bounds(self, seed, SERVERLESS), load=SERVERLESS)
         return found
+
+    def _sweeps(self) -> Mapping[str, tuple[float, ...]]:
+        return {"noise": self.noises, "interval_min": self.intervals, "recirculation": self.recirculations}
 
     def _put(
         self, found: Measurements, runs: Mapping[str, Outcome], bounds: tuple[float, float] | None, **at: float | str

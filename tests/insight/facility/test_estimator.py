@@ -84,7 +84,7 @@ def test_a_week_of_minutes_gives_capacity_walls_and_air_back() -> None:
     site = Site(capacity_j_per_k=3e6, walls_w_per_k=220.0, recirculation=0.13)
     _, _, table = followed(site, site, [0.2, 0.8, 0.5, 0.3], noise=0.0, each=120)
     room, air = table[:, plant.ROOM], 30.0 + 5 * np.sin(np.arange(len(table)) / 50)
-    # Walls are told from air by outside temperatures that change: minutes are made with those.
+    # Walls are known from air by outside temperatures that change: minutes are made with those.
     state, rows = at_start(site), []
     for now, load in enumerate(np.repeat([0.2, 0.8, 0.5, 0.3], 120)):
         rows.append(advance(site, state, Action(24.0, 100), np.array([load]), air[now : now + 1], np.array([18.0]))[0])

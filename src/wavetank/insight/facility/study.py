@@ -68,7 +68,7 @@ class FacilityControl(Study):
     intervals: tuple[int, ...] = setting((60,), unit="min", says="Further times", low=1, high=720)
     servers: int = setting(100, unit="servers", says="Servers", low=1, high=10_000)
     recirculation: float = setting(0.1, says="Recirculated share of the air", low=0, high=0.3)
-    recirculations: tuple[float, ...] = setting((0.15,), says="Further shares, which nobody is told of", low=0,
+    recirculations: tuple[float, ...] = setting((0.15,), says="Further shares, which nobody knows", low=0,
                                                 high=0.3)  # fmt: skip
     requests: str = setting("auto", says="Whether counted requests are a load, too", choices=("auto", "yes", "no"))
     weather: str = setting("auto", says="Real typical years, or sines where those are not here",

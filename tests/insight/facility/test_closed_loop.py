@@ -39,14 +39,17 @@ def test_energy_is_the_sum_of_the_minutes_and_balances_close() -> None:
 
 
 def test_all_serve_the_same_work_and_the_one_that_knows_most_uses_least() -> None:
-    names = {"none": 0.25, "ridge": 0.0, "oracle": 0.0}
+    names = {"none": 0.25, "ridge": -1.0, "oracle": -1.0}
     found = {name: run(ModelControl(forecast=name, headroom=room), scene(), outside()) for name, room in names.items()}
     work = scene().load[FIRST:].sum() * 100
     for each in found.values():
         waiting = np.concatenate([[0.0], each.minutes[:, plant.LATE]])
         assert (scene().load[FIRST:] * 100 - np.diff(waiting)).sum() == pytest.approx(work, rel=1e-3)
     assert found["oracle"].facility_kwh < found["ridge"].facility_kwh < found["none"].facility_kwh
-    assert found["oracle"].late == 0.0
+    assert found["oracle"].late == found["oracle"].above_target == 0.0
+    assert found["none"].above_target < found["ridge"].above_target < 0.1
+    bare = run(ModelControl(forecast="none", headroom=0.0), scene(), outside())
+    assert bare.facility_kwh < found["oracle"].facility_kwh and bare.above_target > 0.3
 
 
 def test_the_filter_keeps_inlets_cool_where_more_air_recirculates_than_believed() -> None:

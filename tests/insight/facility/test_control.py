@@ -132,7 +132,7 @@ def test_a_day_of_bad_forecasts_means_a_fixed_set_point() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"headroom": -0.1}, {"quantile": 0.1}, {"distrust": float("nan")}, {"fallback_c": 40}]
+    "wrong", [{"headroom": -2.0}, {"quantile": 0.1}, {"distrust": float("nan")}, {"fallback_c": 40}]
 )
 def test_strange_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BadValueError):

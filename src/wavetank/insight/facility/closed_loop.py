@@ -13,7 +13,7 @@ from wavetank.insight.facility.control import RECENT_MIN
 from wavetank.insight.facility.estimator import INLET_K, POWER_SHARE, RACKS, ROOM_K, Estimator, Readings
 from wavetank.insight.facility.interface import Controller, Scene, View
 from wavetank.insight.facility.plant import Action
-from wavetank.insight.facility.site import LIMIT_C, Floats, Site
+from wavetank.insight.facility.site import LIMIT_C, PER_SERVER, Floats, Site
 from wavetank.sim.rng import stream
 
 # A hundredth of a degree: 25.78 deg C, the rounded set point, is 27.002 at the inlets.
@@ -50,6 +50,8 @@ class Outcome(NamedTuple):
         Share of minutes in which inlets were above 27 deg C.
     late : float
         Work that found no server within its minute / all work.
+    above_target : float
+        Share of minutes in which servers have more than 0.8 of what they can take.
     alarms : int
         Of the estimator.
     minutes : numpy.ndarray, shape (minutes, 13)
@@ -61,6 +63,7 @@ class Outcome(NamedTuple):
     servers_kwh: float
     inlet_broken: float
     late: float
+    above_target: float
     alarms: int
     minutes: Floats
     actions: tuple[Action, ...]
@@ -115,8 +118,10 @@ def run(controller: Controller, scene: Scene, outside: Outside) -> Outcome:
     alarms = estimator.alarms
     work = scene.load[scene.first :] * site.servers
     late = np.minimum(minutes[:, plant.LATE], work)
+    served = work + np.concatenate([[0.0], minutes[:-1, plant.LATE]]) - minutes[:, plant.LATE]
+    above = served > PER_SERVER * minutes[:, plant.ACTIVE] + 1e-9
     return Outcome(
         float(minutes[:, plant.FACILITY].sum()) / 60e3, float(minutes[:, plant.SERVERS].sum()) / 60e3,
         float(np.mean(minutes[:, plant.INLET] > LIMIT_C + _TOLERANCE_K)),
-        float(late.sum() / max(1e-12, work.sum())), alarms, minutes, tuple(actions),
+        float(late.sum() / max(1e-12, work.sum())), float(np.mean(above)), alarms, minutes, tuple(actions),
     )  # fmt: skip

@@ -26,6 +26,7 @@ from wavetank.insight.facility.site import (
     COOLEST_C,
     IDLE_W,
     LIMIT_C,
+    PER_SERVER,
     SPAN_W,
     WARMEST_C,
     Floats,
@@ -37,7 +38,6 @@ from wavetank.insight.facility.site import (
 from wavetank.settings import check_ranges, setting
 from wavetank.sim.compiled import compiled
 
-PER_SERVER = 0.8
 RECENT_MIN = 5
 _HOURS = 6
 _REMEMBERED = 3 * DAY
@@ -52,8 +52,8 @@ class ModelControl:
 
     forecast: str = setting("lstm", says="Who says what load comes; none: nobody, oracle: what does come",
                             choices=(*FORECASTERS, NONE, ORACLE))  # fmt: skip
-    headroom: float = setting(0.0, says="Servers beyond those for the expected load, as a share; 0: as past errors ask",
-                              low=0, high=10)  # fmt: skip
+    headroom: float = setting(-1.0, says="Servers beyond those for the expected load, as a share; below 0: as past "
+                              "errors ask", low=-1, high=10)  # fmt: skip
     quantile: float = setting(0.95, says="Of past errors that are covered", low=0.5, high=1)
     distrust: float = setting(0.15, says="Mean error of the last day, a share, beyond which forecasts are not used",
                               low=0, high=1e9)  # fmt: skip
@@ -87,7 +87,7 @@ class ModelControl:
         trusted = np.ones(times.size, np.bool_)
         if self.forecast == ORACLE:
             wanted = now
-        elif self.headroom > 0:
+        elif self.headroom >= 0:
             wanted = now * (1.0 + self.headroom)
         else:
             wanted = now * _margins(scene, times, now, self.quantile)

@@ -3,7 +3,7 @@
 Loads are shares of all servers, minute by minute from a Monday at 0:00.  ``generated`` is a weekly profile that an
 autoregressive disturbance, level steps and bursts move about (frozen before any controller was written);
 ``serverless`` is the number of requests to 800 functions over twelve days; one week of a cluster of Alibaba, repeated
-for a year, serves the known answers alone, since whoever says "as last week" foretells it exactly.
+for a year, serves the known answers alone: "as last week" foretells it exactly.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 AIR_J_PER_KG_K = 1005.0
 IDLE_W, SPAN_W = 120.0, 230.0
 LIMIT_C = 27.0
+# Load of a server that is planned for.
+PER_SERVER = 0.8
 APPROACH_K = 4.0
 FAN_SHARE = 0.06
 FLOW_FLOOR = 0.3

@@ -12,10 +12,9 @@ import numpy as np
 
 from wavetank.insight.facility.plant import Action, Hours, at_rest
 from wavetank.insight.facility.scenes import Weather
-from wavetank.insight.facility.site import Floats, Site
+from wavetank.insight.facility.site import PER_SERVER, Floats, Site
 from wavetank.settings import check_ranges, setting
 
-PER_SERVER = 0.8
 ALL, LAST_HOUR, THIS_HOUR = "all", "last-hour", "this-hour"
 
 

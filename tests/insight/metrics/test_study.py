@@ -72,9 +72,9 @@ def test_public_traces_are_held_against_the_peer_where_it_is(scripted, monkeypat
     assert ("difference_percent",) not in figures(Scripted())
     monkeypatch.setattr(study, "outside_python", lambda named: "python")
     found = figures(Scripted())
-    # 0.5 against 0.4; an idle share of 0 is no divisor.
-    assert found["difference_percent",] == pytest.approx(25)
-    assert ("difference_percent", "idle_fraction", TRACES[1]) not in found
+    # 0.5 against 0.4, and against an idle share of 0, which hides nothing.
+    assert found["difference_percent", TRACES[1], "compute_fraction"] == pytest.approx(25)
+    assert found["difference_percent", TRACES[1], "idle_fraction"] == found["difference_percent",] == 1000
     assert ("difference_percent",) not in figures(HolisticTraceAnalysis())
 
 

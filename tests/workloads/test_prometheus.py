@@ -170,3 +170,11 @@ def test_too_long_lines_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch
 def test_no_text_does_anything_but_refuse(text: str) -> None:
     with contextlib.suppress(BadTraceError):
         assert all(each.name for each in read_exposition(text))
+
+
+@pytest.mark.parametrize("at_s", [-1.0, 4.6e9, 9.7e9, 5e10, 1e300])
+def test_a_time_that_nanoseconds_cannot_hold_is_refused(tmp_path: Path, at_s: float) -> None:
+    rows = [{"metric": {}, "values": [[1.0, "0"], [2.0, "0"], [max(at_s, 3.0), "0"]]},
+            {"metric": {}, "values": [[min(at_s, 0.0), "0"], [1.0, "0"]]}]  # fmt: skip
+    with pytest.raises(BadTraceError, match="no time"):
+        read_range(written(tmp_path, answer(rows)))

@@ -157,3 +157,11 @@ def test_the_data_set_is_read_whole():
         pytest.skip(str(error))
     (of,) = read_tle(path).values()
     assert (of.number, len(of), of.left_out) == (22076, 4136, {})
+
+
+@pytest.mark.parametrize("blank", ["\x1f", "\t", "\x0b"])
+def test_a_control_character_is_no_blank_of_a_catalogue_number(tmp_path, blank):
+    one, two = record()
+    damaged = [line(each[:6] + blank + each[7:68]) for each in (one, two)]
+    with pytest.raises(BadTraceError):
+        read_tle(written(tmp_path, "a.tle", [tuple(damaged)]))

@@ -197,7 +197,8 @@ def _number(text: str) -> int:
     head = text[:1]
     if head in _LETTERS and head and text[1:].isdigit():
         return (10 + _LETTERS.index(head)) * 10_000 + int(text[1:])
-    if not text.strip().isdigit():
+    # Spaces alone: strip() also takes control characters, at which int() stumbles.
+    if not text.strip(" ").isdigit():
         raise _BadRecordError("a catalogue number that is none")
     return int(text)
 

@@ -43,8 +43,26 @@ def exporter(shows: Callable[[], str], status: int = 200, length: int = 0, heade
 
 
 @contextlib.contextmanager
-def dripping(every_s: float) -> Iterator[str]:
-    """An address that sends a byte of its head now and then, for ever."""
+def closing(answer: bytes) -> Iterator[str]:
+    """An address that sends these bytes, whatever it is asked, and closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def once() -> None:
+            with contextlib.suppress(OSError):
+                taken, _ = server.accept()
+                with taken:
+                    taken.recv(1 << 16)
+                    taken.sendall(answer)
+
+        thread = threading.Thread(target=once, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+    thread.join(5)
+
+
+@contextlib.contextmanager
+def dripping(every_s: float, content: bytes = b"HTTP/1.1 200 OK\r\nX-Long: " + b"a" * 10_000) -> Iterator[str]:
+    """An address that sends a byte of its answer now and then, as good as for ever."""
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -52,7 +70,7 @@ def dripping(every_s: float) -> Iterator[str]:
             with contextlib.suppress(OSError):
                 taken, _ = server.accept()
                 with taken:
-                    for byte in b"HTTP/1.1 200 OK\r\nX-Long: " + b"a" * 10_000:
+                    for byte in content:
                         if done.wait(every_s):
                             return
                         taken.sendall(bytes([byte]))

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +42,29 @@ def test_an_odd_node_is_said_and_a_calm_fleet_is_quiet(call: Callable[..., Any])
     assert found.code == 1 and [(each["node"], each["label"]) for each in lines] == [("n3", "odd")]
     calm = watched(call, 9, "--threshold", "30")
     assert calm.code == 0 and "silence means" in calm.out and len(calm.out.splitlines()) <= 2
+
+
+def test_ctrl_c_does_not_wait_for_an_exporter_that_hangs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+        words = ("launch", "watch", "--target", address, "--timeout-s", "300")
+        running = subprocess.Popen([sys.executable, "-m", "wavetank", *words], stdout=subprocess.PIPE, cwd=tmp_path)
+        try:
+            server.settimeout(60)
+            taken, _ = server.accept()
+            with taken:
+                running.send_signal(signal.SIGINT)
+                assert running.wait(20) == 130
+        finally:
+            running.kill()
+            running.communicate()
+
+
+def test_an_exporter_that_refuses_is_said_with_its_reason(call: Callable[..., Any]) -> None:
+    with exporter(lambda: "a 1\n", status=404) as address:
+        done = call("launch", "watch", "--target", f"n1={address}", "--every-s", "0.05", "--rounds", "4", "--json")
+    said = [json.loads(line) for line in done.out.splitlines()]
+    assert done.code == 1 and "status 404" in next(each["says"] for each in said if each["label"] == "silent")
 
 
 @pytest.mark.parametrize(

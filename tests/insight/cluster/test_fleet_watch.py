@@ -90,6 +90,49 @@ def test_few_nodes_are_not_compared_and_thresholds_hold_for_one() -> None:
     assert [each.label for each in watch.take(4000.0, {"a": [xid]})] == ["above-threshold", "too-few-nodes"]
 
 
+def test_a_threshold_is_said_once_it_has_held_as_long_as_its_rule_asks() -> None:
+    # Five minutes above 85 degrees by the rule; the watch scrapes once a minute.
+    watch, said = FleetWatch(("a",), FleetSettings()), []
+    for number in range(12):
+        value = 84.0 if number == 2 else 86.0
+        said += watch.take(60.0 * number, {"a": [Sample(TEMP, (("gpu", "0"),), value, "gauge")]})
+    (hot,) = [each for each in said if each.label == "above-threshold"]
+    assert hot.at_s == 60.0 * 8 and "86" in hot.text and "85" in hot.text
+    # One wild sample of a rule that asks for three is none.
+    memory = Sample("DCGM_FI_DEV_MEMORY_TEMP", (), 99.0, "gauge")
+    assert [each.label for each in watch.take(900.0, {"a": [memory]})] == []
+
+
+def test_many_metrics_above_one_threshold_are_one_sentence() -> None:
+    xids = [Sample("DCGM_FI_DEV_XID_ERRORS", (("gpu", "x" * 500 + str(each)),), 79.0 + each, "gauge") for each in range(900)]
+    (few, said) = sorted(FleetWatch(("a",), FleetSettings()).take(0.0, {"a": xids}), key=lambda each: each.node)
+    assert (few.label, said.label) == ("too-few-nodes", "above-threshold")
+    assert "978" in said.text and "899 more" in said.text and len(said.text) < 300
+
+
+def test_silence_says_why() -> None:
+    watch, said = FleetWatch(("a", "b"), FleetSettings()), []
+    for number in range(4):
+        said += watch.take(30.0 * number, {"a": "The exporter refuses. (status 404)\x1b", "b": None})
+    silent = {each.node: each.text for each in said if each.label == "silent"}
+    assert "status 404" in silent["a"] and "\x1b" not in silent["a"] and silent["b"].endswith("3 times")
+
+
+def test_numbers_beyond_single_precision_do_no_harm() -> None:
+    def change(number, values) -> None:
+        values["n2"] = [*values["n2"], Sample("huge", (), 1e300, "gauge")]
+        for node in ("n0", "n1", "n3"):
+            values[node] = [*values[node], Sample("huge", (), -1e308, "gauge")]
+
+    assert watched(60, change) == []
+
+
+def test_names_without_end_are_not_watched() -> None:
+    watch = FleetWatch(("a",), FleetSettings())
+    watch.take(0.0, {"a": [Sample("m", (("x", "y" * 60_000),), 1.0, "counter"), Sample("n", (), 1.0, "counter")]})
+    assert set(watch._last["a"]) == {"n"}
+
+
 def test_values_that_are_none_and_texts_with_control_characters_do_no_harm() -> None:
     watch = FleetWatch(("a",), FleetSettings())
     bad = Sample("DCGM_FI_DEV_XID_ERRORS", (("x", "\x1b[31m"),), 79.0, "gauge")

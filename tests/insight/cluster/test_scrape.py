@@ -6,7 +6,7 @@ import socket
 import time
 
 import pytest
-from tests.insight.cluster.exporters import WELL, dripping, exporter
+from tests.insight.cluster.exporters import WELL, closing, dripping, exporter
 
 from wavetank.errors import BadTraceError, BadValueError
 from wavetank.insight.cluster.scrape import ScrapeError, Target, scrape, target_of
@@ -46,6 +46,45 @@ def test_refusals_redirects_floods_and_cut_answers_are_errors() -> None:
         scrape(target_of(address), timeout_s=5.0)
     with exporter(lambda: "<html>no</html>") as address, pytest.raises(BadTraceError, match="line of an exporter"):
         scrape(target_of(address), timeout_s=5.0)
+
+
+def test_an_answer_without_a_length_must_end_its_last_line() -> None:
+    # The connection is closed in the middle of a number: 12 in place of 123456.
+    with closing(b"HTTP/1.0 200 OK\r\n\r\nup 1\nrequests 12") as address, pytest.raises(ScrapeError, match="cut off"):
+        scrape(target_of(address), timeout_s=5.0)
+    with closing(b"HTTP/1.0 200 OK\r\n\r\nup 1\n") as address:
+        assert [each.value for each in scrape(target_of(address), timeout_s=5.0)] == [1.0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 200 OK\r\n", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nup 1",
+     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nup 1",
+     b"HTTP/1.1 100 Continue\r\n\r\n" * 50, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+     b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000, b"HTTP/1.1 204 No Content\r\n\r\n"],
+)  # fmt: skip
+def test_answers_that_are_none_are_errors(answer: bytes) -> None:
+    with closing(answer) as address, pytest.raises(ScrapeError):
+        scrape(target_of(address), timeout_s=5.0)
+
+
+def test_an_answer_without_metrics_is_an_error() -> None:
+    with exporter(lambda: "# nothing\n") as address, pytest.raises(ScrapeError, match="no metrics"):
+        scrape(target_of(address), timeout_s=5.0)
+
+
+def test_a_host_that_has_no_name_does_not_answer() -> None:
+    with pytest.raises(ScrapeError, match="does not answer"):
+        scrape(target_of("http://a..b/metrics"), timeout_s=5.0)
+
+
+def test_a_body_without_end_is_left_at_the_deadline() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with dripping(0.01, head + b"5\r\nup 1\n\r\n" * 5000) as address:
+        begin_s = time.monotonic()
+        with pytest.raises(ScrapeError):
+            scrape(target_of(address), timeout_s=0.3)
+        assert time.monotonic() - begin_s < 5.0
 
 
 def test_an_address_without_an_exporter_does_not_answer() -> None:

@@ -90,3 +90,10 @@ def test_unknown_quantities_satellites_and_settings_are_refused(tmp_path):
         tmp_path, b"{}"
     )
     assert np.isfinite(source.quantity("altitude_km", satellite=7))
+
+
+def test_records_left_out_are_those_of_all_files(tmp_path):
+    for number, name in ((7, "a.tle"), (8, "b.tle")):
+        path = file(tmp_path, name, number=number, records=40)
+        path.write_text(path.read_text() + "1 cut\n")
+    assert OrbitSource(tmp_path).quantity("left_out") == 2

@@ -110,3 +110,13 @@ def test_the_atmosphere_thins_with_height_without_jumps():
     # The table's own layers meet within a few per cent.
     assert (np.abs(np.diff(np.log(found))) < 0.2).all()
     assert density(200.0) == pytest.approx(2.789e-10) and density(2000.0) == 0.0 and density(50.0) == density(100.0)
+
+
+@pytest.mark.parametrize(("many", "drag"), [(1, 0.0), (13, 2e-3), (16, 0.05)])
+def test_states_moved_together_are_those_moved_alone_to_the_last_digit(many, drag):
+    draws = np.random.default_rng(2)
+    begin = np.array([6.9e6, 0, 1e5, 10, 3e3, 6.9e3]) + draws.normal(size=(many, 6)) * [1e3, 1e3, 1e3, 1, 1, 1]
+    out, kept = np.empty_like(begin), begin.copy()
+    mechanics._propagate_all(begin, 50_000.0, drag, 700.0, out)
+    alone = [mechanics._propagate(each.copy(), 50_000.0, drag, 700.0) for each in begin]
+    assert np.array_equal(out, alone) and np.array_equal(begin, kept)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
+import queue
+import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -62,33 +64,70 @@ def command(
     watch = FleetWatch(names, FleetSettings(**given))
     if not as_json:
         say_wrapped(f"Watching {len(names)} exporters every {every_s:g} s; silence means that nothing is wrong.")
+    askers = _Askers(min(_AT_ONCE, len(chosen)), timeout_s)
     spoken = 0
     number = 0
     try:
-        with concurrent.futures.ThreadPoolExecutor(min(_AT_ONCE, len(chosen))) as pool:
-            while not rounds or number < rounds:
-                begin_s = time.monotonic()
-                answers = pool.map(lambda each: _asked(each, timeout_s), chosen)
-                said = watch.take(begin_s, dict(zip(names, answers, strict=True)))
-                for each in said:
-                    _say(each, as_json)
-                spoken += sum(each.label != "too-few-nodes" for each in said)
-                number += 1
-                if not rounds or number < rounds:
-                    time.sleep(max(0.0, begin_s + every_s - time.monotonic()))
+        while not rounds or number < rounds:
+            begin_s = time.monotonic()
+            said = watch.take(begin_s, dict(zip(names, askers.ask(chosen), strict=True)))
+            for each in said:
+                _say(each, as_json)
+            spoken += sum(each.label != "too-few-nodes" for each in said)
+            number += 1
+            if not rounds or number < rounds:
+                time.sleep(max(0.0, begin_s + every_s - time.monotonic()))
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        askers.end()
     return DOES_NOT_HOLD if spoken else 0
 
 
-def _asked(target: Target, timeout_s: float) -> list[Sample] | None:
+class _Askers:
+    """Threads that ask exporters, and that nobody waits for at the end: an answer may take minutes."""
+
+    def __init__(self, many: int, timeout_s: float) -> None:
+        self._many, self._timeout_s = many, timeout_s
+        self._jobs: queue.SimpleQueue[tuple[int, Target] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, list[Sample] | str | Exception]] = queue.SimpleQueue()
+        for _ in range(many):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def ask(self, targets: Sequence[Target]) -> list[list[Sample] | str]:
+        """Return what each exporter shows, or why it shows nothing, in their order."""
+        for job in enumerate(targets):
+            self._jobs.put(job)
+        found: dict[int, list[Sample] | str] = {}
+        for _ in targets:
+            place, answer = self._answers.get()
+            if isinstance(answer, Exception):
+                raise answer
+            found[place] = answer
+        return [found[place] for place in range(len(targets))]
+
+    def end(self) -> None:
+        """Let the threads end, each after the answer for which it waits."""
+        for _ in range(self._many):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                answer: list[Sample] | str | Exception = _asked(job[1], self._timeout_s)
+            except Exception as error:  # noqa: BLE001 - a defect, which the thread that asked raises
+                answer = error
+            self._answers.put((job[0], answer))
+
+
+def _asked(target: Target, timeout_s: float) -> list[Sample] | str:
     from wavetank.insight.cluster.scrape import scrape
 
     try:
         return scrape(target, timeout_s=timeout_s)
-    except WavetankError:
-        # Whatever it is that the exporter does: it shows no metrics, and silence is what is reported.
-        return None
+    except WavetankError as error:
+        # Whatever it is that the exporter does: it shows no metrics, and why is said when that goes on.
+        return error.problem + (f" ({error.given})" if error.given else "")
 
 
 def _say(said: Said, as_json: bool) -> None:

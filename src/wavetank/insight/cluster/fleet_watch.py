@@ -2,8 +2,9 @@
 
 The first scrapes are taken as usual.  From then on a node is odd when the layers of its metrics add up to more than a
 threshold (:class:`~wavetank.insight.cluster.layered_peers.LayeredPeers`) for some scrapes; with fewer than four nodes
-that cannot be said, and the watch says so once.  A temperature or an XID above the operators' thresholds is said for
-any number of nodes.  What was said is said again only after it had been over for half an hour.
+that cannot be said, and the watch says so once.  A temperature or an XID that stays above an operators' threshold for
+as long as their rule asks is said for any number of nodes.  What was said is said again only after it had been over for
+half an hour.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from wavetank.insight.cluster.layered_peers import LayeredPeers, LayerSums
 from wavetank.insight.cluster.node_history import LEAST_NODES
 from wavetank.insight.cluster.peer_view import PeerView
 from wavetank.insight.cluster.rivals import RULES
+from wavetank.insight.cluster.simulated_cluster import STEP_S
 from wavetank.settings import check_ranges, setting
 from wavetank.svg import printable
 from wavetank.workloads.prometheus import Sample
 
 _MOST_METRICS = 5000
+# Names and labels together; a metric with more of them is not watched.
+_LONGEST_NAME, _LONGEST_SHOWN = 1000, 120
+_LARGEST = 1e37
 _AGAIN_S = 1800.0
 _SETTLES = 30
 # Words in the names of metrics, and the layer that they show.
@@ -85,23 +90,27 @@ class FleetWatch:
         self._sums: LayerSums | None = None
         self._odd = dict.fromkeys(self.nodes, 0)
         self._until_s: dict[tuple[str, str], float] = {}
+        # Since when a node is above the threshold of a rule.
+        self._since_s: dict[tuple[str, int], float] = {}
 
-    def take(self, at_s: float, shown: Mapping[str, Sequence[Sample] | None]) -> list[Said]:
+    def take(self, at_s: float, shown: Mapping[str, Sequence[Sample] | str | None]) -> list[Said]:
         """Take one round of scrapes and return what must be said.
 
         Parameters
         ----------
         at_s : float
             Rising from round to round.
-        shown : mapping of str to sequence of Sample or None
-            Of each node; None where it did not answer.
+        shown : mapping of str to sequence of Sample, str or None
+            Of each node; where it showed no metrics the reason, or None where nothing is known of it.
         """
         said: list[Said] = []
         values: dict[str, dict[str, float]] = {}
         for node in self.nodes:
             samples = shown.get(node)
-            said += self._heard(at_s, node, samples is not None)
-            if samples is not None:
+            why = samples if isinstance(samples, str) else ""
+            heard = samples is not None and not isinstance(samples, str)
+            said += self._heard(at_s, node, heard, why)
+            if samples is not None and not isinstance(samples, str):
                 values[node], again = self._growth(node, samples)
                 if again:
                     said += self._once(at_s, node, "started-again", f"{node} or its exporter was started again: "
@@ -117,7 +126,7 @@ class FleetWatch:
             return said
         return said + self._compared(at_s, values)
 
-    def _heard(self, at_s: float, node: str, answered: bool) -> list[Said]:
+    def _heard(self, at_s: float, node: str, answered: bool, why: str) -> list[Said]:
         before = self._missed[node]
         self._missed[node] = 0 if answered else before + 1
         if answered and before >= self.settings.silent:
@@ -125,7 +134,10 @@ class FleetWatch:
             self._odd[node] = -_SETTLES
             return [Said(at_s, node, "back", f"{node} answers again")]
         if self._missed[node] == self.settings.silent:
-            return [Said(at_s, node, "silent", f"{node} has not answered {self.settings.silent} times")]
+            for place in range(len(RULES)):
+                self._since_s.pop((node, place), None)
+            text = f"{node} has shown no metrics {self.settings.silent} times" + (f": {why}" if why else "")
+            return [Said(at_s, node, "silent", printable(text))]
         return []
 
     def _growth(self, node: str, samples: Sequence[Sample]) -> tuple[dict[str, float], int]:
@@ -136,7 +148,7 @@ class FleetWatch:
         for sample in samples[:_MOST_METRICS]:
             labels = ",".join(f"{name}={value}" for name, value in sample.labels)
             metric = f"{sample.name}{{{labels}}}" if labels else sample.name
-            if not np.isfinite(sample.value):
+            if not np.isfinite(sample.value) or len(metric) > _LONGEST_NAME:
                 continue
             if sample.kind == "counter":
                 last = before.get(metric)
@@ -152,13 +164,22 @@ class FleetWatch:
         return found, fell
 
     def _above(self, at_s: float, node: str, values: Mapping[str, float]) -> list[Said]:
+        """Return one sentence a rule at most, however many of its metrics are above."""
         said = []
-        for metric, value in values.items():
-            for rule in RULES:
-                its = rule.kind == "above" and rule.held <= self.settings.held and metric.startswith(rule.metric)
-                if its and value * rule.scale >= rule.limit:
-                    said += self._once(at_s, node, f"above-threshold {metric}", f"{node}: {metric} is {value:g}, "
-                                       f"the operators' threshold {rule.limit / rule.scale:g}")  # fmt: skip
+        for place, rule in enumerate(RULES):
+            if rule.kind != "above":
+                continue
+            limit = rule.limit / rule.scale
+            over = [(value, each) for each, value in values.items() if value >= limit and each.startswith(rule.metric)]
+            if not over:
+                self._since_s.pop((node, place), None)
+                continue
+            # A rule counts samples of the operators' clock, a watch may scrape at another one.
+            if at_s - self._since_s.setdefault((node, place), at_s) >= (rule.held - 1) * STEP_S:
+                value, metric = max(over)
+                more = f", and {len(over) - 1} more like it are above" if len(over) > 1 else ""
+                said += self._once(at_s, node, f"above-threshold {rule.metric}", f"{node}: {_short(metric)} is "
+                                   f"{value:g}, the operators' threshold {limit:g}{more}")  # fmt: skip
         return said
 
     def _learn(self) -> None:
@@ -180,9 +201,10 @@ class FleetWatch:
         self._first = []
 
     def _row(self, values: Mapping[str, Mapping[str, float]]) -> NDArray[np.float32]:
-        return np.array(
-            [[values.get(node, {}).get(metric, np.nan) for node in self.nodes] for metric in self._metrics], np.float32
-        )
+        row = np.array([[values.get(node, {}).get(metric, np.nan) for node in self.nodes] for metric in self._metrics])
+        # What single precision cannot hold is no value that peers could be compared with.
+        row[np.abs(row) > _LARGEST] = np.nan
+        return row.astype(np.float32)
 
     def _compared(self, at_s: float, values: Mapping[str, Mapping[str, float]]) -> list[Said]:
         if self._view is None or self._sums is None:
@@ -197,16 +219,18 @@ class FleetWatch:
                 layers = [name for name, part in zip(self._sums.names, parts[:, place], strict=True) if part > 1]
                 worst = self._metrics[int(np.argmax(np.abs(view.scores[:, place, 0])))]
                 said += self._once(at_s, node, "odd", f"{node} is far from its peers on {', '.join(layers)} ("
-                                   f"{total:.0f} standard deviations in all), most on {worst}")  # fmt: skip
+                                   f"{total:.0f} standard deviations in all), most on {_short(worst)}")  # fmt: skip
         return said
 
     def _once(self, at_s: float, node: str, label: str, text: str) -> list[Said]:
         """Return what is to be said, unless it was said and has gone on since."""
         quiet = at_s < self._until_s.get((node, label), -np.inf)
         self._until_s[node, label] = at_s + _AGAIN_S
-        if len(self._until_s) > _MOST_METRICS:
-            self._until_s = {key: until_s for key, until_s in self._until_s.items() if until_s > at_s}
         return [] if quiet else [Said(at_s, node, label.partition(" ")[0], printable(text))]
+
+
+def _short(metric: str) -> str:
+    return metric if len(metric) <= _LONGEST_SHOWN else f"{metric[:_LONGEST_SHOWN]}..."
 
 
 def layer_of(metric: str) -> str:

@@ -1,7 +1,8 @@
 """What a saved range of Prometheus says of nodes, each quantity by its name, for evidence that is read again.
 
 Series are sorted by node (label ``node``, ``Hostname``, ``hostname``, ``host`` or ``instance`` without its port) and by
-metric (name and all other labels).  Counters (``_total``, ``_count``, ``_sum``, ``_bucket``) count by their growth.
+metric (name and all other labels; where two exporters of a node show one metric, with the exporter's job and port as
+well: they are two metrics then, on all nodes).  Counters (``_total``, ``_count``, ``_sum``, ``_bucket``) count by their growth.
 Nodes are compared as :mod:`wavetank.insight.cluster.peer_view` compares them; what is usual for a node is learned from
 the same file, so that what lasts longer than half of it is usual.
 """
@@ -9,6 +10,8 @@ the same file, so that what lasts longer than half of it is usual.
 from __future__ import annotations
 
 import functools
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from wavetank.diagnosis.peers import LEAST_PEERS
 from wavetank.errors import BadTraceError, BadValueError, nearest_of
 from wavetank.insight.cluster.averages import Averages
 from wavetank.insight.cluster.peer_view import PeerView
-from wavetank.workloads.prometheus import Series, increases, on_grid, read_range, resets
+from wavetank.workloads.prometheus import MOST_CELLS, Series, increases, on_grid, read_range, resets
 
 LEAST_NODES = LEAST_PEERS + 1
 LEAST_TIMES = 20
@@ -74,6 +77,12 @@ class NodeHistory:
         self.path = path
         self.series = read_range(path)
         rows = [(_node(each), _metric(each)) for each in self.series]
+        counts = Counter(rows)
+        several = {metric for (_, metric), count in counts.items() if count > 1}
+        rows = [
+            (node, _metric(each, exporter=True) if metric in several else metric)
+            for each, (node, metric) in zip(self.series, rows, strict=True)
+        ]
         self.nodes = tuple(sorted({node for node, _ in rows}))
         self.metrics = tuple(sorted({metric for _, metric in rows}))
         self._rows = rows
@@ -131,11 +140,19 @@ class NodeHistory:
                 raise
             raise TooLittleError("No series has two samples.", given=f"{len(self.series)} series",
                                  where=str(self.path)) from error  # fmt: skip
-        values = np.full((len(self.metrics), len(self.nodes), found.time_ns.size), np.nan)
+        shape = len(self.metrics), len(self.nodes), found.time_ns.size
+        if math.prod(shape) > MOST_CELLS:
+            # Where each metric is of one node alone, there are as many cells as the square of the series.
+            raise BadTraceError("Metrics, nodes and times are too many together.", given=shape, where=str(self.path),
+                                allowed=f"at most {MOST_CELLS} cells", hint="ask for metrics that all nodes "
+                                "have, or for a shorter range")  # fmt: skip
+        values = np.full(shape, np.nan)
+        metrics = {metric: place for place, metric in enumerate(self.metrics)}
+        nodes = {node: place for place, node in enumerate(self.nodes)}
         for (node, metric), row in zip(self._rows, found.value, strict=True):
             finite = np.where(np.isfinite(row), row, np.nan)
             own = increases(finite) if _is_counter(metric) else finite
-            values[self.metrics.index(metric), self.nodes.index(node)] = own
+            values[metrics[metric], nodes[node]] = own
         return found.time_ns, values
 
     @property
@@ -224,8 +241,11 @@ def _node(series: Series) -> str:
     return "(no node)"
 
 
-def _metric(series: Series) -> str:
-    rest = ",".join(f"{name}={value}" for name, value in series.labels if name not in _DROPPED)
+def _metric(series: Series, *, exporter: bool = False) -> str:
+    kept = [f"{name}={value}" for name, value in series.labels if name not in _DROPPED]
+    if exporter:
+        kept += [f"job={series.label('job')}", f"port={series.label('instance').rpartition(':')[2]}"]
+    rest = ",".join(kept)
     return f"{series.name}{{{rest}}}" if rest else series.name
 
 

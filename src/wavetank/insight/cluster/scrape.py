@@ -89,7 +89,7 @@ def scrape(target: Target, *, timeout_s: float, most_bytes: int = MOST_BYTES) ->
     Raises
     ------
     ScrapeError
-        If it does not answer in time, with success, within the bytes.
+        If it does not answer in time, with success, within the bytes, and with a metric.
     BadTraceError
         If the answer is no text of an exporter.
     """
@@ -122,11 +122,19 @@ def scrape(target: Target, *, timeout_s: float, most_bytes: int = MOST_BYTES) ->
         if answer.length:
             raise ScrapeError("The answer of the exporter is cut off.", given=f"{answer.length} bytes are missing",
                               where=target.node)  # fmt: skip
-    except (OSError, http.client.HTTPException) as error:
+        # Without a length only the last line feed shows that the last value is whole.
+        if answer.length is None and not answer.chunked and found and not found.endswith(b"\n"):
+            raise ScrapeError("The answer of the exporter is cut off.", given="the last line has no end",
+                              where=target.node)  # fmt: skip
+    # A name of a host with two dots in a row is no OSError.
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         raise ScrapeError("The exporter does not answer.", given=str(error)[:200], where=target.node) from error
     finally:
         cut.cancel()
         connection.close()
     if late.is_set():
         raise ScrapeError("The exporter is too slow.", given=f"more than {timeout_s:g} s", where=target.node)
-    return read_exposition(found.decode("utf-8", errors="replace"), where=target.node)
+    samples = read_exposition(found.decode("utf-8", errors="replace"), where=target.node)
+    if not samples:
+        raise ScrapeError("The exporter shows no metrics.", given=f"{len(found)} bytes", where=target.node)
+    return samples

@@ -50,12 +50,16 @@ class OrbitSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.satellites: dict[int, Elements] = {}
+        self.left_out = 0
         files = [path]
         if path.is_dir():
             named = sorted(each for each in path.iterdir() if each.name.removesuffix(".gz").endswith(_ENDINGS))
             files = [each for each in named if each.is_file() and looks_like_tle(head_of(each))]
         for file in files:
-            for number, elements in read_tle(file).items():
+            held = read_tle(file)
+            # Of a file, and the same with each of its satellites.
+            self.left_out += sum(next(iter(held.values())).left_out.values())
+            for number, elements in held.items():
                 if number in self.satellites:
                     raise BadTraceError("Two files hold the same satellite.", given=str(number), where=str(file))
                 self.satellites[number] = elements
@@ -136,7 +140,7 @@ def _satellites(source: OrbitSource) -> int:
 
 def _left_out(source: OrbitSource) -> int:
     """Records that could not be used, or were replaced by a later one of the same epoch."""
-    return sum(next(iter(source.satellites.values())).left_out.values())
+    return source.left_out
 
 
 def _records(source: OrbitSource, satellite: int) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.insight.orbits.mechanics import AREA_TO_MASS, DAY_S, Floats, _propagate, altitude_km, states
+from wavetank.insight.orbits.mechanics import AREA_TO_MASS, DAY_S, Floats, _propagate, _propagate_all, altitude_km, states
 from wavetank.sim.compiled import compiled
 from wavetank.workloads.tle import Elements
 
@@ -209,13 +209,15 @@ def _predict(mean, spread, seconds, drag, period_s, fine, rough):  # type: ignor
     root = _root(spread)
     scale = math.sqrt(_SIZE + _LAMBDA)
     coarse = period_s / _COARSE_STEPS
-    own = _propagate(mean.copy(), seconds, drag, coarse)
-    centre = fine + (own - rough)
-    off = np.empty((2 * _SIZE, 6))
+    points, moved = np.empty((1 + 2 * _SIZE, 6)), np.empty((1 + 2 * _SIZE, 6))
+    points[0] = mean
     for i in range(_SIZE):
         for side in range(2):
-            at = mean + (1.0 - 2.0 * side) * scale * root[:, i]
-            off[2 * i + side] = _propagate(at, seconds, drag, coarse) - own
+            points[1 + 2 * i + side] = mean + (1.0 - 2.0 * side) * scale * root[:, i]
+    _propagate_all(points, seconds, drag, coarse, moved)
+    own = moved[0].copy()
+    centre = fine + (own - rough)
+    off = moved[1:] - own
     shift = np.zeros(6)
     for i in range(2 * _SIZE):
         shift += _OTHER * off[i]

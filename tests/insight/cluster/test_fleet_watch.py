@@ -104,7 +104,9 @@ def test_a_threshold_is_said_once_it_has_held_as_long_as_its_rule_asks() -> None
 
 
 def test_many_metrics_above_one_threshold_are_one_sentence() -> None:
-    xids = [Sample("DCGM_FI_DEV_XID_ERRORS", (("gpu", "x" * 500 + str(each)),), 79.0 + each, "gauge") for each in range(900)]
+    xids = [
+        Sample("DCGM_FI_DEV_XID_ERRORS", (("gpu", "x" * 500 + str(each)),), 79.0 + each, "gauge") for each in range(900)
+    ]
     (few, said) = sorted(FleetWatch(("a",), FleetSettings()).take(0.0, {"a": xids}), key=lambda each: each.node)
     assert (few.label, said.label) == ("too-few-nodes", "above-threshold")
     assert "978" in said.text and "899 more" in said.text and len(said.text) < 300

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.insight.cluster.scoring import BLOCK, GRACE_S, Held, event_of, judged, threshold
+from wavetank.insight.cluster.scoring import BLOCK, GRACE_S, Held, at_recall, event_of, judged, threshold
 from wavetank.insight.cluster.simulated_cluster import Fault
 from wavetank.sim.rng import stream
 
@@ -89,3 +89,19 @@ def test_halves_of_blocks_and_nothing_held_are_refused() -> None:
         held_of(np.zeros((1, BLOCK + 1)))
     with pytest.raises(BadValueError):
         Held(0)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75, 1.0])
+def test_at_equal_recall_the_threshold_is_the_highest_that_finds_the_share(share: float) -> None:
+    held = stream(5, "equal").random((3, 80)).astype(np.float32)
+    places = ((0, 30), (1, 150), (2, 270), (0, 400))
+    faults = [Fault("ecc", node, begin, begin + 3, begin + 6, 0) for node, begin in places]
+    score = at_recall(held, share, faults, first=0)
+    enough = [tau for tau in np.unique(held) if judged(held, float(tau), faults).recall >= share]
+    best = judged(held, float(max(enough)), faults)
+    assert score.recall >= share and (score.found, score.false_alarms) == (best.found, best.false_alarms)
+
+
+def test_a_recall_that_no_threshold_reaches_is_not_claimed() -> None:
+    calm = np.zeros((2, 80), dtype=np.float32)
+    assert at_recall(calm, 0.5, [FAULT]).recall == 0.0

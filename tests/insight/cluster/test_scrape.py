@@ -58,11 +58,19 @@ def test_an_answer_without_a_length_must_end_its_last_line() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"HTTP/1.1 200 OK\r\n", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nup 1",
-     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nup 1",
-     b"HTTP/1.1 100 Continue\r\n\r\n" * 50, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
-     b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000, b"HTTP/1.1 204 No Content\r\n\r\n"],
-)  # fmt: skip
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\n",
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nup 1",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nup 1",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 50,
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000,
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+    ],
+)
 def test_answers_that_are_none_are_errors(answer: bytes) -> None:
     with closing(answer) as address, pytest.raises(ScrapeError):
         scrape(target_of(address), timeout_s=5.0)

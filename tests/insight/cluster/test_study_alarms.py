@@ -49,6 +49,14 @@ def test_layers_find_more_than_nothing_and_nothing_where_nothing_was_planted(fou
     assert found["layers", "classes_missed", ()] == 4 * (1 - found["layers", "recall", ()])
 
 
+def test_at_equal_recall_false_alarms_are_those_of_a_threshold_that_finds_so_many(found) -> None:
+    shares = {key[2][0][1]: value for key, value in found.items()
+              if key[:2] == ("layers", "false_alarms_per_day") and key[2] and key[2][0][0] == "equal_recall"}
+    assert set(shares) >= {0.7, 0.8} and shares[0.7] <= shares[0.8]
+    # XIDs are either there or not: whatever they find costs nothing.
+    assert found["xid", "false_alarms_per_day", (("equal_recall", 1.0),)] == 0.0
+
+
 def test_the_best_metric_is_the_one_that_finds_most(found) -> None:
     cluster = STUDY.cluster(3)
     scored = watch(cluster, {"one": OneMetric()}, study_alarms._BEFORE)["one"]

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.insight.cluster.interface import View
+from wavetank.settings import check_ranges, setting
 from wavetank.sim.compiled import compiled
 
 # Single samples count up to this many standard deviations: one wild sample is not to decide.
 CAP = np.float32(10.0)
 # What hardly ever moves is not judged by less than a tenth of a standard deviation.
 LEAST_DEVIATION = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decaying:
+    """What detectors share whose scores decay, and count when they last."""
+
+    half_life: float = setting(10.0, unit="samples", says="Half-life of what is scored", low=0.1, high=10_000)
+    held: int = setting(3, unit="samples", says="Samples for which a score must last", low=1, high=1000)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 class Averages:

@@ -115,7 +115,7 @@ class _Askers:
         while (job := self._jobs.get()) is not None:
             try:
                 answer: list[Sample] | str | Exception = _asked(job[1], self._timeout_s)
-            except Exception as error:  # noqa: BLE001 - a defect, which the thread that asked raises
+            except Exception as error:
                 answer = error
             self._answers.put((job[0], answer))
 

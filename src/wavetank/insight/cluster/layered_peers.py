@@ -12,27 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.insight.cluster.averages import Standardised
+from wavetank.insight.cluster.averages import Decaying, Standardised
 from wavetank.insight.cluster.interface import View, Watcher
-from wavetank.settings import check_ranges, setting
+from wavetank.settings import setting
 from wavetank.sim.compiled import compiled
 
 _PLAIN_CAP = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayeredPeers:
+class LayeredPeers(Decaying):
     """Detector that adds over layers how far the oddest metric of a node is beyond what is usual without failures."""
 
     usual: float = setting(
         0.99, says="Share of a layer's largest distances, without failures, that count as usual", low=0.5, high=1.0
     )
     cap: float = setting(20.0, says="What a layer adds at most, in standard deviations", low=1, high=1000)
-    half_life: float = setting(10.0, unit="samples", says="Half-life of distances from peers", low=0.1, high=10_000)
-    held: int = setting(3, unit="samples", says="Samples for which a score must last", low=1, high=1000)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def watcher(self, metrics: tuple[str, ...], layers: tuple[str, ...]) -> Watcher:
         """Return a watcher.
@@ -106,7 +101,7 @@ class LayerSums:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainLayers:
+class PlainLayers(Decaying):
     """As :class:`LayeredPeers`, in the plainest order: the largest capped distance of each layer, added, then decayed.
 
     Nothing is known of what is usual, and noise of a layer with many metrics adds as much as that of one with few.
@@ -114,11 +109,6 @@ class PlainLayers:
 
     cap: float = setting(_PLAIN_CAP, says="Distance from peers that counts at most, in standard deviations", low=1,
                          high=1000)  # fmt: skip
-    half_life: float = setting(10.0, unit="samples", says="Half-life of the sum", low=0.1, high=10_000)
-    held: int = setting(3, unit="samples", says="Samples for which a score must last", low=1, high=1000)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def watcher(self, metrics: tuple[str, ...], layers: tuple[str, ...]) -> Watcher:
         """Return a watcher.

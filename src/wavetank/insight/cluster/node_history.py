@@ -2,9 +2,9 @@
 
 Series are sorted by node (label ``node``, ``Hostname``, ``hostname``, ``host`` or ``instance`` without its port) and by
 metric (name and all other labels; where two exporters of a node show one metric, with the exporter's job and port as
-well: they are two metrics then, on all nodes).  Counters (``_total``, ``_count``, ``_sum``, ``_bucket``) count by their growth.
-Nodes are compared as :mod:`wavetank.insight.cluster.peer_view` compares them; what is usual for a node is learned from
-the same file, so that what lasts longer than half of it is usual.
+well: they are two metrics then, on all nodes).  Counters (``_total``, ``_count``, ``_sum``, ``_bucket``) count by their
+growth.  Nodes are compared as :mod:`wavetank.insight.cluster.peer_view` compares them; what is usual for a node is
+learned from the same file, so that what lasts longer than half of it is usual.
 """
 
 from __future__ import annotations

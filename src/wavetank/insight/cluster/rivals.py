@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.errors import BadValueError, missing_extra, nearest_of
-from wavetank.insight.cluster.averages import Averages, Standardised
+from wavetank.insight.cluster.averages import Averages, Decaying, Standardised
 from wavetank.insight.cluster.interface import View, Watcher
 from wavetank.settings import check_ranges, setting
 
@@ -21,15 +21,10 @@ XID_METRIC = "DCGM_FI_DEV_XID_ERRORS"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneMetric:
+class OneMetric(Decaying):
     """The decayed distance from peers of one metric; the study tries each and keeps the best, by hindsight."""
 
     metric: str = setting("", says="Name of the metric; empty: the study tries all")
-    half_life: float = setting(10.0, unit="samples", says="Half-life of the mean", low=0.1, high=10_000)
-    held: int = setting(3, unit="samples", says="Samples for which a score must last", low=1, high=1000)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def watcher(self, metrics: tuple[str, ...], layers: tuple[str, ...]) -> Watcher:
         """Return a watcher of the metric.
@@ -96,14 +91,9 @@ class _Xid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlChart:
+class ControlChart(Decaying):
     """The largest decayed distance from peers of any metric, in its own standard deviations: an EWMA chart a metric."""
 
-    half_life: float = setting(10.0, unit="samples", says="Half-life of the means", low=0.1, high=10_000)
-    held: int = setting(3, unit="samples", says="Samples for which a score must last", low=1, high=1000)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def watcher(self, metrics: tuple[str, ...], layers: tuple[str, ...]) -> Watcher:
         """Return a watcher of all metrics.
@@ -128,17 +118,12 @@ class _Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outliers:
+class Outliers(Decaying):
     """An outlier detector of pyod on the decayed distances from peers, trained on a day without failures."""
 
     method: str = setting("iforest", choices=("iforest", "ecod"), says="Which detector of pyod")
     every: int = setting(6, unit="samples", says="Samples of which one is judged", low=1, high=1000)
     rows: int = setting(4000, says="Rows that it is trained with", low=100, high=1_000_000)
-    half_life: float = setting(10.0, unit="samples", says="Half-life of the means", low=0.1, high=10_000)
-    held: int = setting(3, unit="samples", says="Samples for which a score must last", low=1, high=1000)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def watcher(self, metrics: tuple[str, ...], layers: tuple[str, ...]) -> Watcher:
         """Return a watcher of all metrics.

@@ -8,6 +8,7 @@ has no more alarms a day than are wished.  A fault is found by an alarm on its n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -117,6 +118,36 @@ def judged(
         if above.size:
             alarms[int(node)] = _times(above) + first * STEP_S
     return alarm_score(alarms, [event_of(each) for each in faults], days=days, within_s=MERGED_S)
+
+
+def at_recall(held: NDArray[np.float32], recall: float, faults: Sequence[Fault], *, first: int = 0) -> AlarmScore:
+    """Return how alarms meet faults at the highest threshold that finds a share of them: by hindsight, for all alike.
+
+    Parameters
+    ----------
+    held : ndarray of float32, shape (nodes, blocks)
+    recall : float
+        Above 0, at most 1: share of the faults to be found.
+    faults : sequence of Fault
+    first : int
+        The sample of the stream at which the first block begins.
+
+    Returns
+    -------
+    AlarmScore
+        Where no threshold finds so many, that of the lowest one: its recall says so.
+    """
+    wanted = math.ceil(recall * len(faults) - 1e-9)
+    levels = np.unique(held)
+    # Scores above the lowest level: the recall falls as the threshold rises, and is found by halving.
+    low, high = 0, levels.size - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if judged(held, float(levels[middle]), faults, first=first).found >= wanted:
+            low = middle
+        else:
+            high = middle - 1
+    return judged(held, float(levels[low]), faults, first=first)
 
 
 def event_of(fault: Fault) -> Event:

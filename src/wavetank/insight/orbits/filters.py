@@ -18,7 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.insight.orbits.mechanics import AREA_TO_MASS, DAY_S, Floats, _propagate, _propagate_all, altitude_km, states
+from wavetank.insight.orbits.mechanics import (
+    AREA_TO_MASS,
+    DAY_S,
+    Floats,
+    _propagate,
+    _propagate_all,
+    altitude_km,
+    states,
+)
 from wavetank.sim.compiled import compiled
 from wavetank.workloads.tle import Elements
 

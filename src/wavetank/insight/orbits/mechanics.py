@@ -40,7 +40,7 @@ _ATMOSPHERE = np.array(
 _BASE_KM, _DENSITY, _SCALE_KM = (np.ascontiguousarray(each) for each in _ATMOSPHERE.T)
 _OMEGA = 7.292115e-5
 LANES = 16
-"""States that :func:`_propagate_all` moves together: a number known when it is compiled, so that they share registers."""
+"""States that :func:`_propagate_all` moves together: a number known at compile time, so that they share registers."""
 _MU, _RADIUS = MU_KM * 1e9, EARTH_KM * 1e3
 
 
@@ -238,7 +238,7 @@ def _propagate(state, seconds, drag, step_s):  # type: ignore[no-untyped-def]
 
 @compiled(error_model="numpy")
 def _rates_all(state, drag, many, out, radius):  # type: ignore[no-untyped-def]
-    """As :func:`_rates`, operation by operation, of states that lie component by component; the first ones have drag."""
+    """As :func:`_rates`, operation by operation, of states that lie component by component; ``many`` have drag."""
     for k in range(LANES):
         x, y, z = state[k], state[LANES + k], state[2 * LANES + k]
         squared = x * x + y * y + z * z

@@ -104,3 +104,23 @@ def test_settings_outside_their_range_are_refused():
     for made in (lambda: Piot(width=30, heads=4), lambda: Piot(epochs=0)):
         with pytest.raises(BadValueError):
             made()
+
+
+def windows_of(of, **given):
+    scale = piot._Scale([of], [np.ones(len(of.elements), bool)], running=False, **given)
+    return scale.windows(of.elements)[1:]
+
+
+def test_without_times_and_angles_nothing_says_how_far_records_are_apart():
+    even = history(records=90, noise_m=2.0)
+    gaps = np.random.default_rng(3).uniform(0.2, 1.8, 89)
+    epochs = even.elements.epoch_ns[0] + np.round(np.concatenate(([0], np.cumsum(gaps / gaps.sum()))) * 89 * DAY_NS)
+    uneven = replace(even, elements=replace(even.elements, epoch_ns=epochs.astype(np.int64), node_deg=np.arange(90.0)))
+    for one, other in zip(*(windows_of(each, times=False, angles=False) for each in (even, uneven)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    known = [windows_of(each, times=True, angles=False)[0] for each in (even, uneven)]
+    assert not np.allclose(*known)
+    # What is a day apart anyway is the same with times and without, but for the clock itself.
+    timed, untimed = (windows_of(even, times=each, angles=False) for each in (True, False))
+    np.testing.assert_allclose(timed[1], untimed[1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(timed[0][..., 1:6], untimed[0][..., 1:6])

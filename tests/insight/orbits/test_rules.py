@@ -8,7 +8,8 @@ from tests.insight.orbits.made import elements, history
 
 from wavetank.errors import BadValueError, DataUnavailableError
 from wavetank.insight.orbits import interface
-from wavetank.insight.orbits.mechanics import motion_of
+from wavetank.insight.orbits.interface import History
+from wavetank.insight.orbits.mechanics import axis_km, motion_of
 from wavetank.insight.orbits.rules import (
     BREAKUP,
     DECAY,
@@ -17,6 +18,7 @@ from wavetank.insight.orbits.rules import (
     PaperRule,
     RobustElements,
     RobustRule,
+    SinkingRule,
     changes_of,
     departures,
     rule_labels,
@@ -140,3 +142,15 @@ def test_known_answers_of_the_eleven_satellites():
         "Sentinel-3A": (0.88, 0.93), "Sentinel-6A": (0.54, 1.00), "TOPEX": (0.44, 0.41),
     }  # fmt: skip
     assert PaperRule().fitted([], [], 0)(found["Jason-1"]).sum() <= 14
+
+
+def test_the_line_for_decay_is_the_median_of_the_last_rates():
+    of = History(name="a", elements=elements(records=120, sink_m=40.0, noise_m=0.5, gaps_d=[1, 3] * 59 + [2]),
+                 events_ns=np.empty(0, np.int64))  # fmt: skip
+    found = SinkingRule(window=5).scores(of)
+    axis, days = axis_km(of.elements.mean_motion) * 1e3, of.elements.epoch_ns / DAY_NS
+    rates = -np.diff(axis) / np.diff(days)
+    medians = [np.median(rates[at - 5 : at]) for at in range(5, 120)]
+    assert np.isnan(found[:5]).all()
+    np.testing.assert_allclose(found[5:], medians / np.median(np.abs(medians)))
+    assert np.isnan(SinkingRule().scores(History(name="b", elements=elements(records=9), events_ns=of.events_ns))).all()

@@ -9,6 +9,7 @@ from tests.insight.orbits.made import history
 from wavetank.insight.orbits import study
 from wavetank.insight.orbits.interface import SATELLITES
 from wavetank.insight.orbits.study import OrbitEvents, judged
+from wavetank.workloads.tle import DAY_NS
 
 EVENTS = [(60, 30.0), (150, -20.0), (240, 25.0), (300, 30.0)]
 
@@ -91,3 +92,16 @@ def test_one_who_knows_finds_all_and_one_who_does_not_finds_none(satellites):
     lost = figures(OrbitEvents().measure(Given(lambda of: np.where(truth(of) > 0, np.nan, 1.0)), 0))
     assert lost["recall", ()] == 0.0 and lost["shipped_precision", ()] == 0.0
     assert ("time_to_locate_d", ()) not in lost
+
+
+def test_decaying_satellites_are_simulated_with_the_noise_of_real_ones(satellites):
+    settings = OrbitEvents(orbits="decaying", noise=3.0)
+    made = settings.histories(5)
+    assert len(made) == 40 and any(each.events_ns.size for each in made) and "simulated" in settings.notes()[-1]
+    got = figures(settings.measure(Given(truth), 5))
+    assert got["recall", ()] == 1.0 and got["false_alarms_per_year", ()] == 0.0
+    assert not any(at and at[0][0] == "satellite" for _, at in got)
+    # Found until twenty days after the onset, not three.
+    tardy = Given(lambda of: (of.first_after() & ~of.first_after(10 * DAY_NS)) * 1.0)
+    late = figures(settings.measure(tardy, 5))
+    assert late["recall", ()] > 0.7 and late["false_alarms_per_year", ()] == 0.0

@@ -17,6 +17,8 @@ from wavetank.workloads.tle import DAY_NS, Elements, read_manoeuvres, read_tle
 DATA_SET = "tle-manoeuvres"
 _LOW_KM = 2000.0
 LOW, GEOSTATIONARY = "low", "geostationary"
+DECAYING, DECAYING_DAILY = "decaying", "decaying-daily"
+"""Simulated satellites, with records hours to days apart, or a day."""
 SATELLITES = {
     LOW: ("CryoSat-2", "Jason-1", "Jason-2", "SARAL", "Sentinel-3A", "Sentinel-6A", "TOPEX"),
     GEOSTATIONARY: ("Fengyun-2D", "Fengyun-2E", "Fengyun-2H", "Fengyun-4A"),
@@ -37,11 +39,17 @@ class History:
     elements : Elements
     events_ns : numpy.ndarray of int64
         True times inside the records' span.
+    found_ns : int
+        How long after an event an alarm still finds it.
+    taught_ns : int
+        For how long after an event its records are what a detector learns.
     """
 
     name: str
     elements: Elements
     events_ns: NDArray[np.int64]
+    found_ns: int = AFTER_NS
+    taught_ns: int = 2 * DAY_NS
 
     @property
     def low(self) -> bool:
@@ -56,18 +64,19 @@ class History:
     def near_events(self) -> NDArray[np.bool_]:
         """Return which records, as alarms, find an event."""
         times = self.elements.epoch_ns
-        first = np.searchsorted(self.events_ns, times - AFTER_NS, "left")
+        first = np.searchsorted(self.events_ns, times - self.found_ns, "left")
         return first < np.searchsorted(self.events_ns, times + BEFORE_NS, "right")
 
-    def first_after(self, within_ns: int = 2 * DAY_NS) -> NDArray[np.bool_]:
+    def first_after(self, within_ns: int | None = None) -> NDArray[np.bool_]:
         """Return which records come within some time after an event: what a supervised detector learns.
 
         Parameters
         ----------
-        within_ns : int
+        within_ns : int, optional
+            By default what the history says.
         """
         times = self.elements.epoch_ns
-        first = np.searchsorted(self.events_ns, times - within_ns, "right")
+        first = np.searchsorted(self.events_ns, times - (self.taught_ns if within_ns is None else within_ns), "right")
         return first < np.searchsorted(self.events_ns, times, "right")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,7 +46,10 @@ class Piot:
         "head", says="what innovations are held against: the noise head alone, or also the satellite's running noise",
         choices=("head", "running"),
     )  # fmt: skip
-    times: bool = setting(True, says="whether it sees the time between records and since the window began")
+    times: bool = setting(
+        True, says="whether it knows the time between records; without it, physics takes them to be evenly spaced"
+    )
+    angles: bool = setting(True, says="whether it sees node, perigee and anomaly, which turn with time like clocks")
     width: int = setting(64, says="width of the hidden state", low=8, high=1024)
     layers: int = setting(2, says="layers", low=1, high=24)
     heads: int = setting(4, says="heads of attention; divide the width", low=1, high=32)
@@ -66,7 +69,7 @@ class Piot:
         histories, usable, seed
             As the interface says.
         """
-        scale = _Scale(histories, usable, times=self.times, running=self.noise == "running")
+        scale = _Scale(histories, usable, times=self.times, running=self.noise == "running", angles=self.angles)
         # Several trials share a machine; one thread each, and the sums of one order.
         with _one_thread():
             network = _train(self, histories, usable, scale, seed)
@@ -97,8 +100,20 @@ def inputs(elements: Elements) -> Floats:
     )  # fmt: skip
 
 
-TIMES = (0, 6)
-"""Which of the features are times."""
+TIMES, ANGLES = (0, 6), (7, 8, 9)
+"""Which of the features are times, and which angles."""
+_TURNS = (3, 4, 7)
+
+
+def evenly(elements: Elements) -> Elements:
+    """Return the records as if they were evenly spaced over the same time.
+
+    Parameters
+    ----------
+    elements : Elements
+    """
+    epochs = np.linspace(0, float(elements.epoch_ns[-1] - elements.epoch_ns[0]), len(elements))
+    return replace(elements, epoch_ns=elements.epoch_ns[0] + np.round(epochs).astype(np.int64))
 
 
 def innovations(elements: Elements) -> Floats:
@@ -144,9 +159,10 @@ class _Scale:
     """Means and deviations of the training records; innovations by their median size."""
 
     def __init__(
-        self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], *, times: bool, running: bool
-    ) -> None:
-        self.running = running
+        self, histories: Sequence[History], usable: Sequence[NDArray[np.bool_]], *, times: bool, running: bool,
+        angles: bool = True,
+    ) -> None:  # fmt: skip
+        self.running, self.times, self.angles = running, times, angles
         seen = np.concatenate([inputs(each.elements)[keep] for each, keep in zip(histories, usable, strict=True)])
         off = np.concatenate([self._off(each.elements)[keep] for each, keep in zip(histories, usable, strict=True)])
         self.mean, self.deviation = seen.mean(axis=0), np.maximum(seen.std(axis=0), 1e-12)
@@ -154,10 +170,11 @@ class _Scale:
         self.mean[0], self.deviation[0] = 0.0, WINDOW * 24.0
         size = np.median(np.abs(off), axis=0)
         self.size = np.where(size > 0, size, np.maximum(np.abs(off).mean(axis=0), 1e-12))
-        self.times = times
 
     def _off(self, elements: Elements) -> Floats:
-        off = innovations(elements)
+        off = innovations(elements if self.times else evenly(elements))
+        if not self.angles:
+            off[:, _TURNS] = 0.0
         if not self.running:
             return off
         for column in off.T:
@@ -176,6 +193,8 @@ class _Scale:
         seen = (seen - self.mean) / self.deviation
         if not self.times:
             seen[:, :, TIMES] = 0.0
+        if not self.angles:
+            seen[:, :, ANGLES] = 0.0
         off = np.clip(self._off(elements)[at] / self.size, -1e3, 1e3)
         return at, seen.astype(np.float32), off.astype(np.float32)
 

@@ -150,6 +150,33 @@ class RobustElements(Unlearned):
         return np.concatenate(([math.nan], np.max(parts, axis=0)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SinkingRule(Unlearned):
+    """One line for decay: the median of the last rates of the axis, downwards, in units of the rates' own noise."""
+
+    alarm_at: ClassVar[float] = 3.0
+
+    window: int = setting(9, says="records whose rates count, the last ones", low=1, high=999)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def scores(self, history: History) -> Floats:
+        """Return the median rate over what such medians depart by; the first records have none.
+
+        Parameters
+        ----------
+        history : History
+        """
+        of, found = history.elements, np.full(len(history.elements), math.nan)
+        if len(of) <= self.window:
+            return found
+        rates = -np.diff(axis_km(of.mean_motion) * 1000) / (np.diff(of.epoch_ns) / DAY_NS)
+        medians = np.median(np.lib.stride_tricks.sliding_window_view(rates, self.window), axis=1)
+        found[self.window :] = medians / max(float(np.median(np.abs(medians))), 1e-9)
+        return found
+
+
 def changes_of(elements: Elements) -> dict[str, Floats]:
     """Return what changes from record to record, as differences that noise alone would leave near zero.
 

@@ -135,7 +135,7 @@ def at_recall(held: NDArray[np.float32], recall: float, faults: Sequence[Fault],
     Returns
     -------
     AlarmScore
-        Where no threshold finds so many, that of the lowest one: its recall says so.
+        Where no threshold finds this share, that of the lowest one: its recall says it.
     """
     wanted = math.ceil(recall * len(faults) - 1e-9)
     levels = np.unique(held)

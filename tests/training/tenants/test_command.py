@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from wavetank.live.processes import python_module
+from wavetank.training.tenants.confined import Confined
 
 
 def test_tasks_are_trained_beside_broken_ones_and_found_again(call: Callable[..., Any], tmp_path: Path) -> None:
@@ -29,6 +30,25 @@ def test_tasks_are_trained_beside_broken_ones_and_found_again(call: Callable[...
         each["task"]: each["last_reward"] for each in found["tasks"]
     }
     assert all(each["first_reward"] == each["last_reward"] for each in again["tasks"])
+
+
+def test_tools_in_processes_of_their_own_learn_the_same(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("launch", "tenants", "--tasks", "1", "--updates", "2", "--delay-s", "0", "--broken", "1", "--json")
+    here, started = json.loads(call(*words).out), []
+    start = Confined.started
+
+    async def counted(self: Confined) -> Any:
+        started.append(self.memory_mb)
+        return await start(self)
+
+    monkeypatch.setattr(Confined, "started", counted)
+    confined = json.loads(call(*words, "--memory-mb", "300").out)
+    assert set(started) == {300}
+    assert confined["tasks"][0]["last_reward"] == here["tasks"][0]["last_reward"]
+    assert [each["task"] for each in confined["failed"]] == ["broken-0"]
+    assert call(*words, "--memory-mb", "3").code == 3
 
 
 def test_lines_name_the_tasks_and_what_failed(call: Callable[..., Any]) -> None:

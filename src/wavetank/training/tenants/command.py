@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,13 @@ _EPISODES = 64
 @click.option(
     "--broken", type=click.IntRange(0, 64), default=0, show_default=True, help="Further tasks whose tools always fail."
 )
+@click.option(
+    "--memory-mb",
+    type=click.IntRange(0, 1_000_000),
+    default=0,
+    show_default=True,
+    help="Run each task's tools in a process of its own that may take this much memory, MB; 0: in this one.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws the base, the tasks and their secrets.")
 @click.option(
     "--checkpoints",
@@ -46,13 +54,14 @@ _EPISODES = 64
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    tasks: int, updates: int, s_max: int, at_once: int, delay_s: float, broken: int, seed: int,
-    checkpoints: Path | None, as_json: bool,
+    tasks: int, updates: int, s_max: int, at_once: int, delay_s: float, broken: int, memory_mb: int,
+    seed: int, checkpoints: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Train small tasks side by side on one frozen base, each with an adapter of its own, and print what they learnt.
 
     Bandits, sums and walks have tools that sleep.  Broken tasks fail by themselves, and the others go on.  Ctrl-C ends
-    all; with --checkpoints the next run goes on from there.
+    all; with --checkpoints the next run goes on from there.  With --memory-mb tools that block, exit or eat memory end
+    a process of their own task alone.
     """
     from wavetank.training.tenants.interface import Rules
 
@@ -66,7 +75,10 @@ def command(
     began_s, interrupted = time.monotonic(), False
     try:
         rules, work = Rules(s_max=s_max, at_once=at_once), _tasks(tasks, updates, delay_s, seed)
-        asyncio.run(run.train(work, broken, updates, rules, seed, checkpoints))
+        work = [*_broken(broken, updates), *work]
+        if memory_mb:
+            work = [_confined(task, memory_mb) for task in work]
+        asyncio.run(run.train(work, rules, seed, checkpoints))
     except KeyboardInterrupt:
         interrupted = True
     spent_s = time.monotonic() - began_s
@@ -92,6 +104,21 @@ def _tasks(tasks: int, updates: int, delay_s: float, seed: int) -> list[TenantTa
     return TenantLearning(tasks=tasks, updates=updates, delay_s=delay_s).work(seed)
 
 
+def _broken(tasks: int, updates: int) -> list[TenantTask]:
+    from wavetank.training.tenants.service import TenantTask
+
+    return [
+        TenantTask(name=f"broken-{n}", environment=_BrokenTool(), updates=updates, most_bad_updates=0)
+        for n in range(tasks)
+    ]
+
+
+def _confined(task: TenantTask, memory_mb: int) -> TenantTask:
+    from wavetank.training.tenants.confined import Confined
+
+    return dataclasses.replace(task, environment=Confined(environment=task.environment, memory_mb=memory_mb))
+
+
 @dataclass(frozen=True)
 class _BrokenTool:
     """An environment whose every answer breaks off at once."""
@@ -109,26 +136,19 @@ class _Run:
         self.failed: list[dict[str, str]] = []
         self.changes = 0
 
-    async def train(
-        self, tasks: list[TenantTask], broken: int, updates: int, rules: Any, seed: int, checkpoints: Path | None
-    ) -> None:
+    async def train(self, tasks: list[TenantTask], rules: Any, seed: int, checkpoints: Path | None) -> None:
         """Serve all tasks until the last one has ended."""
         from wavetank.training.tenants.policy import Base
-        from wavetank.training.tenants.service import TenantService, TenantTask
+        from wavetank.training.tenants.service import TenantService
 
         base = Base(seed)
         async with TenantService(base, rules=rules, checkpoints=checkpoints, audit=True) as service:
-            bad = [
-                TenantTask(name=f"broken-{n}", environment=_BrokenTool(), updates=updates, most_bad_updates=0)
-                for n in range(broken)
-            ]
-            waiting = [self._wait(service.submit(task), task, base) for task in [*bad, *tasks]]
+            waiting = [self._wait(service.submit(task), task, base) for task in tasks]
             await asyncio.gather(*waiting)
             self.changes = service.foreign_changes
 
     async def _wait(self, tenant: Any, task: TenantTask, base: Any) -> None:
-        import dataclasses
-
+        from wavetank.training.tenants.confined import Confined
         from wavetank.training.tenants.service import TenantFailedError
         from wavetank.training.tenants.synchronous import expected_reward
 
@@ -139,7 +159,8 @@ class _Run:
             self.failed.append({"task": task.name, "why": error.problem})
             self._say(style(f"{task.name} failed: {error.problem}", fg="yellow"))
             return
-        still = dataclasses.replace(task, environment=dataclasses.replace(task.environment, delay_s=0.0))  # type: ignore[type-var]
+        plain = task.environment.environment if isinstance(task.environment, Confined) else task.environment
+        still = dataclasses.replace(task, environment=dataclasses.replace(plain, delay_s=0.0))  # type: ignore[type-var]
         first, last = [await expected_reward(still, base, each, _EPISODES) for each in (before, result.adapter)]
         self.lines.append({"task": task.name, "updates": result.adapter.version, "first_reward": first,
                            "last_reward": last, "spent_s": result.spent_s, "oldest": len(result.stale) - 1,

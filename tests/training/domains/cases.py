@@ -384,6 +384,51 @@ def own_operation(rank: Any) -> list[Any]:
     return [lost, dict(domain.fallbacks), after.full().tolist(), torch.frac(whole / 4).tolist()]
 
 
+def asked_like_tensors(rank: Any) -> dict[str, Any]:
+    """Comparisons, indices and NumPy's names of arguments: what differs from the whole, and what was gathered."""
+    import torch
+
+    from wavetank.training.domains.sharded import ShardTensor
+
+    domain = begin(rank)
+    whole = torch.randn(7, 4, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    rows = torch.tensor([0, 2, 6])
+    asked: dict[str, Any] = {
+        "eq": lambda x: x == x * 1, "ne": lambda x: x != x * 2, "lt": lambda x: x < 0, "le": lambda x: x <= 0,
+        "gt": lambda x: x > 0.5, "ge": lambda x: x >= x.mean(axis=(0, 1, 2)), "sum": lambda x: x.sum(axis=1),
+        "mean": lambda x: torch.mean(x, axis=0, keepdims=True), "slices": lambda x: x[2:6, 1:, :-2],
+        "T": lambda x: x[:, 1].T, "number": lambda x: x[:, -1], "both": lambda x: x[1:, 2, 0:0],
+        "softmax": lambda x: x.softmax(axis=0),
+    }  # fmt: skip
+    gathered: dict[str, Any] = {
+        "row": lambda x: x[3], "last": lambda x: x[-1, 2], "step": lambda x: x[::2], "mask": lambda x: x[:, rows[:2]],
+        "dots": lambda x: x[..., 0], "none": lambda x: x[None], "rows": lambda x: x[rows],
+        "matrix": lambda x: x @ x[0].T,
+    }  # fmt: skip
+    wrong: list[str] = []
+    seen: list[list[str]] = []
+    for questions in (asked, gathered):
+        for axis in (0, 2):
+            sizes = cuts(np.random.default_rng(axis), whole.shape[axis], domain.size)
+            part = ShardTensor.from_whole(whole, domain, axis, sizes)
+            before = domain.fallbacks.copy()
+            for name, ask in questions.items():
+                found, wanted = ask(part), ask(whole)
+                found = found.full() if isinstance(found, ShardTensor) else found
+                if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=1e-12, atol=1e-14):
+                    wrong.append(f"{name} along {axis}")
+            seen.append(sorted((domain.fallbacks - before).elements()))
+    part = ShardTensor.from_whole(whole, domain, 0)
+    beyond = 0
+    for index in (7, -8, (0, 4), (0, 0, 0, 0)):
+        try:
+            part[index]
+        except IndexError:
+            beyond += 1
+    return {"wrong": wrong, "kept": seen[:2], "gathered": [len(each) for each in seen[2:]], "beyond": beyond,
+            "length": len(part), "rows": sum(1 for _ in part), "member": part in {part: 1}}  # fmt: skip
+
+
 def refusals(rank: Any) -> list[str]:
     """What is said of views that cut parts, sizes that are wrong and neighbours that there are not."""
     import torch

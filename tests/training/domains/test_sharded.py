@@ -17,6 +17,12 @@ def test_an_operation_is_gathered_until_somebody_registers_a_handler():
         assert found == wanted
 
 
+def test_comparisons_and_indices_are_those_of_tensors_and_are_not_gathered_where_parts_suffice():
+    for found in run_ranks(cases.asked_like_tensors, 3, timeout_s=300.0):
+        assert found == {"wrong": [], "kept": [[], []], "gathered": [9, 6], "beyond": 4, "length": 7, "rows": 7,
+                         "member": True}  # fmt: skip
+
+
 def test_what_would_cut_parts_or_does_not_fit_is_refused():
     said = run_ranks(cases.refusals, 3, timeout_s=300.0)
     assert said[0] == said[1] == said[2]

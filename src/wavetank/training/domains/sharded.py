@@ -194,6 +194,11 @@ class ShardTensor:
         return self.part.dim()
 
     @property
+    def T(self) -> ShardTensor:  # noqa: N802 - the name of torch
+        """Return the tensor with its dimensions in reverse order."""
+        return permute(torch.permute, self, *reversed(range(self.dim())))
+
+    @property
     def dtype(self) -> torch.dtype:
         """Return the type of its numbers."""
         return self.part.dtype
@@ -209,9 +214,9 @@ class ShardTensor:
         return self.part.requires_grad
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_") or not hasattr(torch.Tensor, name):
+        function = None if name.startswith("_") else getattr(torch.Tensor, name, None)
+        if not callable(function):  # What is no method of a tensor, such as its grad, belongs to the part.
             raise AttributeError(f"a ShardTensor has no {name}")
-        function = getattr(torch.Tensor, name)
         return lambda *arguments, **keywords: dispatched(function, (self, *arguments), keywords)
 
     def __add__(self, other: Any) -> Any:
@@ -240,6 +245,50 @@ class ShardTensor:
 
     __radd__, __rmul__ = __add__, __mul__
 
+    def __matmul__(self, other: Any) -> Any:
+        return dispatched(torch.matmul, (self, other), {})
+
+    def __eq__(self, other: object) -> Any:
+        return dispatched(torch.eq, (self, other), {})
+
+    def __ne__(self, other: object) -> Any:
+        return dispatched(torch.ne, (self, other), {})
+
+    def __lt__(self, other: Any) -> Any:
+        return dispatched(torch.lt, (self, other), {})
+
+    def __le__(self, other: Any) -> Any:
+        return dispatched(torch.le, (self, other), {})
+
+    def __gt__(self, other: Any) -> Any:
+        return dispatched(torch.gt, (self, other), {})
+
+    def __ge__(self, other: Any) -> Any:
+        return dispatched(torch.ge, (self, other), {})
+
+    __hash__ = object.__hash__
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return what an index picks: slices and whole numbers where the parts lie, all else from the whole."""
+        found, axis = self, 0
+        for each in index if isinstance(index, tuple) else (index,):
+            whole_number = isinstance(each, int) and not isinstance(each, bool)
+            if axis == found.dim() or not (whole_number or (isinstance(each, slice) and each.step in (None, 1))):
+                return fallback(torch.Tensor.__getitem__, self, index)
+            if whole_number:
+                if axis == found.axis or not -found.shape[axis] <= each < found.shape[axis]:
+                    return fallback(torch.Tensor.__getitem__, self, index)
+                at = found.axis - (axis < found.axis)
+                found = ShardTensor(found.part.select(axis, each), self.domain, at, found.layout.sizes)
+            else:
+                start, stop, _ = each.indices(found.shape[axis])
+                found = narrow(torch.narrow, found, axis, start, max(stop - start, 0))
+                axis += 1
+        return found
+
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         return dispatched(function, arguments, keywords or {})
@@ -264,6 +313,8 @@ def dispatched(function: Any, arguments: Sequence[Any], keywords: dict[str, Any]
     if "input" in keywords:
         keywords = dict(keywords)
         arguments = (keywords.pop("input"), *arguments)
+    if handler is not None:  # Names that torch takes from NumPy.
+        keywords = {{"axis": "dim", "keepdims": "keepdim"}.get(key, key): each for key, each in keywords.items()}
     in_place = name.endswith("_") and not name.startswith("_")
     if in_place and not (handler is elementwise and isinstance(arguments[0], ShardTensor)):
         raise BadValueError(
@@ -353,7 +404,7 @@ def aligned(value: Any, to: ShardTensor) -> Any:
 @handles(
     "add", "sub", "mul", "div", "pow", "neg", "exp", "log", "sqrt", "rsqrt", "abs", "tanh", "sigmoid", "relu", "gelu",
     "silu", "leaky_relu", "elu", "softplus", "square", "clamp", "sin", "cos", "where", "detach", "clone", "contiguous",
-    "rsub", "reciprocal",
+    "rsub", "reciprocal", "eq", "ne", "lt", "le", "gt", "ge",
 )  # fmt: skip
 def elementwise(function: Any, *arguments: Any, **keywords: Any) -> Any:
     """Apply a function of single numbers to the parts."""

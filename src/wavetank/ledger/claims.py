@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -347,7 +347,7 @@ def ledger(names: Iterable[str] = ()) -> list[Finding]:
     A claim on measured figures has one finding for each machine, that of the newest run last.
     """
     wanted = [catalog.system(name) for name in names] or list(catalog.everything())
-    runs = kept_runs()
+    runs = kept_runs({claim.study for entry in wanted for claim in entry.claims})
     found = []
     for entry in wanted:
         for claim in entry.claims:
@@ -361,11 +361,22 @@ def ledger(names: Iterable[str] = ()) -> list[Finding]:
     return found
 
 
-def kept_runs() -> list[RunFigures]:
-    """Return the runs that were kept as evidence, the oldest first; records are read when a claim asks for them."""
+def kept_runs(studies: Iterable[str] | None = None) -> list[RunFigures]:
+    """Return the runs that were kept as evidence, the oldest first; records are read when a claim asks for them.
+
+    Parameters
+    ----------
+    studies : iterable of str, optional
+        Those whose runs are wanted; all when it is left out.
+
+    Raises
+    ------
+    BadFileError
+        If a ``run.json`` cannot be read.
+    """
     root = evidence_folder()
     runs = []
-    for file in root.glob("*/*/run.json"):
+    for file in root.glob("*/*/run.json") if studies is None else _files_of(root, studies):
         try:
             about = json.loads(file.read_text(encoding="utf-8"))
             runs.append(
@@ -376,6 +387,11 @@ def kept_runs() -> list[RunFigures]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadFileError(f"A run of the evidence cannot be read: {error!r}", where=str(file)) from error
     return sorted(runs, key=lambda run: (run.started, run.label))
+
+
+def _files_of(root: Path, studies: Iterable[str]) -> Iterator[Path]:
+    for study in studies:
+        yield from root.glob(f"{study}/*/run.json")
 
 
 def verify() -> list[str]:

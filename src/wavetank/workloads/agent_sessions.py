@@ -97,9 +97,8 @@ def read_conversations(
     BadValueError
         If a number is out of its range.
     """
-    for name, value, least in (("observations", observations, 0), ("block_tokens", block_tokens, 1)):
-        if value < least:
-            raise BadValueError(f"{name} is outside its range.", given=value, allowed=f">= {least}", where=name)
+    _at_least("observations", observations, 0)
+    _at_least("block_tokens", block_tokens, 1)
     return tuple(
         _conversation(whole, observations, block_tokens, where=f"{path}, line {number}")
         for number, whole in _objects(Path(path))
@@ -122,7 +121,43 @@ def _objects(path: Path) -> Iterator[tuple[int, Any]]:
                 ) from error
 
 
-def _conversation(whole: Any, observations: int, block_tokens: int, *, where: str) -> Conversation:
+def read_prompts(
+    path: str | Path, *, observations: int = OBSERVATIONS
+) -> tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]:
+    """Read the prompts of conversations, token by token.
+
+    Parameters
+    ----------
+    path, observations
+        As for :func:`read_conversations`.
+
+    Returns
+    -------
+    tuple of (name, prompts)
+        One for each conversation; each prompt is the tokens of all that is said before an answer.
+
+    Raises
+    ------
+    BadFileError
+        If the file is damaged or holds something else; it names the line.
+    BadValueError
+        If a number is out of its range.
+    """
+    _at_least("observations", observations, 0)
+    found = []
+    for number, whole in _objects(Path(path)):
+        turns = _turns(whole, observations, where=f"{path}, line {number}")
+        found.append((str(whole.get("name", "")), tuple(tuple(tokens) for tokens, _ in turns)))
+    return tuple(found)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise BadValueError(f"{name} is outside its range.", given=value, allowed=f">= {least}", where=name)
+
+
+def _turns(whole: Any, observations: int, *, where: str) -> list[tuple[list[str], int]]:
+    """The tokens of each prompt of a conversation, and of its answer how many."""
     messages = whole.get("messages") if isinstance(whole, Mapping) else None
     if not isinstance(messages, list) or not all(
         isinstance(each, Mapping) and each.get("role") in _ROLES and isinstance(each.get("text"), str)
@@ -131,9 +166,9 @@ def _conversation(whole: Any, observations: int, block_tokens: int, *, where: st
         raise BadFileError(
             "This is no conversation.", allowed=f"messages with a text and a role: {', '.join(_ROLES)}", where=where
         )
-    parts = [[f"<{each['role']}>", *_TOKEN.findall(each["text"])] for each in messages]
+    parts = [_message(each) for each in messages]
     seen = [index for index, each in enumerate(messages) if each["role"] in ("user", "tool") and not each.get("demo")]
-    prompts, outputs, keys = [], [], []
+    turns = []
     for index, each in enumerate(messages):
         if each["role"] != "assistant" or each.get("demo") or index == 0:
             continue
@@ -144,21 +179,28 @@ def _conversation(whole: Any, observations: int, block_tokens: int, *, where: st
             for number, part in enumerate(parts[:index])
             for token in (_note(messages[number]) if number in old else part)
         ]
-        prompts.append(len(tokens))
-        outputs.append(max(len(parts[index]) - 1, 1))
-        keys.append(_block_keys(tokens, block_tokens))
-    if not prompts:
+        turns.append((tokens, max(len(parts[index]) - 1, 1)))
+    if not turns:
         raise BadFileError("This conversation has no answer.", where=where)
+    return turns
+
+
+def _message(message: Mapping[str, Any]) -> list[str]:
+    return [f"<{message['role']}>", *_TOKEN.findall(message["text"])]
+
+
+def _conversation(whole: Any, observations: int, block_tokens: int, *, where: str) -> Conversation:
+    turns = _turns(whole, observations, where=where)
     opening = 0
-    for part, each in zip(parts, messages, strict=True):
+    for each in whole["messages"]:
         if each["role"] != "system" and not each.get("demo"):
             break
-        opening += len(part)
+        opening += len(_message(each))
     return Conversation(
         name=str(whole.get("name", "")),
-        prompt_tokens=tuple(prompts),
-        output_tokens=tuple(outputs),
-        block_keys=tuple(keys),
+        prompt_tokens=tuple(len(tokens) for tokens, _ in turns),
+        output_tokens=tuple(answer for _, answer in turns),
+        block_keys=tuple(_block_keys(tokens, block_tokens) for tokens, _ in turns),
         common_blocks=opening // block_tokens,
     )
 

@@ -1,0 +1,90 @@
+"""What a rule of reuse is asked: serve prompts one after another, and say what of each was there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from wavetank.serving.reuse.segments import Tokens
+
+
+class Prompt(NamedTuple):
+    """A prompt as a server gets it.
+
+    Attributes
+    ----------
+    ids : uint32 array (ids,)
+        What it consists of: tokens, or blocks of a trace that names only blocks.
+    tokens : int
+        How many tokens these are.
+    session : int
+        Which conversation it belongs to.
+    """
+
+    ids: Tokens
+    tokens: int
+    session: int
+
+
+class Workload(NamedTuple):
+    """Prompts in the order in which they come.
+
+    Attributes
+    ----------
+    prompts : sequence of Prompt
+    unit : int
+        Tokens that an id stands for; the last id of a prompt may stand for fewer.
+    only_prefixes : bool
+        Whether an id also stands for all before it, so that nothing but prefixes can come back.
+    """
+
+    prompts: Sequence[Prompt]
+    unit: int = 1
+    only_prefixes: bool = False
+
+
+class Served(NamedTuple):
+    """Tokens of a prompt, by what was done for them; together they are the prompt.
+
+    Attributes
+    ----------
+    reused : int
+        Taken from the cache as they are.
+    recomputed : int
+        Found in the cache and computed again nevertheless.
+    computed : int
+        Not found.
+    """
+
+    reused: int
+    recomputed: int
+    computed: int
+
+
+class Cache(Protocol):
+    """What one server keeps."""
+
+    def serve(self, prompt: Prompt) -> Served:
+        """Serve a prompt and keep it.
+
+        Parameters
+        ----------
+        prompt : Prompt
+        """
+        ...
+
+
+class Reuse(Protocol):
+    """Decides how prompts are cut, found again and kept."""
+
+    def cache(self, *, budget_tokens: int | None, unit: int) -> Cache:
+        """Return an empty cache.
+
+        Parameters
+        ----------
+        budget_tokens : int, optional
+            Tokens that fit; no limit when it is left out.
+        unit : int
+            Tokens that an id of a prompt stands for.
+        """
+        ...

@@ -51,7 +51,7 @@ class KVReuse(Study):
     )  # fmt: skip
     charts: ClassVar[tuple[Chart, ...]] = (
         Chart("sweep", "Reuse as the cache grows", y="reused_share", by="budget_tokens", log="x",
-              says="The largest cache has no limit that matters."),
+              says="The figure of the table is that of budget_tokens, or of a cache without a limit."),
         Chart("bars", "Tokens found again behind the prefix", y="recovered_share", says="Longer is better."),
     )  # fmt: skip
 
@@ -86,6 +86,8 @@ class KVReuse(Study):
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
         found = ["Reused are tokens whose state is kept; whether that state is right elsewhere is not counted here."]
+        if self.workload != "generated" and not self.edit_tokens:
+            found.append("Every seed replays the same prompts: what differs between prompts is not in the intervals.")
         if self.workload == "mooncake":
             found.append("The trace names prefixes: what comes back behind a change cannot be seen in it.")
         if self.workload == "agent":
@@ -126,7 +128,8 @@ class KVReuse(Study):
         for budget in sorted({self.budget_tokens, *self.budgets}):
             got = self.serve(system, workload, budget)
             places: list[dict[str, float]] = [{}] if budget == self.budget_tokens else []
-            for at in [*places, {"budget_tokens": float(budget)}] if self.budgets else places:
+            # A cache without a limit has no place on the axis of sizes.
+            for at in [*places, {"budget_tokens": float(budget)}] if self.budgets and budget else places:
                 found.put("reused_share", got.reused / tokens, **at)
                 found.put("recovered_share", (got.reused - prefixes) / (tokens - prefixes), **at)
                 found.put("computed_tokens", (got.computed + got.recomputed) / len(workload.prompts), **at)

@@ -374,3 +374,18 @@ def test_an_unsound_system_is_no_open_question() -> None:
     data = records(base=[1.0] * 6, slow=[1.5] * 6, ahead=at_t(2.0)) + records("wrong", ahead=[1.0] * 6)
     found = answered(data, who("base", "slow", "ahead"))
     assert str(found).splitlines() == ["No system beats base on time.", "Worse than base: slow."]
+
+
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_a_loss_beside_a_baseline_of_zero_is_an_answer_too(better: str) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Signed(Race):
+        """A race whose times may be below zero."""
+
+        metrics: ClassVar[tuple[Metric, ...]] = (Metric("time", "s", better), *Race.metrics[1:])
+
+    data = records(base=[0.0] * 6, gain=[1.0] * 6, loss=[-1.0, -2.0, -1.0, -1.0, -1.0, -1.0])
+    found = answered(data, who("base", "gain", "loss"), Signed())
+    assert (found.best == "gain") == (better == "higher")
+    only = answered(records(base=[0.0] * 6, loss=[-1.0, 0.0, -1.0, 0.0, 2.0, -1.0]), who("base", "loss"), Signed())
+    assert only.sentence.startswith("Undecided:")

@@ -405,10 +405,9 @@ class _Judge:
         """Return by how much the system is better in the middle, as a logarithm; below zero where it is worse."""
         if math.isnan(each.found.centre):
             return -math.inf
-        if each.found.centre in (0, math.inf):
-            lead = -math.inf if each.found.centre == 0 else math.inf
-        else:
-            lead = math.log(each.found.centre)
+        centre = each.found.centre
+        # A loss beside a baseline of zero has a ratio of minus infinity.
+        lead = -math.inf if centre <= 0 else math.log(centre)
         return lead if self.primary.better == "higher" else -lead
 
     def _undecided(self) -> list[str]:

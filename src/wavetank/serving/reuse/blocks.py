@@ -89,7 +89,7 @@ class BlockStore:
         ends : int64 array (segments,)
             Where segments end.
         keys : uint64 array (segments,)
-            Of the segments.  Segments with one key and other tokens are told apart.
+            Of the segments.  A segment with the key of another one is not taken for it.
 
         Returns
         -------
@@ -108,7 +108,7 @@ class BlockStore:
         tokens, ends, keys
             As for :meth:`find`.
         rows : int64 array (segments,)
-            What :meth:`find` returned just before; rows of new blocks are filled in.
+            As :meth:`find` returned them just before; rows of new blocks are filled in.
         owner : int
             Kept with new blocks.
         """

@@ -14,7 +14,7 @@ from wavetank.settings import check_ranges, setting
 
 
 def served(prompt: Prompt, found: int, *, recomputed: int = 0) -> Served:
-    """Return the counts of a prompt of which so many tokens were found.
+    """Return the counts of a prompt of which a number of tokens was found.
 
     Parameters
     ----------

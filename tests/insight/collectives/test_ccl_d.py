@@ -47,6 +47,16 @@ def test_a_chunk_that_was_posted_and_has_not_arrived_marks_the_link():
     assert (verdict.fault, verdict.ranks, verdict.link) == ("H3", (1,), (1, 2))
 
 
+def test_a_rank_whose_frame_is_lost_is_on_no_stuck_link():
+    # Rank 2 has left operation 5 behind, and its frame of it is gone; row -1 is none of its.
+    counts = {"posted": 3, "received": 3, "polled": 999.9}
+    rows = [row(rank, seq=5, ended=None, **counts) for rank in (0, 1)]
+    rows += [row(3, seq=5, ended=None, posted=9, received=0, polled=999.9), row(2, seq=6, ended=None, **counts)]
+    verdict = CclD().find(window(rows))
+    # What rank 3 posted has not all arrived at rank 0.
+    assert (verdict.fault, verdict.link) == ("H3", (3, 0))
+
+
 def test_without_looks_a_rank_between_two_stuck_links_is_named():
     # Rank 1 has posted a chunk that rank 2 lacks, and rank 2 one that rank 3 lacks.
     verdict = CclD(polls=False).find(

@@ -116,7 +116,8 @@ class CclD:
         at = np.full(window.now_ns.size, -1)
         at[frames.rank[root.rows]] = root.rows
         own, before = at[ring], at[np.roll(ring, 1)]
-        under_way = frames.posted[before] - frames.received[own]
+        # A frame may be lost, or pushed out by younger ones: of such a rank nothing is known.
+        under_way = np.where((own >= 0) & (before >= 0), frames.posted[before] - frames.received[own], 0)
         stuck = np.flatnonzero(under_way > 0)
         if not stuck.size:
             return None

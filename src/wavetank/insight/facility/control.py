@@ -82,7 +82,7 @@ class ModelControl:
         """
         before = -(-(_REMEMBERED + _known(scene) * scene.interval_min) // scene.interval_min) * scene.interval_min
         times = np.arange(scene.first - before, scene.load.size + 1, scene.interval_min)
-        times = times[times >= DAY + HOUR]
+        times = times[times >= (DAY + HOUR if self.forecast in FORECASTERS else 1)]
         now = expected(self.forecast, scene, times)
         trusted = np.ones(times.size, np.bool_)
         if self.forecast == ORACLE:
@@ -229,7 +229,8 @@ def recent_load(load: Floats, times: Ints) -> Floats:
     times : numpy.ndarray of int64
     """
     sums = np.concatenate([[0.0], np.cumsum(load)])
-    return np.asarray((sums[times] - sums[times - RECENT_MIN]) / RECENT_MIN)
+    begin = np.maximum(times - RECENT_MIN, 0)
+    return np.asarray((sums[times] - sums[begin]) / np.maximum(times - begin, 1))
 
 
 def came(scene: Scene, times: Ints) -> Floats:

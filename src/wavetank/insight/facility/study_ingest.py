@@ -56,7 +56,7 @@ class FacilityIngest(Study):
     servers: tuple[int, ...] = setting((10, 100, 1000, 10_000), unit="servers", says="Numbers of servers", low=1,
                                        high=100_000)  # fmt: skip
     every_s: int = setting(10, unit="s", says="Time between a sensor's messages", low=1, high=60)
-    messages: int = setting(60_000, says="Messages of a run at least, so that small sites run for more minutes",
+    messages: int = setting(20_000, says="Messages of a run at least, so that small sites run for more minutes",
                             low=1, high=10**7)  # fmt: skip
     twice: float = setting(0.05, says="Share of messages that come twice", low=0, high=1)
     delayed: float = setting(0.1, says="Share of messages that come up to four minutes late", low=0, high=1)

@@ -42,11 +42,11 @@ class GreyFailuresLive(Study):
     name: ClassVar[str] = "grey-failures-live"
     baseline: ClassVar[str] = "threshold-rules"
     primary: ClassVar[str] = "repaired"
-    secondary: ClassVar[tuple[str, ...]] = ("destructive_rate", "coverage")
+    secondary: ClassVar[tuple[str, ...]] = ("destructive_rate",)
     in_process: ClassVar[bool] = True
     metrics = (
-        Metric("repaired", "", "higher", "measured", "cases that keep the objective in the window after the decision "
-               "/ cases; a strike is a case where it broke the objective", words="cases repaired"),
+        Metric("repaired", "", "higher", "measured", "cases that keep the objective in the window after the decision"
+               " / cases; a strike is a case where it broke the objective", words="cases repaired"),
         Metric("destructive_rate", "", "lower", "measured", "actions other than that of the fault / cases",
                words="destructive actions"),
         Metric("accuracy_acted", "", "higher", "measured", "actions that are those of the fault / actions",

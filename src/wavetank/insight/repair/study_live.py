@@ -45,8 +45,8 @@ class GreyFailuresLive(Study):
     secondary: ClassVar[tuple[str, ...]] = ("destructive_rate",)
     in_process: ClassVar[bool] = True
     metrics = (
-        Metric("repaired", "", "higher", "measured", "cases that keep the objective in the window after the decision"
-               " / cases; a strike is a case where it broke the objective", words="cases repaired"),
+        Metric("repaired", "", "higher", "measured", "cases that keep the objective in the window after the decision / "
+               "cases; a strike that broke it is a case", words="cases repaired"),
         Metric("destructive_rate", "", "lower", "measured", "actions other than that of the fault / cases",
                words="destructive actions"),
         Metric("accuracy_acted", "", "higher", "measured", "actions that are those of the fault / actions",

@@ -56,7 +56,8 @@ class GreyFailuresLive(Study):
         Metric("repair_s", "s", "lower", "measured", "execution of the actions taken, mean", words="execution"),
         Metric("broken", "", "", "measured", "strikes that broke the objective before any action / strikes",
                table=False),
-        Metric("healed_by_right", "", "", "measured", "cases whose fault's own action led back to the objective / cases",
+        Metric("healed_by_right", "", "", "measured",
+               "cases that their fault's own action led back to the objective / cases",
                table=False),
     )  # fmt: skip
     charts = (

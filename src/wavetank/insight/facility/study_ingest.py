@@ -73,7 +73,8 @@ class FacilityIngest(Study):
         system : Intake
         seed : int
         """
-        found, speeds = Measurements(), {}
+        found = Measurements()
+        speeds: dict[int, float] = {}
         for servers in sorted(set(self.servers)):
             minutes = max(1, math.ceil(self.messages * self.every_s / (len(_SENSORS) * servers * MINUTE_S)))
             sent, messages = self.made(servers, minutes, seed)

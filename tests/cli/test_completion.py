@@ -67,7 +67,7 @@ def test_verbs_studies_systems_papers_and_settings_are_completed(completed):
     assert completed("wavetank advise --set layo") == ["layout="]
     assert {"balance-route", "byzantine-digraphs"} <= set(completed("wavetank show b"))
     assert completed("wavetank claims icl") == ["icloud"]
-    assert completed("wavetank list serving/r") == ["serving/routing"]
+    assert completed("wavetank list serving/ro") == ["serving/routing"]
     assert completed("wavetank compare llm-routing --systems round-robin,pow") == ["round-robin,power-of-two"]
     assert completed("wavetank compare llm-routing --systems round-robin,round") == []
     assert "--budget" in completed("wavetank advise --b")

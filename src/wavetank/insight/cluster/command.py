@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -100,11 +101,17 @@ class _Askers:
             self._jobs.put(job)
         found: dict[int, list[Sample] | str] = {}
         for _ in targets:
-            place, answer = self._answers.get()
+            place, answer = self._answer()
             if isinstance(answer, Exception):
                 raise answer
             found[place] = answer
         return [found[place] for place in range(len(targets))]
+
+    def _answer(self) -> tuple[int, list[Sample] | str | Exception]:
+        while True:
+            # A Ctrl-C between two instructions, before the wait begins, does not end it: it is seen after the wait.
+            with contextlib.suppress(queue.Empty):
+                return self._answers.get(timeout=0.2)
 
     def end(self) -> None:
         """Let the threads end, each after the answer for which it waits."""

@@ -54,7 +54,9 @@ def test_three_steps_of_two_processes_are_those_of_plain_torch(name, make):
         assert difference(found[1], weights) < 1e-10
 
 
-@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each in ("adamw", "sgd"))) for each in sorted(OPTIMIZERS)]
+)
 def test_four_processes_train_bit_for_bit_as_one(name):
     alone = train(None, name, 3, 4)
     assert alone[0][0] != alone[0][-1]
@@ -85,7 +87,7 @@ def test_a_checkpoint_is_what_counts_after_a_step_that_failed(tmp_path):
     assert difference(other.full_weights(), work.full_weights()) == 0
 
 
-@pytest.mark.parametrize("name", ["adam8", "muon"])
+@pytest.mark.parametrize("name", ["adam8", pytest.param("muon", marks=pytest.mark.slow)])
 def test_a_checkpoint_of_four_ranks_is_read_by_two_three_and_one(name, tmp_path):
     first, kept = {"optimizer": name, "steps": 2, "microbatches": 12}, str(tmp_path / "kept")
     run_ranks(train, 4, arguments=first | {"save": kept})

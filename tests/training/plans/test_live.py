@@ -11,7 +11,9 @@ from wavetank.errors import BadValueError
 from wavetank.training.plans.live import exchange_on_ranks
 
 
-@pytest.mark.parametrize(("size", "node", "lanes"), [(4, 2, 1), (4, 2, 2), (4, 1, 1)])
+@pytest.mark.parametrize(
+    ("size", "node", "lanes"), [pytest.param(4, 2, 1, marks=pytest.mark.slow), (4, 2, 2), (4, 1, 1)]
+)
 def test_processes_hold_the_blocks_of_a_flat_exchange(size, node, lanes):
     blocks = blocks_of(size, 3)
     assert any(content.size == 0 for content in blocks.values())

@@ -20,7 +20,7 @@ from wavetank.training.reshaping.step_watch import StepWatch
 ARGUMENTS = {"steps": 60, "microbatches": 4, "tokens": 256}
 
 
-@pytest.mark.parametrize("slowed", [0, 1])
+@pytest.mark.parametrize("slowed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_the_rank_that_is_slowed_down_is_named(slowed):
     watching = StepWatch(window=20).start(0.0, 0.0)
     named: list[int] = []

@@ -12,7 +12,7 @@ from wavetank.training.sections.live_lssp import encoded_on_ranks
 from wavetank.training.sections.lssp import encoded
 
 
-@pytest.mark.parametrize("threshold", [9.0, np.inf])
+@pytest.mark.parametrize("threshold", [9.0, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_four_processes_give_outputs_and_gradients_of_one(threshold):
     whole = flat(encoded(SAMPLES, GRADS, LAYER, 1, np.inf))
     found = flat(encoded_on_ranks(SAMPLES, GRADS, LAYER, 4, threshold))

@@ -83,6 +83,14 @@ def test_a_small_cache_forgets_what_was_used_longest_ago() -> None:
     assert reuse(RadixCache(), one, one, budget=0) == 0
 
 
+def test_prefixes_and_segments_together_keep_no_more_than_the_budget() -> None:
+    cache = ContentSegments().cache(budget_tokens=2_000, unit=1)
+    for start in range(0, 4_000, 500):
+        cache.serve(prompt(WHOLE[start : start + 1_000]))
+        stores = (cache.prefixes, cache.segments)  # type: ignore[attr-defined]
+        assert sum(store.counts().tokens for store in stores) <= 2_000
+
+
 def test_ids_that_stand_for_blocks_are_counted_by_their_tokens() -> None:
     ids = np.arange(5, dtype=np.uint32)
     for rule, wanted in ((RadixCache(), 2_099), (BlockPrefix(), 2_048), (FixedContent(), 2_048)):

@@ -132,9 +132,8 @@ class _Segments:
 
     def __init__(self, rule: ContentSegments, *, budget_tokens: int | None, unit: int) -> None:
         self.rule, self.unit = rule, unit
-        # Both know the same tokens, whose state is kept once: a segment that is also part of a prefix costs nothing
-        # more.  The budget is that of the segments; the record of prefixes follows it.
-        budget = None if budget_tokens is None else budget_tokens // unit
+        # The two evict on their own, so that each may hold tokens that the other has given up: half of the room each.
+        budget = None if budget_tokens is None else budget_tokens // unit // 2
         self.prefixes = BlockStore(budget_tokens=budget, chained=True)
         self.segments = BlockStore(budget_tokens=budget)
 

@@ -11,6 +11,7 @@ or of the peak speed that :mod:`wavetank.machine.limits` measures on the machine
 * :func:`stencil` with :class:`Stencil` - sweeps that stay in the caches; the same on two machines, executed and
   modelled: :class:`WaferStencil`, :class:`WormholeStencil`;
 * :class:`Layout`, :class:`LinearLayouts` - tensor layouts as linear maps over bits, conversions, a warp machine;
+* :class:`DecoderConfig`, :mod:`wavetank.kernels.decoder` - a language model to hold shortcuts of serving against;
 * :mod:`wavetank.kernels.sorting.rivals` - the sorts of other libraries and two textbook ones behind the same interface;
 * :mod:`wavetank.machine.limits` - cores, memory, copy bandwidth, peak flops.
 
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING
 from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from wavetank.kernels.decoder import DecoderConfig, DecoderWeights
+    from wavetank.kernels.decoder_training import trained
     from wavetank.kernels.layouts import Layout, LinearLayouts, WarpMachine, layout_of
     from wavetank.kernels.products.decision import ProductPlan
     from wavetank.kernels.products.product import PreparedMatrix, matmul, prepare

@@ -31,7 +31,6 @@ from wavetank.sim.rng import stream
 Tokens = NDArray[np.int64]
 
 BYTES = 256
-_THREADS = 2
 _RATE, _BALANCE = 4e-3, 0.05
 
 
@@ -84,7 +83,14 @@ def library_text(size: int = 1_000_000) -> bytes:
 
 
 def train(
-    weights: DecoderWeights, text: str | bytes, steps: int, seed: int, *, length: int = 256, batch: int = 8
+    weights: DecoderWeights,
+    text: str | bytes,
+    steps: int,
+    seed: int,
+    *,
+    length: int = 256,
+    batch: int = 8,
+    threads: int = 2,
 ) -> DecoderWeights:
     """Return weights that were trained to predict the next byte of a text; those given stay as they are.
 
@@ -103,6 +109,8 @@ def train(
         Draws where the sequences of each step begin.
     length, batch : int
         Tokens of a sequence, sequences of a step.
+    threads : int
+        Of torch, meanwhile.
 
     Raises
     ------
@@ -113,13 +121,13 @@ def train(
     if config.vocabulary < BYTES:
         raise BadValueError("A text has bytes that are no tokens.", given=config.vocabulary, allowed=f">= {BYTES}",
                             where="vocabulary")  # fmt: skip
-    if not (steps >= 0 and batch >= 1 and 1 <= length <= config.window and len(tokens) > length):
+    if not (steps >= 0 and batch >= 1 and threads >= 1 and 1 <= length <= config.window and len(tokens) > length):
         raise BadValueError(
             "There is nothing to train on.", given=f"{steps} steps of {batch} x {length} tokens, {len(tokens)} of text",
-            allowed=f"steps >= 0, batch >= 1, 1 <= length <= {config.window}, more text than a sequence has",
+            allowed=f"steps >= 0, batch >= 1, threads >= 1, 1 <= length <= {config.window}, more text than a sequence has",
         )  # fmt: skip
     draws, positions = stream(seed, "decoder training"), np.arange(length)
-    with _threads(_THREADS):
+    with _threads(threads):
         tensors = {name: each.detach().clone().requires_grad_(True) for name, each in weights.tensors.items()}
         trained = DecoderWeights(config, tensors)
         optimizer = torch.optim.AdamW(tensors.values(), lr=_RATE, betas=(0.9, 0.95), weight_decay=0.01)

@@ -341,7 +341,8 @@ def test_the_error_names_the_heads_that_would_divide():
 @pytest.mark.parametrize(
     ("tokens", "positions", "rows", "says"),
     [
-        ([1, 30], [0, 1], None, "no such token"), ([-1], [0], None, "no such token"), ([1.0], [0], None, "whole numbers"),
+        ([1, 30], [0, 1], None, "no such token"), ([-1], [0], None, "no such token"),
+        ([1.0], [0], None, "whole numbers"),
         ([True], [0], None, "whole numbers"), (3, [0], None, "whole numbers"),
         ([1], [64], None, "outside the window"), ([1], [-1], None, "outside the window"),
         ([1], [0.0], None, "whole position"),

@@ -645,7 +645,7 @@ def _rows(rows: Any, old: int, count: int) -> Ints:
     unique = np.unique(found)
     added = unique[unique >= old]
     if len(unique) != count or (count and unique[0] < 0) or not np.array_equal(added, np.arange(old, old + len(added))):
-        raise BadValueError("Rows are those of the cache, or come right behind it, each once.", given=found[:10].tolist(),
+        raise BadValueError("Rows are those of the cache or right behind it, each once.", given=found[:10].tolist(),
                             allowed=f"0 to {old - 1}, or {old} and on without a gap", where="rows")  # fmt: skip
     return found
 

@@ -35,6 +35,14 @@ KINDS = {
 TOKENS = np.random.default_rng(5).integers(0, 30, 40)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def made(seed=0, **settings):
     return DecoderWeights.made(DecoderConfig(**{**SMALL, **settings}), seed)
 

@@ -87,7 +87,9 @@ def test_the_text_is_python_and_the_same_each_time():
 
 @pytest.mark.parametrize(
     ("text", "more", "says"),
-    [(b"short", {}, "nothing to train on"), (b"x" * 999, {"threads": 0}, "nothing to train on"), (b"x" * 99, {"length": 0}, "nothing to train on"),
+    [(b"short", {}, "nothing to train on"),
+     (b"x" * 999, {"threads": 0}, "nothing to train on"),
+     (b"x" * 99, {"length": 0}, "nothing to train on"),
      (b"x" * 9_999, {"length": 5_000}, "nothing to train on")],
 )  # fmt: skip
 def test_too_little_text_is_refused(text, more, says):

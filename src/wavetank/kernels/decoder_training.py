@@ -124,7 +124,7 @@ def train(
     if not (steps >= 0 and batch >= 1 and threads >= 1 and 1 <= length <= config.window and len(tokens) > length):
         raise BadValueError(
             "There is nothing to train on.", given=f"{steps} steps of {batch} x {length} tokens, {len(tokens)} of text",
-            allowed=f"steps >= 0, batch >= 1, threads >= 1, 1 <= length <= {config.window}, more text than a sequence has",
+            allowed=f"steps >= 0, batch and threads >= 1, 1 <= length <= {config.window}, more text than a sequence",
         )  # fmt: skip
     draws, positions = stream(seed, "decoder training"), np.arange(length)
     with _threads(threads):

@@ -84,10 +84,37 @@ def test_an_issue_says_what_was_noticed_and_where_the_cause_is(tmp_path):
         read_issue(tmp_path / "nothing.json")
 
 
-def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["metrics.csv", "metrics.csv.gz"])
+def test_a_table_that_is_or_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.setattr("wavetank.workloads.petshop._MOST_BYTES", 100)
     with pytest.raises(BadFileError, match="larger"):
-        read_metrics(written(tmp_path, TABLE, "metrics.csv.gz"))
+        read_metrics(written(tmp_path, TABLE, name))
+
+
+def test_a_table_of_nothing_but_separators_is_refused_before_it_fills_the_memory(tmp_path):
+    for text in ("," * 4_000_001, "\n" * 4_000_001):
+        with pytest.raises(BadFileError, match="cells"):
+            read_metrics(written(tmp_path, text, "metrics.csv.gz"))
+
+
+def test_any_damaged_byte_of_a_packed_table_is_an_error_of_ours(tmp_path):
+    rows = "".join(f"{600.0 + 300 * at},{at * 7919 % 1000},1,\n" for at in range(40))
+    raw, refused = gzip.compress((TABLE + rows).encode()), 0
+    path = tmp_path / "metrics.csv.gz"
+    for at in range(len(raw)):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 0x55]) + raw[at + 1 :])
+        try:
+            read_metrics(path)
+        except BadFileError:
+            refused += 1
+    assert refused > 0.9 * len(raw)
+
+
+@pytest.mark.parametrize("time", [float("nan"), float("inf"), 10**400], ids=["nan", "inf", "vast"])
+def test_an_issue_at_no_time_is_refused(tmp_path, time):
+    said = json.dumps({"target": {"node": "a", "metric": "m", "timestamp": time}, "root_cause": {"node": "b"}})
+    with pytest.raises(BadFileError):
+        read_issue(written(tmp_path, said, "target.json"))
 
 
 def test_the_real_tables_have_what_their_source_says():

@@ -11,6 +11,7 @@ import csv
 import gzip
 import json
 import math
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from wavetank.errors import BadFileError
 Floats = NDArray[np.float64]
 _HEADER = 4
 _MOST_BYTES = 64 << 20
+_MOST_CELLS = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,27 +151,42 @@ def read_issue(path: Path) -> Issue:
         If it does not say so.
     """
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(_bytes(path).decode("utf-8"))
         target, cause = said["target"], said["root_cause"]["node"]
         found = Issue(noticed=target["node"], metric=target["metric"], noticed_s=float(target["timestamp"]),
                       cause=cause)  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BadFileError("This does not say what was noticed, when, and where the cause is.", given=str(error),
                            where=str(path)) from error  # fmt: skip
+    if not math.isfinite(found.noticed_s):
+        raise BadFileError("The time of what was noticed is none.", given=found.noticed_s, where=str(path))
     if not all(isinstance(each, str) for each in (found.noticed, found.metric, found.cause)):
         raise BadFileError("Services and metrics are named by words.", where=str(path))
     return found
 
 
+def _bytes(path: Path) -> bytes:
+    """Return what a file holds, unpacked; no more than a table or an issue may have is read."""
+    with path.open("rb") as plain:
+        packed = plain.read(2) == b"\x1f\x8b"
+        plain.seek(0)
+        if packed:
+            with gzip.open(plain) as file:
+                raw = file.read(_MOST_BYTES + 1)
+        else:
+            raw = plain.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise BadFileError("This file is larger than any that is meant.", where=str(path),
+                           allowed=f"{_MOST_BYTES} bytes")  # fmt: skip
+    return raw
+
+
 def _rows(path: Path) -> list[list[str]]:
     try:
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            with gzip.open(path) as file:
-                raw = file.read(_MOST_BYTES + 1)
-        if len(raw) > _MOST_BYTES:
-            raise BadFileError("This table is larger than any that is meant.", where=str(path),
-                               allowed=f"{_MOST_BYTES} bytes")  # fmt: skip
+        raw = _bytes(path)
+        if raw.count(b",") + raw.count(b"\n") > _MOST_CELLS:
+            raise BadFileError("This table has more cells than any that is meant.", where=str(path),
+                               allowed=f"{_MOST_CELLS} cells")  # fmt: skip
         return [row for row in csv.reader(raw.decode("utf-8").splitlines()) if row]
-    except (OSError, EOFError, ValueError, csv.Error) as error:
+    except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
         raise BadFileError("This table cannot be read.", given=str(error), where=str(path)) from error

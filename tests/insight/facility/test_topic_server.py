@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from wavetank.insight.facility import ingest
+from wavetank.insight.facility import ingest, topic_server
 from wavetank.insight.facility.ingest import Ingestion, Rules
 from wavetank.insight.facility.live_twin import LiveTwin
 from wavetank.insight.facility.site import Site
@@ -99,17 +99,72 @@ def test_what_is_no_message_is_counted_and_the_next_one_taken(sent: bytes) -> No
     assert counts.get(ingest.MALFORMED, 0) + counts.get(ingest.RANGE, 0) == 1
 
 
-def test_lines_without_end_silence_and_crowds_are_cut_off() -> None:
+def test_a_page_in_a_browser_cannot_post_messages() -> None:
+    async def talk(server: TopicServer, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + line("load", 0.5, ""))
+        assert (await reader.readline()).split()[1] == b"405"
+        writer.close()
+
+    assert served(talk).ingestion.counts[ingest.TAKEN] == 0
+
+
+def test_lines_without_end_and_silence_are_cut_off() -> None:
     async def talk(server: TopicServer, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"a" * 10_000)
         assert await reader.read() == b""
         silent, held = await asyncio.open_connection("127.0.0.1", port)
-        await until(lambda: len(server._open) == 1)
-        crowd, other = await asyncio.open_connection("127.0.0.1", port)
-        assert await crowd.read() == b""
         assert await silent.read() == b""
-        for each in (writer, held, other):
+        for each in (writer, held):
             each.close()
 
-    served(talk, connections=1, idle_s=0.5)
+    served(talk, idle_s=0.3)
+
+
+def test_lines_that_are_no_messages_do_not_keep_a_connection() -> None:
+    async def talk(server: TopicServer, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(100):
+            writer.write(b"x\n")
+            await asyncio.sleep(0.03)
+            if reader.at_eof():
+                break
+        assert reader.at_eof()
+        writer.close()
+
+    served(talk, idle_s=0.2)
+
+
+def test_a_request_that_is_never_finished_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_server, "_ANSWER_S", 0.2)
+
+    async def talk(server: TopicServer, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /state HTTP/1.1\r\n")
+        for _ in range(100):
+            writer.write(b"X: y\r\n" if reader.at_eof() is False else b"")
+            await asyncio.sleep(0.03)
+            if reader.at_eof():
+                break
+        assert reader.at_eof()
+        writer.close()
+
+    served(talk)
+
+
+def test_crowds_that_say_nothing_keep_nobody_out_and_who_sends_stays() -> None:
+    async def talk(server: TopicServer, port: int) -> None:
+        sensor, sends = await asyncio.open_connection("127.0.0.1", port)
+        sends.write(line("load", 0.5, ""))
+        await until(lambda: server.ingestion.counts[ingest.TAKEN] == 1)
+        crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(9)]
+        await until(lambda: server.ingestion.counts.get(topic_server.DISPLACED, 0) == 7)
+        assert (await asked(port, "/counts"))[0] == 200
+        sends.write(line("power", 200.0, "W"))
+        await until(lambda: server.ingestion.counts[ingest.TAKEN] == 2)
+        assert not sensor.at_eof() and len(server._open) <= 3
+        for _, each in [*crowd, (sensor, sends)]:
+            each.close()
+
+    served(talk, connections=3)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.insight.facility import live_twin, plant
+from wavetank.insight.facility import control, live_twin, plant
+from wavetank.insight.facility.control import judged_min
+from wavetank.insight.facility.forecasters import NAMES
 from wavetank.insight.facility.ingest import Mean
 from wavetank.insight.facility.live_twin import LiveTwin
 from wavetank.insight.facility.plant import Action, advance, at_start
@@ -67,19 +69,47 @@ def test_without_sensors_of_the_weather_there_is_no_advice_and_no_guess() -> Non
     assert twin.state.recirculation == 0.1
 
 
-def test_after_three_days_forecasts_of_ridge_are_the_ground_and_a_long_gap_begins_again() -> None:
+def test_after_ten_days_forecasts_of_ridge_are_the_ground_and_a_long_gap_begins_again() -> None:
     twin = LiveTwin(SITE)
-    load = generated_load(4 * DAY, 0.05, 1)
-    twin._load, twin._first = load[: 3 * DAY + 200].tolist(), MONDAY
-    now = MONDAY + 3 * DAY + 200
-    twin.take(minute_of(now, float(load[3 * DAY + 200])))
-    assert twin.advice is not None and twin.advice.ground == "ridge" and twin.advice.minute == now
+    load = generated_load(11 * DAY, 0.05, 1)
+    held = WEEK + judged_min(15, 2)
+    twin._load, twin._first = load[: held - 2].tolist(), MONDAY
+    now = MONDAY + held - 2
+    twin.take(minute_of(now, float(load[held - 2])))
+    assert twin.advice is not None and twin.advice.ground == "headroom" and twin.advice.minute == now
     twin.take(minute_of(now + 1, 0.3))
     assert twin.advice.minute == now
     twin.take(minute_of(now + 20, 0.3))
-    assert twin.advice.minute == now + 20 and len(twin._load) == 3 * DAY + 221
+    assert twin.advice.ground == "ridge" and twin.advice.minute == now + 20 and len(twin._load) == held + 19
     twin.take(minute_of(now + 90, 0.3))
     assert twin.advice.ground == "headroom" and len(twin._load) == 1
+
+
+def test_what_is_learned_from_is_what_was_seen_and_is_older_than_what_judges_it(monkeypatch) -> None:
+    learned: list[np.ndarray] = []
+
+    def remembered(word: str, past: bytes, seed: int):
+        learned.append(np.frombuffer(past))
+        return NAMES[word].fitted(learned[-1], seed)
+
+    monkeypatch.setattr(control, "_fitted", remembered)
+    load = generated_load(11 * DAY, 0.05, 1)
+    # A history that begins on a Sunday.
+    twin = LiveTwin(SITE)
+    twin._load, twin._first = load[: 11 * DAY - 1].tolist(), MONDAY - DAY
+    twin.take(minute_of(MONDAY - DAY + 11 * DAY - 1, 0.3))
+    assert twin.advice is not None and twin.advice.ground == "ridge" and learned
+    assert all(np.array_equal(each, load[: 11 * DAY - judged_min(15, 2)]) for each in learned)
+
+
+@pytest.mark.parametrize("forecast", ["persistence", "yesterday", "week", "none"])
+def test_what_learns_nothing_is_the_ground_after_three_days(forecast: str) -> None:
+    twin = LiveTwin(SITE, forecast=forecast)
+    load = generated_load(4 * DAY, 0.05, 1)
+    twin._load, twin._first = load[: 3 * DAY + 200].tolist(), MONDAY + 5 * DAY
+    twin.take(minute_of(MONDAY + 8 * DAY + 200, 0.3))
+    assert twin.advice is not None
+    assert twin.advice.ground == ("headroom" if forecast == "none" else forecast)
 
 
 def test_minutes_that_were_taken_are_not_taken_again() -> None:

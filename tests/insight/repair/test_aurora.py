@@ -100,6 +100,8 @@ def test_removing_what_is_not_there_changes_nothing():
     ahead = agent.outlook(levels, nothing, np.zeros(20, np.int64))
     np.testing.assert_allclose(ahead.gain, 0, atol=1e-12)
     np.testing.assert_allclose(ahead.harm, 0, atol=1e-12)
+    # Nothing is foretold of a repair of what nobody believes in.
+    assert (ahead.energy == np.inf).all()
 
 
 def test_above_certainty_nothing_is_done_and_everything_is_handed_on():

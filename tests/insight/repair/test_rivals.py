@@ -37,6 +37,15 @@ def test_trees_do_no_harm_on_the_cases_that_tuned_them_and_repair_others():
     assert everywhere.sure.max() <= 1.0
 
 
+def test_trees_without_cases_of_a_fault_are_refused():
+    learning = small().learning
+    for part in ("train", "validation"):
+        some = getattr(learning, part)
+        without = learning._replace(**{part: some.chosen(~some.present[:, 1])})
+        with pytest.raises(BadValueError, match="leak"):
+            BoostedTrees().fitted(without)
+
+
 def test_trees_on_levels_see_no_more_than_low_normal_and_high():
     learning = small().learning
     readings, slo_ok = small().cases.shown()

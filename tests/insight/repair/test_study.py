@@ -68,4 +68,6 @@ def test_severities_in_the_wrong_order_are_refused():
     for severity in ((4.0, 0.5), (1.0,)):
         with pytest.raises(BadValueError, match="least and a largest"):
             GreyFailures(severity=severity).check()
+    with pytest.raises(BadValueError, match="so faint"):
+        drawn(901, 0.25, 0, 200, 10, (0.0, 0.0))
     assert any("Destructive" in each for each in SMALL.notes())

@@ -26,7 +26,7 @@ _FORECASTS = ("none", "persistence", "yesterday", "week", "ridge")
 @click.option("--servers", default="100", show_default=True, help="Servers of the site.")
 @click.option("--late-s", default="300", show_default=True, help="Seconds for which late messages are waited for.")
 @click.option("--forecast", type=click.Choice(_FORECASTS), default="ridge", show_default=True,
-              help="Who says what load comes, once three days are known.")  # fmt: skip
+              help="Who says what load comes, once three days are known; ridge: ten.")  # fmt: skip
 @click.option("--every-min", type=click.IntRange(1, 720), default=15, show_default=True,
               help="Minutes between advices.")  # fmt: skip
 @click.option("--for-s", type=click.FloatRange(0, 10**9), default=0.0, show_default=True,

@@ -80,7 +80,7 @@ class ModelControl:
         ----------
         scene : Scene
         """
-        before = -(-(_REMEMBERED + _known(scene) * scene.interval_min) // scene.interval_min) * scene.interval_min
+        before = judged_min(scene.interval_min, scene.site.boot_min)
         times = np.arange(scene.first - before, scene.load.size + 1, scene.interval_min)
         times = times[times >= (DAY + HOUR if self.forecast in FORECASTERS else 1)]
         now = expected(self.forecast, scene, times)
@@ -249,7 +249,7 @@ def came(scene: Scene, times: Ints) -> Floats:
 def _margins(scene: Scene, times: Ints, now: Floats, quantile: float) -> Floats:
     """Return the quantile of (what came / what was expected) over the three days of errors that are known by then."""
     ratio = came(scene, times) / now
-    known, rows = _known(scene), _REMEMBERED // scene.interval_min
+    known, rows = _known(scene.interval_min, scene.site.boot_min), _REMEMBERED // scene.interval_min
     found = np.ones(times.size)
     full = rows + known - 1
     for row in range(known, min(full, times.size)):
@@ -260,9 +260,19 @@ def _margins(scene: Scene, times: Ints, now: Floats, quantile: float) -> Floats:
     return found
 
 
-def _known(scene: Scene) -> int:
+def _known(interval_min: int, boot_min: int) -> int:
     """Return before how many decisions the last one was whose effect is over."""
-    return -(-(scene.interval_min + scene.site.boot_min) // scene.interval_min)
+    return -(-(interval_min + boot_min) // interval_min)
+
+
+def judged_min(interval_min: int, boot_min: int) -> int:
+    """Return the minutes before a decision whose forecasts it is judged by, in whole times between decisions.
+
+    Parameters
+    ----------
+    interval_min, boot_min : int
+    """
+    return -(-(_REMEMBERED + _known(interval_min, boot_min) * interval_min) // interval_min) * interval_min
 
 
 def day_error(forecast: str, scene: Scene, times: Ints) -> Floats:

@@ -1,7 +1,8 @@
 """The twin beside a running site: means of minutes in, what is believed and what is advised out.
 
 The controller is the one of the study, given the history so far in place of a scene: 25 % headroom until three days are
-known, forecasts and margins from past errors after that.
+known, ten for ridge, forecasts and margins from past errors after that.  Ridge learns from what is older than the days
+that its margins come from: errors on hours that it has learned from are too small.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.insight.facility.control import ModelControl
+from wavetank.insight.facility.control import ModelControl, judged_min
 from wavetank.insight.facility.estimator import Estimator, Readings
 from wavetank.insight.facility.ingest import Mean
 from wavetank.insight.facility.interface import Scene, View
 from wavetank.insight.facility.scenes import DAY, WEEK
 from wavetank.insight.facility.site import Site, wet_bulb_c
 
-# The epoch was a Thursday; histories begin on a Monday at 0:00.
-_MONDAY = 4 * DAY
 _KNOWN_ENOUGH = 3 * DAY + 120
+# What learns has a week to learn from, beside the days that judge it.
+_LEARNS = {"ridge": WEEK}
 _MOST_KEPT = 8 * WEEK
 _LONGEST_GAP = 30
 FORECASTS = ("none", "persistence", "yesterday", "week", "ridge")
@@ -73,7 +74,7 @@ class Advice(NamedTuple):
     servers : int
     fan_margin : float
     ground : str
-        Forecast that it rests on, "headroom" before three days are known.
+        Forecast that it rests on, "headroom" before enough is known.
     """
 
     minute: int
@@ -164,12 +165,13 @@ class LiveTwin:
             self._load, self._first = self._load[WEEK:], self._first + WEEK
 
     def _advised(self, minute: int, air_c: float, wet_c: float) -> Advice:
-        known = len(self._load) >= _KNOWN_ENOUGH
+        load = np.array(self._load)
+        judged = judged_min(self._interval_min, self.site.boot_min)
+        learns = _LEARNS.get(self._forecast, 0)
+        known = load.size >= (learns + judged if learns else _KNOWN_ENOUGH)
         system = ModelControl(forecast=self._forecast if known else "none", headroom=-1.0 if known else 0.25)
-        # Minutes before the history make it begin on a Monday at 0:00; nothing reads them.
-        before = (self._first - _MONDAY) % WEEK if known else 0
-        load = np.concatenate([np.full(before, self._load[0]), np.array(self._load)])
-        scene = Scene(site=self.site, load=load, first=load.size, interval_min=self._interval_min, seed=0)
+        first = load.size - judged if known and learns else load.size
+        scene = Scene(site=self.site, load=load, first=first, interval_min=self._interval_min, seed=0)
         recent = float(np.mean(self._load[-5:]))
         view = View(load.size, recent, 0.0, air_c, wet_c, self._estimator.recirculation,
                     self._estimator.recirculation_sd)  # fmt: skip

@@ -412,6 +412,8 @@ def _outlook(tables, offsets, parents, strides, used, levels, beliefs, action, w
             gain[case], harm[case], energy[case] = np.nan, np.nan, np.nan
             continue
         fault = action[case]
+        # Of a fault that nobody believes in nothing is foretold: no limit lets it pass.
+        energy[case] = np.inf
         was, would = levels[case].copy(), levels[case].copy()
         # The objective in the twin, for every turn of the symptoms.
         before = _row(offsets, parents, strides, _OK, was)

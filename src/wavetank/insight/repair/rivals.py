@@ -94,6 +94,13 @@ class BoostedTrees:
             raise missing_extra("scikit-learn", "insight", needed_for="Boosted trees") from error
         cuts, halves = cuts_of(learning.healthy), np.arange(len(learning.validation.present)) % 2 == 0
         first, second = learning.validation.chosen(halves), learning.validation.chosen(~halves)
+        for fault, name in enumerate(FAULTS):
+            if any(len(set(each.present[:, fault].tolist())) < 2 for each in (learning.train, first)) or not len(
+                second.present
+            ):
+                raise BadValueError("Trees learn from cases with and without each fault, and as many to calibrate by.",
+                                    given=f"{len(learning.train.present)} cases, too few with or without {name}",
+                                    hint="more episodes, or faults that are severer")  # fmt: skip
         models = []
         # These tables are small: more threads than one only wait for each other.
         with threadpool_limits(1):

@@ -72,12 +72,16 @@ def drawn(seed: int, mixing: float, wrong: int, train: int, judged: int, severit
     validation, tests = draw("validation", train), draw("judged", judged, unknown=0.1)
     unknown = draw("unknown", judged, healthy=0.0, double=0.0, unknown=1.0)
     others = draw("other healthy", _HEALTHY, healthy=1.0, double=0.0)
-    looked = trigger.cases(tests)
+    looked, strange = trigger.cases(tests), trigger.cases(unknown)
+    if not looked.any() or not strange.any():
+        raise BadValueError("No episode is a case: nobody looks at a service whose faults are so faint.",
+                            given=f"severity {severity[0]:g} to {severity[1]:g}, {judged} episodes",
+                            hint="more episodes, or faults that are severer")  # fmt: skip
     learning = Learning(
         healthy, history, history.chosen(trigger.cases(history)), validation.chosen(trigger.cases(validation)),
         graph(wrong, seed), seed,
     )  # fmt: skip
-    return Drawn(learning, tests.chosen(looked), unknown.chosen(trigger.cases(unknown)), float(looked.mean()),
+    return Drawn(learning, tests.chosen(looked), unknown.chosen(strange), float(looked.mean()),
                  float(trigger.cases(others).mean()))  # fmt: skip
 
 

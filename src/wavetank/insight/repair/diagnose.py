@@ -34,7 +34,7 @@ _JUDGED = (("latency", 1.0, 0.05), ("availability", -1.0, 0.01))
 # An hour of normal operation: a median distance of fewer windows is none.
 _LEAST_NORMAL = 12
 _FARTHEST = 1e12
-# So many times the limit is grave.
+# From this many times the limit on it is grave.
 _GRAVE = 3.0
 _HOW = {
     "services": "different names in the row microservice",

@@ -6,5 +6,6 @@
 * :mod:`~wavetank.sim.simulation` - what :mod:`~wavetank.sim.rounds` and :mod:`~wavetank.sim.events` share;
 * :mod:`~wavetank.sim.network`, :mod:`~wavetank.sim.faults` - delays, loss, partitions; crashes, Byzantine nodes;
 * :mod:`~wavetank.sim.history` - what clients asked and were answered;
-* :mod:`~wavetank.sim.steps` - the operations of a training step on streams, collectives and links.
+* :mod:`~wavetank.sim.steps` - the operations of a training step on streams, collectives and links;
+* :mod:`~wavetank.sim.links` - transfers that share a link, copies that step aside, a bucket for real ones.
 """

@@ -1,4 +1,4 @@
-"""Weights come in chunks that step aside for collectives, and just so many stay that no copy is waited for.
+"""Weights come in chunks that step aside for collectives, and what could not come in time stays.
 
 Where collectives take the link over which weights come, a whole block's copy beside an all-to-all makes both slow, and
 the compute stream waits for the collective.  A copy in chunks can stop between two of them: a collective meets one of

@@ -31,6 +31,7 @@ def made(link: socket.socket, folder: Path, faults: list[dict[str, Any]] | None 
         "timeout_s": 5.0,
         "start_timeout_s": 5.0,
         "decision_timeout_s": 0.05,
+        "pages": -1,
         "folder": str(folder),
         "faults": faults or [],
         "bytes_per_s": 0.0,

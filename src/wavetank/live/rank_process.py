@@ -23,9 +23,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wavetank.errors import BadValueError, WavetankError, missing_extra
 from wavetank.live.membership import Decision
 from wavetank.live.rank_link import FrameReader, encode_frame
+from wavetank.live.shared_pages import mapped
 
 # linux/socket.h; Python's socket module has no name for it.
 _SO_MAX_PACING_RATE = 47
@@ -45,6 +49,8 @@ class Rank:
     ----------
     number, size : int
         Its number, from 0, and the number of ranks that were started.
+    shared : uint8 array (n,), optional
+        Memory that all ranks have, if the launcher was asked for some.
     """
 
     def __init__(self, link: socket.socket, assignment: dict[str, Any]) -> None:
@@ -65,6 +71,10 @@ class Rank:
         self._ended: set[int] = set()
         self._bytes_per_s: float = assignment["bytes_per_s"] or 0.0
         self._group: Any = None
+        self.shared: NDArray[np.uint8] | None = None
+        if assignment["pages"] >= 0:
+            self.shared = mapped(assignment["pages"])
+            os.close(assignment["pages"])
 
     # -- with the launcher ---------------------------------------------------------------------------------------------
 

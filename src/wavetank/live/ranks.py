@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import selectors
 import socket
 import sys
@@ -22,10 +23,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wavetank.errors import BadFileError, BadValueError, WavetankError
 from wavetank.live.membership import Decision, Membership
 from wavetank.live.processes import ChildProcess, python_module
 from wavetank.live.rank_link import FrameReader, encode_frame
+from wavetank.live.shared_pages import mapped, shared_pages
 
 MOST_RANKS = 16
 _KINDS = ("kill", "stop", "sleep", "raise")
@@ -134,6 +139,8 @@ class Ranks:
         Limit of every connection between ranks; 0: none.
     cores : sequence of frozenset of int
         Where each rank may run; empty: anywhere.
+    shared_bytes : int
+        Memory that all ranks, and this process, have as ``shared``; 0: none.
 
     Raises
     ------
@@ -153,6 +160,7 @@ class Ranks:
         patience_s: float | None = None,
         bytes_per_s: float = 0.0,
         cores: Sequence[frozenset[int]] = (),
+        shared_bytes: int = 0,
     ) -> None:
         if not 1 <= size <= MOST_RANKS:
             raise BadValueError("The number of ranks is out of range.", given=size, allowed=f"1 to {MOST_RANKS}")
@@ -176,6 +184,8 @@ class Ranks:
         self._work, self._arguments, self._faults = work, dict(arguments or {}), list(faults)
         self._timeout_s, self._start_timeout_s, self._bytes_per_s = timeout_s, start_timeout_s, bytes_per_s
         self._cores = list(cores) or [frozenset[int]()] * size
+        self._shared_bytes = shared_bytes
+        self.shared: NDArray[np.uint8] | None = None
         self._children: list[ChildProcess] = []
         self._links: list[socket.socket] = []
         self._readers = [FrameReader() for _ in range(size)]
@@ -193,12 +203,17 @@ class Ranks:
             folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="wavetank-ranks-"))
             undo.callback(self._selector.close)
             self._begin_s = time.monotonic()
+            pages = -1
+            if self._shared_bytes:
+                pages = shared_pages(self._shared_bytes)
+                undo.callback(os.close, pages)
+                self.shared = mapped(pages)
             for rank in range(self.size):
-                self._start(rank, folder, undo)
+                self._start(rank, folder, pages, undo)
             self._stack = undo.pop_all()
         return self
 
-    def _start(self, rank: int, folder: str, undo: contextlib.ExitStack) -> None:
+    def _start(self, rank: int, folder: str, pages: int, undo: contextlib.ExitStack) -> None:
         assignment = {
             "rank": rank,
             "size": self.size,
@@ -208,6 +223,7 @@ class Ranks:
             "decision_timeout_s": self.membership.patience_s + self.size * _BURIAL_S + self._timeout_s,
             "bytes_per_s": self._bytes_per_s,
             "folder": folder,
+            "pages": pages,
             "module": self._work.__module__,
             "file": str(Path(inspect.getsourcefile(self._work) or "").absolute()),
             "name": self._work.__qualname__,
@@ -227,7 +243,7 @@ class Ranks:
                 name=f"rank {rank}",
                 cores=self._cores[rank % len(self._cores)],
                 environment={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *([pages] if pages >= 0 else [])],
             )
         undo.callback(child.stop, 0)
         ours.settimeout(max(_SEND_TIMEOUT_S, self._timeout_s))

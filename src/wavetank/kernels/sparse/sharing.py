@@ -27,6 +27,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from wavetank.kernels.sparse.lanes import add_carries, multiply_segments, take
+from wavetank.machine.atomic_words import load_word as _load
+from wavetank.machine.atomic_words import store_word as _store
 from wavetank.machine.threads import forks, start_helpers
 from wavetank.sim.compiled import compiled
 
@@ -53,25 +55,6 @@ _SLOW_LOOKS, _FEW_LOOKS = 4, 20_000
 
 def _word(context: Any, builder: Any, kind: Any, board: Any, index: Any) -> Any:
     return builder.gep(context.make_array(kind)(context, builder, board).data, [index])
-
-
-@intrinsic  # type: ignore[misc, unused-ignore]
-def _load(context: Any, board: Any, index: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = _word(context, builder, signature.args[0], *arguments)
-        return builder.load_atomic(word, "acquire", 8)
-
-    return types.int64(board, types.int64), generate
-
-
-@intrinsic  # type: ignore[misc, unused-ignore]
-def _store(context: Any, board: Any, index: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = _word(context, builder, signature.args[0], arguments[0], arguments[1])
-        builder.store_atomic(arguments[2], word, "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(board, types.int64, types.int64), generate
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]

@@ -58,6 +58,6 @@ def dense(routed: Routed, experts: Experts, task: Task) -> Floats:
         token, choice = np.nonzero(routed.experts == expert)
         outputs[token, choice] = experts(int(expert), values[token])
     sums = np.zeros((values.shape[0], task.hidden), task.dtype)
-    for choice in range(routed.experts.shape[1]):
-        sums += routed.gates[:, choice : choice + 1].astype(task.dtype) * outputs[:, choice]
+    for place in range(routed.experts.shape[1]):
+        sums += routed.gates[:, place : place + 1].astype(task.dtype) * outputs[:, place]
     return sums

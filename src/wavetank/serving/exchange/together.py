@@ -23,7 +23,8 @@ Order = Callable[[Sequence[int], Sequence[Point | None]], int]
 
 
 def rank_program(
-    exchange: Exchange, port: Port, steps: Sequence[Routed], table: ExpertTable, experts: Experts, *, ahead: bool = False
+    exchange: Exchange, port: Port, steps: Sequence[Routed], table: ExpertTable, experts: Experts, *,
+    ahead: bool = False,
 ) -> Program[list[Floats]]:  # fmt: skip
     """Return what a rank does in some steps; it returns the sums of each.
 
@@ -86,7 +87,9 @@ class Together:
             Port(self.memory, exchange, task, rank, members=table.members, grain=grain) for rank in range(task.ranks)
         ]
 
-    def run(self, steps: Sequence[Sequence[Routed]], *, order: Order | None = None, ahead: bool = False) -> list[list[Floats]]:
+    def run(
+        self, steps: Sequence[Sequence[Routed]], *, order: Order | None = None, ahead: bool = False
+    ) -> list[list[Floats]]:  # fmt: skip
         """Run some steps and return each rank's sums of each.
 
         Parameters

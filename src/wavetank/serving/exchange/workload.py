@@ -40,7 +40,7 @@ def routed_tokens(
     if load not in LOADS:
         raise unknown_name("load", load, LOADS)
     rng = stream(seed, f"exchange {load} {step}")
-    weights = np.zeros(experts)
+    weights: Floats = np.zeros(experts)
     if load == "zipf":
         weights = -np.log(1.0 + rng.permutation(experts))
     elif load == "few":

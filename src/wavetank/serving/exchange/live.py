@@ -274,7 +274,7 @@ def _settings(exchange: Any) -> Mapping[str, Any]:
 
 def steps_here(
     rank: Rank, contender: list[Any], task: dict[str, Any], steps: list[list[Any]], expert_of: list[int],
-    limit_s: float, ahead: bool,
+    limit_s: float, ahead: int,
 ) -> list[Floats]:  # fmt: skip
     """Run some steps of one exchange on this rank and return its sums.
 
@@ -289,7 +289,7 @@ def steps_here(
     expert_of : list of int
         Of each slot.
     limit_s : float
-    ahead : bool
+    ahead : int
         As for :func:`~wavetank.serving.exchange.together.rank_program`.
     """
     from wavetank.serving.exchange.together import rank_program

@@ -182,7 +182,7 @@ class Port:
         away = [int(owner) for owner in owners if owner not in self.members]
         if away:
             raise BadValueError("A token goes to a rank that does not take part.", given=f"rank {away[0]}",
-                                allowed=f"one of {self.members}", hint="take slots from the table of this epoch")  # fmt: skip
+                                allowed=f"one of {self.members}", hint="take slots from this epoch's table")  # fmt: skip
         self.step += 1
         return batch
 

@@ -96,7 +96,8 @@ class ExpertTable:
         counts = np.bincount(there[there >= 0], minlength=self.replicas.size)
         if counts.max() > self.slots_with.shape[1]:
             raise BadValueError("An expert is in more slots than the table has room for.", given=int(counts.max()),
-                                allowed=f"{self.slots_with.shape[1]}", where=f"expert {int(counts.argmax())}")  # fmt: skip
+                                allowed=f"{self.slots_with.shape[1]}",
+                                where=f"expert {int(counts.argmax())}")  # fmt: skip
         self.active[:], self.expert_of[:], self.replicas[:] = now, held, counts
         self.slots_with[:] = -1
         following = np.zeros(self.replicas.size, np.int64)

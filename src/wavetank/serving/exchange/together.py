@@ -24,7 +24,7 @@ Order = Callable[[Sequence[int], Sequence[Point | None]], int]
 
 def rank_program(
     exchange: Exchange, port: Port, steps: Sequence[Routed], table: ExpertTable, experts: Experts, *,
-    ahead: bool = False,
+    ahead: int = 0,
 ) -> Program[list[Floats]]:  # fmt: skip
     """Return what a rank does in some steps; it returns the sums of each.
 
@@ -36,8 +36,9 @@ def rank_program(
         Its own tokens.
     table : ExpertTable
     experts : callable
-    ahead : bool
-        Whether the next step's tokens leave before this step's outputs are read.
+    ahead : int
+        How many steps' tokens leave before a step's outputs are read: 0 or 1.  With more, windows that are still
+        needed would be written to again, and the rank waits for itself.
     """
     held = table.expert_of[port.number * port.task.slots : (port.number + 1) * port.task.slots]
     here = {slot: (lambda rows, expert=int(expert): experts(expert, rows)) for slot, expert in enumerate(held)}
@@ -47,9 +48,8 @@ def rank_program(
         batch = port.begin(batch_of(routed, table, port.number))
         arrived = yield from exchange.dispatch(port, batch)
         open_steps.append((port.step, batch, arrived))
-        if ahead and len(open_steps) == 1 and len(steps) > 1:
-            continue
-        sums.append((yield from _finish(exchange, port, here, *open_steps.pop(0))))
+        if len(open_steps) > ahead:
+            sums.append((yield from _finish(exchange, port, here, *open_steps.pop(0))))
     while open_steps:
         sums.append((yield from _finish(exchange, port, here, *open_steps.pop(0))))
     return sums
@@ -88,7 +88,7 @@ class Together:
         ]
 
     def run(
-        self, steps: Sequence[Sequence[Routed]], *, order: Order | None = None, ahead: bool = False
+        self, steps: Sequence[Sequence[Routed]], *, order: Order | None = None, ahead: int = 0
     ) -> list[list[Floats]]:  # fmt: skip
         """Run some steps and return each rank's sums of each.
 
@@ -98,7 +98,7 @@ class Together:
             By rank.
         order : callable, optional
             Who goes on next; the first that can, by default.
-        ahead : bool
+        ahead : int
             As for :func:`rank_program`.
 
         Raises

@@ -1,6 +1,6 @@
 """Words in memory that processes or threads share: stored with release, loaded with acquire.
 
-Whoever sees a word that was stored here sees everything that its writer had stored before.  Processors of x86 keep that
+A reader that sees a word that was stored here sees everything that its writer had stored before.  Processors of x86 keep that
 order for plain stores, those of ARM do not, and a compiler may change it on both; these are LLVM's atomic operations,
 which hold on all of them.  A word is eight bytes, aligned to eight, and has one writer.
 """
@@ -25,7 +25,13 @@ def _word(context: Any, builder: Any, kind: Any, words: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[misc, unused-ignore]
 def load_word(context: Any, words: Any, index: Any) -> Any:
-    """Return a word of an int64 array, in compiled code."""
+    """Return a word, in compiled code.
+
+    Parameters
+    ----------
+    words : int64 array (n,)
+    index : int
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = _word(context, builder, signature.args[0], *arguments)
@@ -36,7 +42,13 @@ def load_word(context: Any, words: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[misc, unused-ignore]
 def store_word(context: Any, words: Any, index: Any, value: Any) -> Any:
-    """Store a word of an int64 array, in compiled code."""
+    """Store a word, in compiled code.
+
+    Parameters
+    ----------
+    words : int64 array (n,)
+    index, value : int
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = _word(context, builder, signature.args[0], arguments[0], arguments[1])

@@ -71,7 +71,7 @@ class Task:
     Raises
     ------
     BadValueError
-        If a number is out of its range, or a vector has no whole number of eight bytes.
+        If a number is out of its range, a vector has no whole number of eight bytes, or float64 is to be quantised.
     """
 
     ranks: int
@@ -95,6 +95,9 @@ class Task:
             if getattr(self, name) not in allowed:
                 raise BadValueError("There is no such form of a vector.", given=getattr(self, name), allowed=allowed,
                                     where=name)  # fmt: skip
+        if self.wire == "int8" and self.dtype != "float32":
+            raise BadValueError("Only float32 is quantised on its way.", given=self.dtype, allowed="float32",
+                                where="dtype")  # fmt: skip
         if self.row_bytes % 8 or (self.wire == "int8" and self.hidden % 8):
             raise BadValueError("A vector is a whole number of eight bytes.", given=self.hidden, where="hidden",
                                 hint="take a multiple of 8")  # fmt: skip

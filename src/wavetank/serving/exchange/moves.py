@@ -81,13 +81,13 @@ def weighted_sums(outputs: NDArray[Any], places: Integers, gates: NDArray[Any], 
 _WHOLE, _SCALES = types.Array(types.int8, 2, "C"), types.Array(types.float64, 2, "C")
 
 
-@compiled([types.void(each, _WHOLE, _SCALES) for each in _OUTPUTS], at_first_call=True)
+@compiled(types.void(_OUTPUTS[0], _WHOLE, _SCALES), at_first_call=True)
 def quantise(values: NDArray[Any], whole: NDArray[np.int8], scales: NDArray[np.float64]) -> None:
     """Write each row as whole numbers from -127 to 127, and behind them the number that one of them stands for.
 
     Parameters
     ----------
-    values : float array (rows, hidden)
+    values : float32 array (rows, hidden)
     whole : int8 array (rows, hidden + 8)
     scales : float64 array (rows, hidden / 8 + 1)
         The same memory.

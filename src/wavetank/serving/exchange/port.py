@@ -151,7 +151,7 @@ class Port:
                 yield Point(stage, self.step)
 
     def wait(self, stage: str, back: int = 0) -> Program[None]:
-        """Wait until all members have come to a stage, of this step or of so many before it."""
+        """Wait until all members have come to a stage, of this step or of the one ``back`` before it."""
         places = [self._place(stage, self.number, writer) for writer in self.members]
         yield Wait(stage, self.members, self.step - back, np.array(places, np.int64))
 
@@ -181,8 +181,12 @@ class Port:
         owners = np.unique(batch.slots[batch.slots >= 0] // self.task.slots)
         away = [int(owner) for owner in owners if owner not in self.members]
         if away:
-            raise BadValueError("A token goes to a rank that does not take part.", given=f"rank {away[0]}",
-                                allowed=f"one of {self.members}", hint="take slots from this epoch's table")  # fmt: skip
+            raise BadValueError(
+                "A token goes to a rank that does not take part.",
+                given=f"rank {away[0]}",
+                allowed=f"one of {self.members}",
+                hint="take slots from the table of this epoch",
+            )
         self.step += 1
         return batch
 

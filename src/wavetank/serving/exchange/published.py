@@ -1,6 +1,6 @@
 """The table of the paper on relay-free exchange, and a small model of its machine that gives it.
 
-A time is so many phases, each as long as starting an operator and waiting for a word, and what the vectors take: on
+A time is a number of phases, each as long as starting an operator and waiting for a word, and what the vectors take: on
 the links, and, where outputs are copied on their way, in memory. Five constants are fitted to ten of the table's
 sixteen cells; the other six are held out. How many tokens the table is for is not known, so that the constants of
 vectors are for its number of tokens, whichever it is.

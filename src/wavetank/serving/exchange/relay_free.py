@@ -32,7 +32,7 @@ from wavetank.serving.exchange.port import Port
 from wavetank.settings import setting
 
 SCHEDULES = ("auto", "packed", "fixed")
-# Above so many tokens of a rank, a room of fixed size at each expert is mostly empty.
+# With more tokens of a rank, a room of fixed size at each expert is mostly empty.
 FEW_TOKENS = 256
 
 

@@ -1,6 +1,6 @@
 """Which experts are where, and which ranks take part: tables that stay where they are in memory, with an epoch.
 
-Whoever holds the arrays sees a change without being given new ones.  Ranks change them between two steps, all alike;
+Who holds the arrays sees a change without being given new ones.  Ranks change them between two steps, all alike;
 the epoch rises with each change.
 """
 

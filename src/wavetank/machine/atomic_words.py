@@ -1,6 +1,6 @@
 """Words in memory that processes or threads share: stored with release, loaded with acquire.
 
-A reader that sees a word that was stored here sees everything that its writer had stored before.  Processors of x86 keep that
+Who sees a word that was stored here sees everything that its writer had stored before.  Processors of x86 keep that
 order for plain stores, those of ARM do not, and a compiler may change it on both; these are LLVM's atomic operations,
 which hold on all of them.  A word is eight bytes, aligned to eight, and has one writer.
 """

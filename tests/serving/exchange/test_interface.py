@@ -30,7 +30,8 @@ def test_rows_have_the_bytes_of_their_form() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"ranks": 0}, {"ranks": 65}, {"slots": True}, {"hidden": 1.0}, {"tokens": -1}, {"choices": 0}, {"window_rows": -1},
-     {"dtype": "float16"}, {"wire": "bf16"}, {"hidden": 3}, {"hidden": 12, "wire": "int8"}, {"dtype": "float64", "wire": "int8"}],
+     {"dtype": "float16"}, {"wire": "bf16"}, {"hidden": 3}, {"hidden": 12, "wire": "int8"},
+     {"dtype": "float64", "wire": "int8"}],
 )  # fmt: skip
 def test_tasks_that_cannot_be_are_refused_and_say_which_part(change: dict[str, Any]) -> None:
     with pytest.raises(BadValueError) as caught:

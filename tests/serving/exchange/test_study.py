@@ -37,7 +37,10 @@ def test_all_systems_take_turns_in_one_trial_and_their_figures_are_right() -> No
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [{"choices": 5, "experts": 4}, {"hidden": 9}, {"hidden": 12, "wire": "int8"}, {"wire": "int8", "dtype": "float64"}])
+@pytest.mark.parametrize(
+    "given",
+    [{"choices": 5, "experts": 4}, {"hidden": 9}, {"hidden": 12, "wire": "int8"}, {"wire": "int8", "dtype": "float64"}],
+)
 def test_settings_that_cannot_be_run_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadValueError):
         ExpertExchange(**given).check()

@@ -73,6 +73,27 @@ def test_at_a_constant_load_a_search_gains_nothing_in_air_over_the_right_set_poi
     assert ours.actions[-1].supply_c == pytest.approx(25.78, abs=0.11)
 
 
+def test_walls_and_capacity_that_nobody_knows_are_found_after_a_week_and_used() -> None:
+    seen = []
+
+    class Watching:
+        def begin(self, scene):
+            self._operator = ModelControl(forecast="none", headroom=0.25).begin(scene)
+            return self
+
+        def decide(self, view):
+            seen.append(view.site)
+            return self._operator.decide(view)
+
+    air_c, wet_c = made_weather("phoenix").minutes(20 * DAY, 8 * DAY)
+    true = Site(walls_w_per_k=300.0, capacity_j_per_k=6e6, recirculation=0.12)
+    found = run(Watching(), scene(generated_load(18 * DAY, 0.1, 4)), Outside(site=true, air_c=air_c, wet_c=wet_c))
+    assert found.believed.walls_w_per_k == pytest.approx(300.0, rel=0.05)
+    assert found.believed.capacity_j_per_k == pytest.approx(6e6, rel=0.1)
+    assert found.believed.recirculation == pytest.approx(0.12, abs=0.002)
+    assert {each.walls_w_per_k for each in seen[: 7 * 96]} == {150.0} and seen[-1] == found.believed
+
+
 def test_late_work_is_what_found_no_server_in_its_minute() -> None:
     class TooFew:
         def begin(self, scene):

@@ -7,7 +7,7 @@ import pytest
 
 from wavetank.errors import BadValueError
 from wavetank.insight.facility import plant
-from wavetank.insight.facility.estimator import IN_A_ROW, Estimator, Readings, refitted
+from wavetank.insight.facility.estimator import IN_A_ROW, REFIT_MIN, Estimator, Readings, WeeklyRefit, refitted
 from wavetank.insight.facility.plant import Action, advance, at_start
 from wavetank.insight.facility.site import Site
 
@@ -95,6 +95,12 @@ def test_a_week_of_minutes_gives_capacity_walls_and_air_back() -> None:
     assert found.capacity_j_per_k == pytest.approx(3e6, rel=0.02)
     assert found.walls_w_per_k == pytest.approx(220.0, rel=0.1)
     assert found.recirculation == pytest.approx(0.13, abs=1e-9)
+
+
+def test_a_week_without_a_room_sensor_changes_no_belief() -> None:
+    refit, ones = WeeklyRefit(Site()), np.ones(REFIT_MIN)
+    silent = Readings(np.nan * ones, np.nan * ones, np.nan * ones)
+    assert refit.take(silent, 50 * ones, 100 * ones, 0 * ones, 30 * ones, 24.0, 1.0) is refit.site == Site()
 
 
 def test_nothing_is_fitted_to_nothing() -> None:

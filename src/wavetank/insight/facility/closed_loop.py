@@ -10,7 +10,15 @@ import numpy as np
 from wavetank.errors import BadValueError
 from wavetank.insight.facility import plant
 from wavetank.insight.facility.control import RECENT_MIN
-from wavetank.insight.facility.estimator import INLET_K, POWER_SHARE, RACKS, ROOM_K, Estimator, Readings
+from wavetank.insight.facility.estimator import (
+    INLET_K,
+    POWER_SHARE,
+    RACKS,
+    ROOM_K,
+    Estimator,
+    Readings,
+    WeeklyRefit,
+)  # fmt: skip
 from wavetank.insight.facility.interface import Controller, Scene, View
 from wavetank.insight.facility.plant import Action
 from wavetank.insight.facility.site import LIMIT_C, PER_SERVER, Floats, Site
@@ -54,6 +62,8 @@ class Outcome(NamedTuple):
         Share of minutes in which servers have more than 0.8 of what they can take.
     alarms : int
         Of the estimator.
+    believed : Site
+        As the last weekly fit has it.
     minutes : numpy.ndarray, shape (minutes, 13)
         Columns of :mod:`~wavetank.insight.facility.plant`.
     actions : tuple of Action
@@ -65,6 +75,7 @@ class Outcome(NamedTuple):
     late: float
     above_target: float
     alarms: int
+    believed: Site
     minutes: Floats
     actions: tuple[Action, ...]
 
@@ -89,6 +100,7 @@ def run(controller: Controller, scene: Scene, outside: Outside) -> Outcome:
                             given=f"{count} of load, {outside.air_c.size} of weather")  # fmt: skip
     operator, site = controller.begin(scene), outside.site
     state, estimator = plant.at_start(site), Estimator(scene.site, noise=outside.noise)
+    refit, believed = WeeklyRefit(scene.site), scene.site
     draws = stream(scene.seed, "facility", "sensors").normal(size=(count, 3))
     draws *= outside.noise * np.array([ROOM_K, POWER_SHARE, INLET_K / np.sqrt(RACKS)])
     tables, actions, alarms = [], [], 0
@@ -97,7 +109,7 @@ def run(controller: Controller, scene: Scene, outside: Outside) -> Outcome:
         recent = scene.load[max(0, minute - RECENT_MIN) : minute]
         action = operator.decide(View(
             minute, float(recent.mean()) if recent.size else 0.0, float(state[4]), float(outside.air_c[begin]),
-            float(outside.wet_c[begin]), estimator.recirculation, estimator.recirculation_sd,
+            float(outside.wet_c[begin]), estimator.recirculation, estimator.recirculation_sd, believed,
         ))  # fmt: skip
         part = slice(begin, min(count, begin + scene.interval_min))
         load = scene.load[scene.first :][part]
@@ -110,8 +122,11 @@ def run(controller: Controller, scene: Scene, outside: Outside) -> Outcome:
                 table[:, plant.ROOM] + draws[part, 0], table[:, plant.SERVERS] * (1 + draws[part, 1]),
                 table[:, plant.INLET] + draws[part, 2],
             )  # fmt: skip
-            estimator.take(readings, served, table[:, plant.ACTIVE], table[:, plant.BOOTING], outside.air_c[part],
-                           action.supply_c, action.fan_margin)  # fmt: skip
+            said = (readings, served, table[:, plant.ACTIVE], table[:, plant.BOOTING], outside.air_c[part],
+                    action.supply_c, action.fan_margin)  # fmt: skip
+            estimator.take(*said)
+            believed = refit.take(*said)
+            estimator.adopt(believed)
         tables.append(table)
         actions.append(action)
     minutes = np.concatenate(tables)
@@ -123,5 +138,5 @@ def run(controller: Controller, scene: Scene, outside: Outside) -> Outcome:
     return Outcome(
         float(minutes[:, plant.FACILITY].sum()) / 60e3, float(minutes[:, plant.SERVERS].sum()) / 60e3,
         float(np.mean(minutes[:, plant.INLET] > LIMIT_C + _TOLERANCE_K)),
-        float(late.sum() / max(1e-12, work.sum())), float(np.mean(above)), alarms, minutes, tuple(actions),
+        float(late.sum() / max(1e-12, work.sum())), float(np.mean(above)), alarms, believed, minutes, tuple(actions),
     )  # fmt: skip

@@ -120,7 +120,7 @@ class _Searching:
         self._row = {int(each): row for row, each in enumerate(times)}
 
     def decide(self, view: View) -> Action:
-        row, site = self._row[view.minute], self._site
+        row, site = self._row[view.minute], view.site or self._site
         # What waits is worked off beside what comes.
         asked = (site.servers * float(self._wanted[row]) + view.waiting) / PER_SERVER
         least = min(site.servers, max(1, math.ceil(asked - 1e-9)))

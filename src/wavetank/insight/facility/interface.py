@@ -48,6 +48,8 @@ class View(NamedTuple):
         Outside air and wet bulb now, deg C.
     recirculation, recirculation_sd : float
         As the estimator believes.
+    site : Site, optional
+        As it is believed to be now; by default as the scene has it.
     """
 
     minute: int
@@ -57,6 +59,7 @@ class View(NamedTuple):
     wet_c: float
     recirculation: float
     recirculation_sd: float
+    site: Site | None = None
 
 
 class Operator(Protocol):

@@ -6,7 +6,7 @@ from tests.insight.repair.made import small
 
 from wavetank.errors import BadValueError
 from wavetank.insight.repair.interface import Decisions, Episodes, cuts_of
-from wavetank.insight.repair.scoring import harmful, risk, scored, trigger_of
+from wavetank.insight.repair.scoring import harmful, risk, rolled_back, scored, trigger_of
 
 
 def hand_made():
@@ -48,3 +48,20 @@ def test_one_healthy_episode_in_a_hundred_is_too_surprising():
     healthy = small().learning.healthy
     trigger = trigger_of(healthy, cuts_of(healthy))
     assert np.mean(trigger.surprises(healthy) > trigger.limit) == pytest.approx(0.01, abs=0.002)
+
+
+def test_actions_that_do_not_halve_what_is_broken_are_taken_back_if_they_can_be():
+    before, after = hand_made(), hand_made()
+    before.slo_ok[:, :4] = False
+    after.slo_ok[:3, 0] = False
+    after.slo_ok[0, :3] = False
+    after.slo_ok[1, :5] = False
+    # Three of five windows after four; all five, by a restart; one of five; none.
+    action = np.array([0, 1, 2, 2])
+    assert rolled_back(before, after, action, 5).tolist() == [True, False, False, False]
+    # Of the first window alone three are broken.
+    assert rolled_back(before, after, action, 1).tolist() == [True, False, True, False]
+    assert rolled_back(before, after, np.array([0, 0, 2, 2]), 5).tolist() == [True, True, False, False]
+    for windows in (0, 6):
+        with pytest.raises(BadValueError, match="windows after"):
+            rolled_back(before, after, action, windows)

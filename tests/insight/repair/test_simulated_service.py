@@ -70,6 +70,24 @@ def test_equal_seeds_and_purposes_give_equal_cases():
     assert not np.array_equal(one.readings, other.readings)
 
 
+def test_after_a_repair_its_fault_is_gone_and_everything_else_stays():
+    before = episodes(5, "a", 4000, mixing=0.0, severity=(3.0, 3.0))
+    none = np.full(4000, -1)
+    same = episodes(5, "a", 4000, mixing=0.0, severity=(3.0, 3.0), repaired=none)
+    np.testing.assert_array_equal(same.present, before.present)
+    np.testing.assert_array_equal(same.unknown, before.unknown)
+    assert not np.isclose(same.readings, before.readings).any(axis=(1, 2)).any()
+    # What is planted is the same: means of cases agree, in noise of both.
+    both = before.readings.mean(axis=1) - same.readings.mean(axis=1)
+    assert np.abs(both).max() < 6 * np.sqrt(2 / 5)
+    first = np.where(before.present[:, 0], 0, -1)
+    after = episodes(5, "a", 4000, mixing=0.0, severity=(3.0, 3.0), repaired=first)
+    assert not after.present[:, 0].any() and (after.present[:, 1:] == before.present[:, 1:]).all()
+    alone = before.present[:, 0] & (before.present.sum(axis=1) == 1)
+    np.testing.assert_allclose(after.readings[alone].mean(axis=(0, 1)), 0, atol=0.15)
+    assert before.readings[alone, :, 0].mean() == pytest.approx(3 * SERVICE.patterns[0, 0], abs=0.15)
+
+
 def test_wrong_edges_are_as_many_as_asked_and_leave_a_graph():
     def edges(parents):
         return {(start, node) for node, of in enumerate(parents) for start in of}

@@ -6,7 +6,7 @@ import pytest
 from wavetank.errors import BadValueError
 from wavetank.insight.repair.aurora import Aurora
 from wavetank.insight.repair.rivals import RandomRepair, RepairOracle, ThresholdRules
-from wavetank.insight.repair.study import GreyFailures, decided, drawn
+from wavetank.insight.repair.study import GreyFailures, afterwards, decided, drawn
 
 SMALL = GreyFailures(train=1500, judged=800, mixings=(1.0,), wrong=(3,), timed=20)
 
@@ -52,6 +52,21 @@ def test_two_gates_say_what_they_stop_and_abstain_where_all_look_alike():
     assert found[("coverage", ("mixing", 1.0))] < 0.02
     assert found[("coverage", ("mixing", 0.25))] == found[("coverage",)]
     assert ("unknown_stopped",) not in rows(Aurora(gates="causal"))
+
+
+def test_what_is_waited_for_takes_back_some_destructive_actions_and_few_right_ones():
+    found = rows(RandomRepair())
+    kept = [found[("destructive_kept", ("after", windows))] for windows in (1, 3, 5)]
+    assert found[("destructive_kept",)] == kept[-1]
+    # A third of random actions are restarts, which stay.
+    assert found[("destructive_rate",)] / 3 - 0.05 < min(kept) and max(kept) < 0.7 * found[("destructive_rate",)]
+    assert found[("right_undone",)] <= found[("right_undone", ("after", 1))] < 0.3
+    of = drawn(901, 0.25, 0, 1500, 800, (0.5, 4.0))
+    decisions = decided(RandomRepair().fitted(of.learning), of.cases)
+    right = of.cases.present[np.arange(len(decisions.action)), decisions.action]
+    after = afterwards(of, 901, 0.25, (0.5, 4.0), decisions)
+    assert (after.present.sum(axis=1) == of.cases.present.sum(axis=1) - right).all()
+    assert after.slo_ok[right].mean() > 0.8 > after.slo_ok[~right].mean()
 
 
 def test_nobody_learns_from_what_judges():

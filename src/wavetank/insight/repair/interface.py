@@ -20,6 +20,8 @@ Flags = NDArray[np.bool_]
 FAULTS = ("cpu-contention", "leak", "congestion")
 ACTIONS = ("limit-neighbour", "restart-worker", "lower-rate")
 """What repairs each fault, in the order of the faults; workers are restarted after they were drained."""
+CAN_BE_UNDONE = (True, False, True)
+"""Whether an action can be taken back: what a restarted worker had at hand is gone."""
 MECHANISMS = ("run_queue", "cpu_share", "rss_slope", "page_faults", "retransmits", "rtt")
 SYMPTOMS = ("latency", "throughput", "errors")
 WORSE = (1, -1, 1)

@@ -8,10 +8,11 @@ import numpy as np
 
 from wavetank.diagnosis.scoreboard import area_of_risk, risk_at
 from wavetank.errors import BadValueError
-from wavetank.insight.repair.interface import ACTIONS, Cuts, Decisions, Episodes, Flags, Floats, Levels
+from wavetank.insight.repair.interface import ACTIONS, CAN_BE_UNDONE, Cuts, Decisions, Episodes, Flags, Floats, Levels
 
 BROKEN = 3
 """Windows without the objective that make a case."""
+_IMPROVES = 0.5
 
 
 class Trigger(NamedTuple):
@@ -134,3 +135,29 @@ def risk(episodes: Episodes, decisions: Decisions, coverage: float) -> float:
         0 gives 0.
     """
     return risk_at(decisions.sure, harmful(episodes, decisions.action), coverage) if coverage > 0 else 0.0
+
+
+def rolled_back(before: Episodes, after: Episodes, action: Levels, windows: int) -> Flags:
+    """Return which actions are taken back after some windows, since they improved too little; shape (cases,).
+
+    An action stays where the objective is broken in at most half as large a share of the windows as before it.
+
+    Parameters
+    ----------
+    before, after : Episodes
+        The same cases before and after the action, both with as many windows at least.
+    action : ndarray of int64, shape (cases,)
+    windows : int
+        That are waited for; 1 or more.
+
+    Raises
+    ------
+    BadValueError
+        If there are not as many windows, or the cases are not the same.
+    """
+    if not 1 <= windows <= after.slo_ok.shape[1] or len(before.slo_ok) != len(after.slo_ok):
+        raise BadValueError("An action is judged by some of the windows after it.", given=windows,
+                            allowed=f"1 to {after.slo_ok.shape[1]}, of the same cases")  # fmt: skip
+    was, now = (~before.slo_ok).mean(axis=1), (~after.slo_ok[:, :windows]).mean(axis=1)
+    found: Flags = (now > _IMPROVES * was) & np.array(CAN_BE_UNDONE)[action]
+    return found

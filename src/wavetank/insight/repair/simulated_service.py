@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wavetank.errors import BadValueError
-from wavetank.insight.repair.interface import FAULTS, MECHANISMS, NAMES, SYMPTOMS, Episodes, Flags, Floats
+from wavetank.insight.repair.interface import FAULTS, MECHANISMS, NAMES, SYMPTOMS, Episodes, Flags, Floats, Levels
 from wavetank.sim.rng import stream
 
 
@@ -69,6 +69,7 @@ def mixed(patterns: Floats, mixing: float) -> Floats:
 def episodes(
     seed: int, purpose: str, cases: int, *, mixing: float, service: Service = SERVICE, windows: int = 5,
     severity: tuple[float, float] = (0.5, 4.0), healthy: float = 0.1, double: float = 0.1, unknown: float = 0.1,
+    repaired: Levels | None = None,
 ) -> Episodes:  # fmt: skip
     """Return drawn cases, with what is planted.
 
@@ -87,6 +88,9 @@ def episodes(
         Least and largest, drawn evenly.
     healthy, double, unknown : float
         Shares of cases without a fault, with two known ones, and with one that no graph has; the rest has one.
+    repaired : ndarray of int64, shape (cases,), optional
+        The fault that an action removes from each case, -1 for none.  The same cases are returned as they are
+        afterwards: what else is there stays, in windows of their own.
 
     Raises
     ------
@@ -109,6 +113,10 @@ def episodes(
     present[rows[~none & ~other], first[~none & ~other]] = True
     present[rows[two], second[two]] = True
     strength = draws.uniform(*severity, (cases, kinds)) * present
+    if repaired is not None:
+        gone = repaired >= 0
+        strength[rows[gone], repaired[gone]] = 0.0
+        present[rows[gone], repaired[gone]] = False
     shift = strength @ mixed(service.patterns, mixing)
     # What is in no graph goes in a direction of its own, through mechanisms and past them, as far as a known fault.
     directions = draws.standard_normal((cases, mechanisms + symptoms))
@@ -117,6 +125,8 @@ def episodes(
     force = draws.uniform(*severity, cases) * other
     shift += force[:, None] * ((1 - mixing) * directions[:, :mechanisms] + mixing * service.patterns.mean(axis=0))
     direct = force[:, None] * (1 - mixing) * directions[:, mechanisms:]
+    if repaired is not None:
+        draws = stream(seed, "episodes", purpose, "afterwards")
     inner = shift[:, None] + draws.standard_normal((cases, windows, mechanisms))
     noise = draws.standard_normal((cases, windows, symptoms))
     scale = np.sqrt((service.weights**2).sum(axis=1) + 1)

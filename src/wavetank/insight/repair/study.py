@@ -12,15 +12,25 @@ import numpy as np
 
 from wavetank.errors import BadValueError
 from wavetank.insight.repair.aurora import Aurora, FittedAurora, escalated
-from wavetank.insight.repair.interface import Cuts, Decisions, Episodes, FittedAgent, Learning, RepairAgent, cuts_of
+from wavetank.insight.repair.interface import (
+    Cuts,
+    Decisions,
+    Episodes,
+    FittedAgent,
+    Flags,
+    Learning,
+    RepairAgent,
+    cuts_of,
+)  # fmt: skip
 from wavetank.insight.repair.rivals import RepairOracle
-from wavetank.insight.repair.scoring import harmful, risk, scored, trigger_of
+from wavetank.insight.repair.scoring import harmful, risk, rolled_back, scored, trigger_of
 from wavetank.insight.repair.simulated_service import episodes, graph
 from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric, Study
 
 _COVERAGES = (0.05, 0.1, 0.2, 0.34, 0.5, 0.66, 0.8, 1.0)
 _HEALTHY = 2000
+_JUDGED_AFTER = (1, 3, 5)
 
 
 class Drawn(NamedTuple):
@@ -37,6 +47,8 @@ class Drawn(NamedTuple):
         Share of judging episodes that are cases.
     false_looks : float
         Share of healthy episodes, other than those that set the trigger, that are looked at.
+    which : Flags
+        Of the judging episodes, those that are cases.
     """
 
     learning: Learning
@@ -44,6 +56,7 @@ class Drawn(NamedTuple):
     unknown: Episodes
     looked_at: float
     false_looks: float
+    which: Flags
 
 
 @functools.lru_cache(maxsize=12)
@@ -82,7 +95,24 @@ def drawn(seed: int, mixing: float, wrong: int, train: int, judged: int, severit
         graph(wrong, seed), seed,
     )  # fmt: skip
     return Drawn(learning, tests.chosen(looked), unknown.chosen(strange), float(looked.mean()),
-                 float(trigger.cases(others).mean()))  # fmt: skip
+                 float(trigger.cases(others).mean()), looked)  # fmt: skip
+
+
+def afterwards(of: Drawn, seed: int, mixing: float, severity: tuple[float, float], decisions: Decisions) -> Episodes:
+    """Return the judging cases after the actions that were taken: a right one removes its fault, others nothing.
+
+    Parameters
+    ----------
+    of : Drawn
+        Of the same seed, mixing and severity.
+    seed : int
+    mixing : float
+    severity : tuple of float
+    decisions : Decisions
+    """
+    repaired = np.full(of.which.size, -1, np.int64)
+    repaired[of.which] = np.where(decisions.acts & ~harmful(of.cases, decisions.action), decisions.action, -1)
+    return episodes(seed, "judged", of.which.size, mixing=mixing, severity=severity, repaired=repaired).chosen(of.which)
 
 
 def decided(agent: FittedAgent, cases: Episodes) -> Decisions:
@@ -151,6 +181,12 @@ class GreyFailures(Study):
                words="repaired with the tier above"),
         Metric("fog_destructive", "", "lower", "simulated", "destructive actions of both / cases", table=False,
                words="destructive actions with the tier above"),
+        Metric("destructive_kept", "", "lower", "simulated",
+               "destructive actions that are not taken back five windows later / cases; at after: that many windows. "
+               "Taken back is what does not halve the share of windows without the objective; a restart cannot be",
+               table=False, words="destructive actions that stay"),
+        Metric("right_undone", "", "lower", "simulated", "right actions that are taken back / right actions, likewise",
+               table=False, words="right actions taken back"),
         Metric("looked_at", "", "", "simulated", "episodes that are cases / episodes", table=False),
         Metric("false_looks", "", "", "simulated", "healthy episodes that are looked at / healthy episodes",
                table=False),
@@ -168,6 +204,7 @@ class GreyFailures(Study):
               says="At 1 only agents without gates should act."),
         Chart("sweep", "Wrong edges in the graph", y="risk_area", by="wrong_edges",
               says="Agents without a graph are flat."),
+        Chart("bars", "Destructive actions that are not taken back", y="destructive_kept", says="Shorter is better."),
         Chart("pareto", "Harm against what is repaired", x="destructive_rate", y="accuracy_all",
               says="Up and to the left is better."),
     )  # fmt: skip
@@ -192,6 +229,7 @@ class GreyFailures(Study):
         """Return what qualifies the figures."""
         return (
             "Destructive is any action that repairs no fault that is there, also one without side effects.",
+            "A wrong action harms nothing but its place among the right ones; one that can be is taken back later.",
             "The tier above is AURORA's alone here: rivals hand on as well, to nobody.",
             f"At mixing {self.mixing:g} unless a figure says otherwise; unknown faults are mixed, too.",
         )
@@ -249,10 +287,23 @@ class GreyFailures(Study):
             found.put("escalated_share", 1 - score.acted / score.cases)
             for coverage in _COVERAGES:
                 found.put("risk", risk(of.cases, decisions, coverage), coverage=coverage)
+            self._later(found, of, seed, decisions)
         unknown = decided(agent, of.unknown)
         found.put("unknown_acted", float(unknown.acts.mean()), **at)
         if isinstance(agent, FittedAurora) and isinstance(system, Aurora) and system.gates == "both":
             self._gates(found, system, agent, of, at)
+
+    def _later(self, found: Measurements, of: Drawn, seed: int, decisions: Decisions) -> None:
+        """Say which actions stay when their effect was waited for."""
+        after = afterwards(of, seed, self.mixing, (self.severity[0], self.severity[1]), decisions)
+        wrong = harmful(of.cases, decisions.action)
+        for windows in _JUDGED_AFTER:
+            undone = rolled_back(of.cases, after, decisions.action, windows)
+            right = decisions.acts & ~wrong
+            for place in ({"after": windows}, *([{}] if windows == _JUDGED_AFTER[-1] else [])):
+                found.put("destructive_kept", float((decisions.acts & wrong & ~undone).mean()), **place)
+                if right.any():
+                    found.put("right_undone", float((right & undone).sum() / right.sum()), **place)
 
     def _gates(
         self, found: Measurements, system: Aurora, agent: FittedAurora, of: Drawn, at: Mapping[str, float]

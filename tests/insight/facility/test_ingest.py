@@ -61,6 +61,15 @@ def test_a_message_that_comes_after_the_window_is_late_and_changes_nothing() -> 
     assert ingestion.close(START + 900.0) == []
 
 
+def test_what_is_held_has_a_limit_and_room_comes_back_when_minutes_are_closed() -> None:
+    ingestion = Ingestion(Rules(held=3))
+    said = [ingestion.take(f"a/b/s{each % 2}/power", message(START + each, 200.0), START + 4) for each in range(5)]
+    assert said == [ingest.TAKEN] * 3 + [ingest.TOO_MANY] * 2
+    assert sum(each.readings for each in ingestion.close(START + 360)) == 3
+    for each in range(3):
+        assert ingestion.take(TOPIC, message(START + 360 + each, 200.0), START + 370) == ingest.TAKEN
+
+
 @pytest.mark.parametrize(
     ("topic", "payload", "verdict"),
     [

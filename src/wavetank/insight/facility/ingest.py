@@ -88,6 +88,8 @@ class Rules:
     stuck: int = setting(30, says="Equal readings after which a sensor is stuck", low=2, high=10**6)
     topics: int = setting(200_000, says="Topics at most", low=1, high=10**7)
     per_minute: int = setting(120, says="Readings of a topic in a minute at most", low=1, high=10**5)
+    held: int = setting(4_000_000, says="Readings of minutes that are not closed, of all topics, at most", low=1,
+                        high=10**8)  # fmt: skip
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -116,6 +118,7 @@ class Ingestion:
         self._open: dict[int, dict[str, dict[float, float]]] = {}
         self._past: dict[str, _Past] = {}
         self._closed = -(2**62)
+        self._held = 0
 
     def take(self, topic: str, payload: bytes | str, now_s: float) -> str:
         """Take a message; return what became of it: TAKEN, or why it does not count.
@@ -170,8 +173,9 @@ class Ingestion:
         readings = self._open.setdefault(minute, {}).setdefault(topic, {})
         if ts in readings:
             return DUPLICATE
-        if len(readings) >= rules.per_minute:
+        if len(readings) >= rules.per_minute or self._held >= rules.held:
             return TOO_MANY
+        self._held += 1
         readings[ts] = value
         return TAKEN
 
@@ -188,6 +192,7 @@ class Ingestion:
         found = []
         for minute in sorted(each for each in self._open if each <= last):
             topics = self._open.pop(minute)
+            self._held -= sum(map(len, topics.values()))
             for topic in sorted(topics):
                 mean = self._mean(topic, minute, topics[topic])
                 if mean is not None:

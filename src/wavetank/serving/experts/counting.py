@@ -113,7 +113,7 @@ def count(experts: Numbers, homes: Numbers, trace: RoutingTrace, devices: int, *
     homes : int64 array (layers, tokens)
     trace : RoutingTrace
     devices, waiting : int
-        Rounds of so many requests run together.
+        Their product is the number of requests of a round, which run together.
     """
     local = visits = 0
     sent = routed = 0.0

@@ -146,8 +146,9 @@ def train(
 
 
 def trained(
-    config: DecoderConfig, *, steps: int = 300, seed: int = 0, size: int = 1_000_000, folder: Path | None = None
-) -> DecoderWeights:
+    config: DecoderConfig, *, steps: int = 300, seed: int = 0, size: int = 1_000_000, length: int = 256, batch: int = 8,
+    folder: Path | None = None,
+) -> DecoderWeights:  # fmt: skip
     """Return a decoder trained on the standard library: from the cache folder, or made now and put there.
 
     What is kept is found again by the sizes, the arguments, the text, this code and the version of torch.
@@ -155,7 +156,7 @@ def trained(
     Parameters
     ----------
     config : DecoderConfig
-    steps, seed : int
+    steps, seed, length, batch : int
         As for :func:`train`; the seed also draws the first weights.
     size : int
         Bytes of text.
@@ -163,12 +164,15 @@ def trained(
         Where it is kept; the user's cache folder when it is left out.
     """
     text = library_text(size)
-    facts = [dataclasses.asdict(config), steps, seed, _torch().__version__, hashlib.sha256(text).hexdigest(), _code()]
+    facts = [
+        dataclasses.asdict(config), steps, seed, length, batch, _torch().__version__, hashlib.sha256(text).hexdigest(),
+        _code(),
+    ]  # fmt: skip
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     path = (cache_folder() / "decoders" if folder is None else folder) / f"{key}.npz"
     kept = _read(path, config)
     if kept is None:
-        kept = train(DecoderWeights.made(config, seed), text, steps, seed)
+        kept = train(DecoderWeights.made(config, seed), text, steps, seed, length=length, batch=batch)
         _write(path, kept)
     return kept
 

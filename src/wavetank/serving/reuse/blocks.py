@@ -1,9 +1,9 @@
 """A store of token blocks: found by key, verified by their tokens, the least recently used out first.
 
-The store knows which blocks it holds, not what is cached for them: a row of its table is where a caller keeps keys and
-values, or, in a simulation, nothing.  Blocks may be chained, each to the one before it in its prompt, as prefix caches
-do; a chained block is found only behind the block that it followed.  What uses a block uses all before it, and later in
-the order of use, so that the oldest block is never one that others stand behind.
+The store knows which blocks it holds, not what is cached for them: a row of its table is where a caller keeps keys
+and values, or, in a simulation, nothing.  Blocks may be chained, each to the one before it in its prompt, as prefix
+caches do; a chained block is found only behind the block that it followed.  What uses a block uses all before it, and
+later in the order of use, so that the oldest block is never one that others stand behind.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Workload(NamedTuple):
 
 
 class Served(NamedTuple):
-    """Tokens of a prompt, by what was done for them; together they are the prompt.
+    """Tokens of a prompt, by what was done for them; the first three together are the prompt.
 
     Attributes
     ----------
@@ -54,11 +54,14 @@ class Served(NamedTuple):
         Found in the cache and computed again nevertheless.
     computed : int
         Not found.
+    moved : int
+        Of those reused, how many stood elsewhere.
     """
 
     reused: int
     recomputed: int
     computed: int
+    moved: int = 0
 
 
 class Cache(Protocol):

@@ -13,7 +13,7 @@ from wavetank.serving.reuse.segments import content_ends, fixed_ends, keys_of
 from wavetank.settings import check_ranges, setting
 
 
-def served(prompt: Prompt, found: int, *, recomputed: int = 0) -> Served:
+def served(prompt: Prompt, found: int, *, recomputed: int = 0, moved: int = 0) -> Served:
     """Return the counts of a prompt of which a number of tokens was found.
 
     Parameters
@@ -23,10 +23,12 @@ def served(prompt: Prompt, found: int, *, recomputed: int = 0) -> Served:
         Tokens; a last id that stands for fewer than others may have been counted whole.
     recomputed : int
         Of these, how many are computed again.  The last token of a prompt always is: the answer follows from it.
+    moved : int
+        Of those found and not computed again, how many stood elsewhere.
     """
     found = min(found, prompt.tokens)
     recomputed = max(recomputed, found - max(prompt.tokens - 1, 0))
-    return Served(found - recomputed, recomputed, prompt.tokens - found)
+    return Served(found - recomputed, recomputed, prompt.tokens - found, min(moved, found - recomputed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,12 @@ class _FixedBlocks:
         keys = keys_of(prompt.ids, ends, chained=self.chained)
         rows = self.store.find(prompt.ids, ends, keys)
         found = int(np.diff(ends, prepend=0)[rows >= 0].sum()) * self.unit
+        known = np.flatnonzero(rows >= 0)
+        lengths = np.diff(ends, prepend=0)[known]
+        elsewhere = self.store.positions(rows[known]) != ends[known] - lengths
+        moved = int(lengths[elsewhere].sum()) * self.unit
         self.store.add(prompt.ids, ends, keys, rows)
-        return served(prompt, found)
+        return served(prompt, found, moved=moved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +160,8 @@ class _Segments:
         moved = (rows >= 0) & (starts > 0) & (beyond > 0)
         self.segments.add(ids, ends, keys, rows)
         again = int(np.minimum(beyond[moved], rule.again // self.unit).sum()) * self.unit
-        return served(prompt, (prefix + int(beyond[moved].sum())) * self.unit, recomputed=again)
+        behind = int(beyond[moved].sum()) * self.unit
+        return served(prompt, prefix * self.unit + behind, recomputed=again, moved=behind - again)
 
 
 @dataclass(frozen=True, kw_only=True)

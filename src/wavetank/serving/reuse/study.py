@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from wavetank.errors import unknown_name
+from wavetank.serving.reuse.energy import (
+    MODEL_ROW,
+    Cost,
+    Prefill,
+    default_prefill,
+    grouped_row,
+    model_layers,
+    other_prefills,
+)
 from wavetank.serving.reuse.interface import Cache, Reuse, Served, Workload
+from wavetank.serving.reuse.moving_rivals import CacheBlend, FullKeyRotation
 from wavetank.serving.reuse.rivals import RadixCache
 from wavetank.serving.reuse.workload import (
     Edits,
@@ -16,6 +26,7 @@ from wavetank.serving.reuse.workload import (
     edited,
     file_prompts,
     generated_prompts,
+    same_prompts,
     trace_prompts,
 )
 from wavetank.settings import setting
@@ -23,13 +34,16 @@ from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.workloads import agent_sessions, datasets
 
 _MOONCAKE, _TRACE = "mooncake-kv-trace", "mooncake-conversation"
-_KINDS = ("generated", "agent", "mooncake")
+_KINDS = ("generated", "same", "agent", "mooncake")
+# Layers that CacheBlend computes for all moved tokens, to see which of them differ.
+_LOOKED_AT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class KVReuse(Study):
     """Prompts are served one after another by one cache, which keeps what it is given while there is room.  Counted are
-    tokens; what a reused token's state is worth, and how long the rest takes, is not part of it.
+    tokens.  Modelled, and apart from them, are time and energy of prompts that are not the first of their
+    conversation. What a model answers when reused state stood elsewhere is the question of ``reuse-agreement``.
     """
 
     name: ClassVar[str] = "kv-reuse"
@@ -48,16 +62,29 @@ class KVReuse(Study):
                words="computed tokens"),
         Metric("recomputed_tokens", "tokens", "lower", "counted", "found in the cache and computed again, per prompt",
                table=False),
+        Metric("moved_tokens", "tokens", "", "counted", "reused elsewhere than where they stood, per prompt",
+               table=False),
+        Metric("prefill_energy_j", "J", "lower", "modelled",
+               "mean of prompts that are not the first of their conversation: DeepSeek-V2-Lite on an H200",
+               words="prefill energy"),
+        Metric("prefill_time_s", "s", "lower", "modelled",
+               "mean of prompts that are not the first of their conversation: DeepSeek-V2-Lite on an H200",
+               words="prefill time"),
+        Metric("energy_share_least", "", "lower", "modelled", "energy of these prompts / without any cache, where each "
+               "constant is a quarter or four times as large: least of all ways", table=False),
+        Metric("energy_share_most", "", "lower", "modelled", "the same: most of all ways", table=False),
     )  # fmt: skip
     charts: ClassVar[tuple[Chart, ...]] = (
         Chart("sweep", "Reuse as the cache grows", y="reused_share", by="budget_tokens", log="x",
               says="The figure of the table is that of budget_tokens, or of a cache without a limit."),
+        Chart("sweep", "What a prompt takes as more of it is new", y="prefill_time_s", by="edit_share", log="xy",
+              says="Inserted tokens as a share of the prompt; modelled."),
         Chart("bars", "Tokens found again behind the prefix", y="recovered_share", says="Longer is better."),
     )  # fmt: skip
 
     workload: str = setting(
-        "generated", says="generated, agent (real conversations of a coding agent), mooncake (prefix blocks of a real "
-        "service), or a file: .jsonl with tokens or messages",
+        "generated", says="generated, same (prompts that come back, for edits), agent (real conversations of a coding "
+        "agent), mooncake (prefix blocks of a real service), or a file: .jsonl with tokens or messages",
     )  # fmt: skip
     budget_tokens: int = setting(0, unit="tokens", says="Room of the cache; 0: no limit", low=0, high=2**31 - 1)
     budgets: tuple[int, ...] = setting((), unit="tokens", says="Further sizes", low=1, high=2**31 - 1)
@@ -66,6 +93,9 @@ class KVReuse(Study):
                                 high=1_000_000)  # fmt: skip
     edit_tokens: int = setting(0, unit="tokens", says="New tokens that are inserted into every prompt", low=0,
                                high=100_000)  # fmt: skip
+    edit_share: float = setting(0.0, says="Further new tokens, as a share of each prompt", low=0.0, high=10.0)
+    edit_shares: tuple[float, ...] = setting((), says="Further such shares", low=0.0, high=10.0)
+    prompt_tokens: int = setting(8_192, unit="tokens", says="Of prompts that come back (same)", low=1, high=1_000_000)
     edit_at: float = setting(0.5, says="Where, as a share of the prompt", low=0.0, high=1.0)
     sessions: int = setting(8, says="Generated conversations", low=1, high=10_000)
     turns: int = setting(16, says="Turns of each", low=1, high=1_000)
@@ -94,28 +124,33 @@ class KVReuse(Study):
             found.append("Eight of the ten conversations repair the same program, so that a shared cache finds more.")
         return tuple(found)
 
-    def prompts(self, seed: int) -> Workload:
+    def prompts(self, seed: int, edit_share: float | None = None) -> Workload:
         """Return the prompts of a seed.
 
         Parameters
         ----------
         seed : int
             Draws generated prompts and the places of edits.
+        edit_share : float, optional
+            In place of the setting.
         """
         if self.workload == "generated":
             found = generated_prompts(
                 seed, sessions=self.sessions, turns=self.turns, observations=self.observations
             )  # fmt: skip
+        elif self.workload == "same":
+            found = same_prompts(seed, sessions=self.sessions, turns=self.turns, tokens=self.prompt_tokens)
         elif self.workload == "agent":
             found = agent_prompts(observations=self.observations)
         elif self.workload == "mooncake":
             found = trace_prompts(_TRACE)
         else:
             found = file_prompts(self.workload)
-        return edited(found, Edits(tokens=self.edit_tokens, at=self.edit_at), seed)
+        share = self.edit_share if edit_share is None else edit_share
+        return edited(found, Edits(tokens=self.edit_tokens, share=share, at=self.edit_at), seed)
 
     def measure(self, system: Reuse, seed: int) -> Measurements:
-        """Serve all prompts with each size of the cache.
+        """Serve all prompts with each size of the cache, and with each share of edits.
 
         Parameters
         ----------
@@ -123,18 +158,49 @@ class KVReuse(Study):
         seed : int
         """
         workload, found = self.prompts(seed), Measurements()
-        tokens = sum(prompt.tokens for prompt in workload.prompts)
-        prefixes = self.serve(RadixCache(), workload, 0).reused
+        prefixes = sum(each.reused for each in self.replay(RadixCache(), workload, 0))
         for budget in sorted({self.budget_tokens, *self.budgets}):
-            got = self.serve(system, workload, budget)
+            figures = self._figures(system, workload, self.replay(system, workload, budget), prefixes)
             places: list[dict[str, float]] = [{}] if budget == self.budget_tokens else []
             # A cache without a limit has no place on the axis of sizes.
             for at in [*places, {"budget_tokens": float(budget)}] if self.budgets and budget else places:
-                found.put("reused_share", got.reused / tokens, **at)
-                found.put("recovered_share", (got.reused - prefixes) / (tokens - prefixes), **at)
-                found.put("computed_tokens", (got.computed + got.recomputed) / len(workload.prompts), **at)
-                found.put("recomputed_tokens", got.recomputed / len(workload.prompts), **at)
+                for name, value in figures.items():
+                    found.put(name, value, **at)
+        for share in self.edit_shares:
+            changed = self.prompts(seed, share)
+            prefixes = sum(each.reused for each in self.replay(RadixCache(), changed, 0))
+            got = self.replay(system, changed, self.budget_tokens)
+            for name, value in self._figures(system, changed, got, prefixes).items():
+                found.put(name, value, edit_share=share)
         return found
+
+    def _figures(self, system: Reuse, workload: Workload, got: Sequence[Served], prefixes: int) -> dict[str, float]:
+        count, tokens = len(got), sum(prompt.tokens for prompt in workload.prompts)
+        reused, recomputed, computed, moved = (sum(column) for column in zip(*got, strict=True))
+        figures = {
+            "reused_share": reused / tokens,
+            "recovered_share": (reused - prefixes) / (tokens - prefixes) if tokens > prefixes else 0.0,
+            "computed_tokens": (computed + recomputed) / count, "recomputed_tokens": recomputed / count,
+            "moved_tokens": moved / count,
+        }  # fmt: skip
+        sessions: set[int] = set()
+        later = []
+        for number, prompt in enumerate(workload.prompts):
+            if prompt.session in sessions:
+                later.append(number)
+            sessions.add(prompt.session)
+        if not later:
+            return figures
+        counts = [(workload.prompts[each].tokens, got[each]) for each in later]
+        spent = [cost_of(system, tokens, each) for tokens, each in counts]
+        figures["prefill_energy_j"] = sum(each.joules for each in spent) / len(later)
+        figures["prefill_time_s"] = sum(each.seconds for each in spent) / len(later)
+        shares = []
+        for gpu in other_prefills():
+            ours = sum(cost_of(system, tokens, each, gpu).joules for tokens, each in counts)
+            whole = sum(gpu.cost(tokens, Served(0, 0, tokens)).joules for tokens, _ in counts)
+            shares.append(ours / whole)
+        return figures | {"energy_share_least": min(shares), "energy_share_most": max(shares)}
 
     def serve(self, system: Reuse, workload: Workload, budget_tokens: int) -> Served:
         """Return what became of all tokens.
@@ -146,12 +212,41 @@ class KVReuse(Study):
         budget_tokens : int
             0: no limit.
         """
+        return Served(*(sum(column) for column in zip(*self.replay(system, workload, budget_tokens), strict=True)))
+
+    def replay(self, system: Reuse, workload: Workload, budget_tokens: int) -> list[Served]:
+        """Return what became of the tokens of each prompt.
+
+        Parameters
+        ----------
+        system : Reuse
+        workload : Workload
+        budget_tokens : int
+            0: no limit.
+        """
         caches: dict[int, Cache] = {}
-        totals = [0, 0, 0]
+        found = []
         for prompt in workload.prompts:
             place = 0 if self.shared else prompt.session
             if place not in caches:
                 caches[place] = system.cache(budget_tokens=budget_tokens or None, unit=workload.unit)
-            for number, tokens in enumerate(caches[place].serve(prompt)):
-                totals[number] += tokens
-        return Served(*totals)
+            found.append(caches[place].serve(prompt))
+        return found
+
+
+def cost_of(system: Reuse, tokens: int, got: Served, gpu: Prefill | None = None) -> Cost:
+    """Return what a prompt costs, with what a system does beside the tokens that are counted.
+
+    Parameters
+    ----------
+    system : Reuse
+    tokens : int
+        Of the prompt.
+    got : Served
+        Of these.
+    gpu : Prefill, optional
+        That of the catalogs when it is left out.
+    """
+    row = grouped_row(system.key_heads) if isinstance(system, FullKeyRotation) else MODEL_ROW
+    partly = _LOOKED_AT / model_layers() * got.moved if isinstance(system, CacheBlend) else 0.0
+    return (gpu or default_prefill()).cost(tokens, got, row=row, partly=partly)

@@ -32,11 +32,14 @@ class Edits:
     ----------
     tokens : int
         New ones per prompt, which stand nowhere else; 0: none.
+    share : float
+        Further ones, as a share of the prompt.
     at : float
         Where they are inserted, as a share of the prompt.
     """
 
     tokens: int = 0
+    share: float = 0.0
     at: float = 0.5
 
 
@@ -105,8 +108,8 @@ def trace_prompts(name: str) -> Workload:
 def generated_prompts(seed: int, *, sessions: int, turns: int, observations: int) -> Workload:
     """Return the prompts of agents that never were: an opening that all share, actions, observations.
 
-    Observations older than the newest ones, but the first, are a note of 12 tokens.  Lengths are lognormal; words of an
-    observation are drawn anew, so that nothing repeats by chance.
+    Observations older than the newest ones, but the first, are a note of 12 tokens.  Lengths are lognormal; words of
+    an observation are drawn anew, so that nothing repeats by chance.
 
     Parameters
     ----------
@@ -132,6 +135,24 @@ def generated_prompts(seed: int, *, sessions: int, turns: int, observations: int
             actions.append(draws.integers(0, vocabulary, int(draws.lognormal(4.0, 0.6)) + 1))
             seen.append(draws.integers(0, vocabulary, int(draws.lognormal(5.5, 1.0)) + 1))
     return Workload(prompts)
+
+
+def same_prompts(seed: int, *, sessions: int, turns: int, tokens: int) -> Workload:
+    """Return prompts that come back as they were: what changes is left to edits.
+
+    Parameters
+    ----------
+    seed : int
+    sessions : int
+        Prompts.
+    turns : int
+        How often each comes, one after another.
+    tokens : int
+        Of each.
+    """
+    draws = stream(seed, "same prompts")
+    prompts = [draws.integers(0, 50_000, tokens).astype(np.uint32) for _ in range(sessions)]
+    return Workload([Prompt(each, tokens, session) for session, each in enumerate(prompts) for _ in range(turns)])
 
 
 def file_prompts(path: str | Path) -> Workload:
@@ -217,7 +238,7 @@ def edited(workload: Workload, edits: Edits, seed: int) -> Workload:
     BadValueError
         If the workload is one of prefix blocks, whose tokens are not known.
     """
-    if not edits.tokens:
+    if not edits.tokens and not edits.share:
         return workload
     if workload.only_prefixes:
         raise BadValueError("Nothing can be inserted into prompts whose tokens are not known.",
@@ -227,8 +248,9 @@ def edited(workload: Workload, edits: Edits, seed: int) -> Workload:
     new = 1 << 32
     for prompt in workload.prompts:
         at = round(len(prompt.ids) * float(np.clip(edits.at + draws.uniform(-0.025, 0.025), 0, 1)))
-        new -= edits.tokens
-        inserted = np.arange(new, new + edits.tokens, dtype=np.uint32)
+        count = edits.tokens + round(edits.share * len(prompt.ids))
+        new -= count
+        inserted = np.arange(new, new + count, dtype=np.uint32)
         ids = np.concatenate([prompt.ids[:at], inserted, prompt.ids[at:]])
         prompts.append(prompt._replace(ids=ids, tokens=len(ids)))
     return workload._replace(prompts=prompts)

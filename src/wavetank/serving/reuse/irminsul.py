@@ -1,0 +1,153 @@
+"""Irminsul: what stands behind an edit is found by its content and moved, since a latent has no position.
+
+A row of latent attention (MLA) is a latent that depends on no position and a small rotary key that does.  Where a
+prompt comes back with a change in its middle, the exact prefix is used as it is, and behind it each segment that its
+own tokens cut is taken from wherever it stood: its latents are referenced, its rotary keys turned by the distance
+(:func:`wavetank.kernels.rotary.rotated`).  Deeper layers of such rows were computed behind other tokens, so that they
+are close and not equal; the first tokens of each moved run are computed again, and the first segment of a prompt, to
+which every token attends, is never moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wavetank.errors import BadValueError
+from wavetank.serving.reuse.blocks import BlockStore
+from wavetank.serving.reuse.interface import Cache, Prompt, Served
+from wavetank.serving.reuse.rivals import served
+from wavetank.serving.reuse.segments import content_ends, fixed_ends, keys_of
+from wavetank.settings import check_ranges, setting
+
+Ints = NDArray[np.int64]
+
+COMPUTED, KEPT, MOVED, AGAIN = range(4)
+
+
+class Placement(NamedTuple):
+    """Where the rows of a prompt come from.
+
+    Attributes
+    ----------
+    kinds : int64 array (ids,)
+        COMPUTED: not found; KEPT: of the exact prefix; MOVED: found elsewhere; AGAIN: found elsewhere and computed
+        again.
+    owners : int64 array (ids,)
+        The prompt whose row it is, by its number in the order of service; -1 for computed ones.
+    positions : int64 array (ids,)
+        Where the row stands there; -1 for computed ones.
+    """
+
+    kinds: Ints
+    owners: Ints
+    positions: Ints
+
+
+class SegmentCache:
+    """A prefix, token by token, and segments of what is behind it, wherever they stood.
+
+    Parameters
+    ----------
+    rule : Irminsul
+    budget_tokens : int, optional
+        Rows that fit; prefixes and segments evict on their own, and have half of the room each.
+    unit : int
+        Tokens of an id.
+    """
+
+    def __init__(self, rule: Irminsul, *, budget_tokens: int | None, unit: int) -> None:
+        self.rule, self.unit, self.prompts = rule, unit, 0
+        budget = None if budget_tokens is None else budget_tokens // unit // 2
+        self.prefixes = BlockStore(budget_tokens=budget, chained=True)
+        self.segments = BlockStore(budget_tokens=budget)
+
+    def place(self, prompt: Prompt) -> Placement:
+        """Find the rows of a prompt, keep it, and return where they come from.
+
+        Parameters
+        ----------
+        prompt : Prompt
+        """
+        rule, ids, count = self.rule, prompt.ids, len(prompt.ids)
+        found = Placement(np.zeros(count, np.int64), np.full(count, -1, np.int64), np.full(count, -1, np.int64))
+        ones = fixed_ends(count, 1)
+        keys = keys_of(ids, ones, chained=True)
+        rows = self.prefixes.find(ids, ones, keys)
+        self.prefixes.hold(rows)
+        prefix = int(np.count_nonzero(rows >= 0))
+        found.kinds[:prefix], found.positions[:prefix] = KEPT, np.arange(prefix)
+        found.owners[:prefix] = self.prefixes.owners(rows[:prefix])
+        self.prefixes.release(rows)
+        self.prefixes.add(ids, ones, keys, rows, owner=self.prompts)
+        least = max(1, rule.least // self.unit)
+        ends = content_ends(ids, bits=min(rule.bits, least), least=least, most=max(least, rule.most // self.unit))
+        keys = keys_of(ids, ends)
+        rows = self.segments.find(ids, ends, keys)
+        self._move(found, ends, rows, prefix)
+        self.segments.add(ids, ends, keys, rows, owner=self.prompts)
+        self.prompts += 1
+        return found
+
+    def _move(self, found: Placement, ends: Ints, rows: Ints, prefix: int) -> None:
+        known = rows >= 0
+        owners, places = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
+        owners[known], places[known] = self.segments.owners(rows[known]), self.segments.positions(rows[known])
+        again, start, run, left = -(-self.rule.again // self.unit), 0, (-1, 0), 0
+        for segment, end in enumerate(ends.tolist()):
+            # Moved are neither the first segment, which others attend to, nor rows that were the first of their prompt.
+            if end > prefix and known[segment] and start > 0 and places[segment] > 0:
+                source = (int(owners[segment]), int(places[segment]) - start)
+                # Segments that stood one behind another are one run: what is before the second is what was before it.
+                left = again if source != run else left
+                run, first = source, max(start, prefix)
+                stop = min(first + left, end)
+                found.kinds[first:stop], found.kinds[stop:end] = AGAIN, MOVED
+                found.owners[first:end], found.positions[first:end] = source[0], np.arange(first, end) + source[1]
+                left -= stop - first
+            elif end > prefix:
+                run = (-1, 0)
+            start = end
+
+    def serve(self, prompt: Prompt) -> Served:
+        """Serve a prompt and keep it.
+
+        Parameters
+        ----------
+        prompt : Prompt
+        """
+        kinds = self.place(prompt).kinds
+        again, moved = (int(np.count_nonzero(kinds == each)) * self.unit for each in (AGAIN, MOVED))
+        return served(prompt, int(np.count_nonzero(kinds)) * self.unit, recomputed=again, moved=moved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Irminsul:
+    """The exact prefix first; behind it, segments cut by their content, moved by turning their rotary keys alone."""
+
+    bits: int = setting(7, says="Bits of the rolling hash that are zero at a cut: one token in 2**bits", low=0, high=20)
+    least: int = setting(32, unit="tokens", says="Fewest of a segment", low=1, high=1 << 20)
+    most: int = setting(512, unit="tokens", says="Most of a segment", low=1, high=1 << 20)
+    again: int = setting(4, unit="tokens", says="First tokens of each moved run that are computed again", low=0,
+                         high=1 << 20)  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not max(self.bits, 1) <= self.least <= self.most:
+            raise BadValueError(
+                "Segments have impossible lengths.", given=f"{self.least} to {self.most} tokens, {self.bits} bits",
+                allowed="bits <= least <= most",
+            )  # fmt: skip
+
+    def cache(self, *, budget_tokens: int | None, unit: int) -> Cache:
+        """Return an empty cache.
+
+        Parameters
+        ----------
+        budget_tokens, unit : int
+            As for :class:`~wavetank.serving.reuse.interface.Reuse`.
+        """
+        return SegmentCache(self, budget_tokens=budget_tokens, unit=unit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +17,8 @@ from numpy.typing import NDArray
 from wavetank.kernels.decoder import Cache, DecoderWeights, blank, forward, joined, moved, taken
 from wavetank.serving.reuse.interface import Prompt
 from wavetank.serving.reuse.irminsul import AGAIN, COMPUTED, KEPT, MOVED, Irminsul, Placement, SegmentCache
-from wavetank.serving.reuse.moving_rivals import CacheBlend
 
 Ints = NDArray[np.int64]
-
-
-class Placing(Protocol):
-    """Says where the rows of prompts come from, one prompt after another."""
-
-    def place(self, prompt: Prompt) -> Placement:
-        """Return it for a prompt, and keep the prompt.
-
-        Parameters
-        ----------
-        prompt : Prompt
-        """
-        ...
 
 
 class Executed(NamedTuple):
@@ -54,7 +40,7 @@ class Executed(NamedTuple):
 
 
 def execute(
-    weights: DecoderWeights, prompts: Sequence[Ints], rule: Irminsul | CacheBlend | None, *, turned: bool = True
+    weights: DecoderWeights, prompts: Sequence[Ints], rule: Irminsul | None, *, share: float = 0.0, turned: bool = True
 ) -> list[Executed]:
     """Serve prompts one after another.
 
@@ -62,22 +48,21 @@ def execute(
     ----------
     weights : DecoderWeights
     prompts : sequence of int64 array (tokens,)
-    rule : Irminsul or CacheBlend, optional
+    rule : Irminsul, optional
         Everything is computed when it is left out.
+    share : float
+        Of moved tokens, those that differ most in the second layer, which are computed again, as CacheBlend does.
     turned : bool
         Whether rotary keys of moved rows are turned.
     """
-    placing = None
-    if rule is not None:
-        segments = rule if isinstance(rule, Irminsul) else Irminsul(again=0)
-        placing = SegmentCache(segments, budget_tokens=None, unit=1)
+    placing = None if rule is None else SegmentCache(rule, budget_tokens=None, unit=1)
     done: list[Executed] = []
     for tokens in prompts:
         count = len(tokens)
         place = _nothing(count) if placing is None else placing.place(Prompt(tokens.astype(np.uint32), count, 0))
         rows = _rows(weights, done, place, turned=turned)
-        if isinstance(rule, CacheBlend):
-            place = _blended(weights, tokens, place, rows, rule.share)
+        if share:
+            place = _blended(weights, tokens, place, rows, share)
             rows = _rows(weights, done, place, turned=turned)
         new = np.union1d(np.flatnonzero((place.kinds == COMPUTED) | (place.kinds == AGAIN)), [count - 1])
         kept = taken(rows, rows.positions != count - 1)

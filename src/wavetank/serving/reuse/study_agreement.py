@@ -24,6 +24,8 @@ _SIZES: dict[str, Any] = {
     "hidden": 192, "experts": 8, "expert_hidden": 48,
 }  # fmt: skip
 _LENGTH = 768
+# Prompts are short here, and so are segments.
+_CUT = Irminsul(bits=5, least=16, most=128, again=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class ReuseAgreement(Study):
     """A small decoder with latent attention and experts, trained on Python's library in about a minute and kept, serves
     pieces of the library that it has not seen, byte by byte.  Each comes once as it is; then with something inserted,
     with something missing, and with two parts exchanged.  What follows is predicted with reused rows and with a full
-    computation, both times along the true text.
+    computation, both times along the true text.  Segments have 16 to 128 tokens, for all rules alike.
     """
 
     name: ClassVar[str] = "reuse-agreement"
@@ -130,15 +132,15 @@ class ReuseAgreement(Study):
 def _figures(system: Reuse, weights: Any, groups: Sequence[Any], full: Sequence[Any]) -> dict[str, float]:
     from wavetank.serving.reuse.agreement import agreement, execute
 
-    rule: Irminsul | CacheBlend | None = None
-    if isinstance(system, UnturnedRows):
-        rule = Irminsul(again=system.again)
-    elif isinstance(system, Irminsul | CacheBlend):
-        rule = system
+    rule, share = None, 0.0
+    if isinstance(system, UnturnedRows | Irminsul):
+        rule = replace(_CUT, again=system.again)
+    elif isinstance(system, CacheBlend):
+        rule, share = _CUT, system.share
     found, computed, tokens = [], 0, 0
     for group, true in zip(groups, full, strict=True):
         texts = [text for text, _ in group]
-        ours = execute(weights, texts, rule, turned=not isinstance(system, UnturnedRows))
+        ours = execute(weights, texts, rule, share=share, turned=not isinstance(system, UnturnedRows))
         for number in (1, 2, 3):
             found.append(agreement(weights, ours[number], true[number], group[number][1]))
             computed += ours[number].computed

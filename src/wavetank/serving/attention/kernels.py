@@ -22,6 +22,7 @@ TILE = 128
 """Blocks whose summaries lie together, and share one scale a number."""
 _HALF = TILE // 2
 _CHUNK = 256
+_ROWS = 32
 _LOG2_E = np.float32(1.4426950408889634)
 _LN_2_HIGH, _LN_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ONE = np.float32(1)
@@ -54,6 +55,48 @@ def _exponentials(weights: Any, count: int, top: Any, powers: Any, bits: Any) ->
 
 
 @compiled(nogil=True, fastmath=_FAST)
+def _multiply(query: Any, keys: Any, first: int, count: int, products: Any) -> None:
+    """Write the products (group, count) of the queries with ``count`` keys from the ``first`` on."""
+    group, dim = query.shape
+    fours = group - group % 4
+    for t in range(count):
+        # A key is loaded once for four queries, whose sums stay in registers.
+        for g in range(0, fours, 4):
+            p0 = p1 = p2 = p3 = np.float32(0)
+            for c in range(dim):
+                x = keys[first + t, c]
+                p0 += query[g, c] * x
+                p1 += query[g + 1, c] * x
+                p2 += query[g + 2, c] * x
+                p3 += query[g + 3, c] * x
+            products[g, t], products[g + 1, t], products[g + 2, t], products[g + 3, t] = p0, p1, p2, p3
+        for g in range(fours, group):
+            p0 = np.float32(0)
+            for c in range(dim):
+                p0 += query[g, c] * keys[first + t, c]
+            products[g, t] = p0
+
+
+@compiled(nogil=True, fastmath=_FAST)
+def _add_values(weights: Any, values: Any, first: int, count: int, out: Any) -> None:
+    """Add to out (group, dim) ``count`` values from the ``first`` on, times their weights (group, count)."""
+    group, dim = out.shape
+    fours = count - count % 4
+    for at in range(0, fours, 4):
+        t = first + at
+        for g in range(group):
+            w0, w1, w2, w3 = weights[g, at], weights[g, at + 1], weights[g, at + 2], weights[g, at + 3]
+            for c in range(dim):
+                out[g, c] += (w0 * values[t, c] + w1 * values[t + 1, c]) + (
+                    w2 * values[t + 2, c] + w3 * values[t + 3, c]
+                )
+    for at in range(fours, count):
+        for g in range(group):
+            for c in range(dim):
+                out[g, c] += weights[g, at] * values[first + at, c]
+
+
+@compiled(nogil=True, fastmath=_FAST)
 def _attend(query: Any, keys: Any, values: Any, starts: Any, stops: Any, ranges: int, out: Any) -> None:
     """Write attention of the queries of a group over ranges of tokens.
 
@@ -77,12 +120,7 @@ def _attend(query: Any, keys: Any, values: Any, starts: Any, stops: Any, ranges:
     for each in range(ranges):
         for first in range(starts[each], stops[each], _CHUNK):
             count = min(stops[each] - first, _CHUNK)
-            for t in range(count):
-                for g in range(group):
-                    product = np.float32(0)
-                    for c in range(dim):
-                        product += query[g, c] * keys[first + t, c]
-                    weights[g, t] = product
+            _multiply(query, keys, first, count, weights)
             for g in range(group):
                 highest = top[g]
                 for t in range(count):
@@ -95,11 +133,7 @@ def _attend(query: Any, keys: Any, values: Any, starts: Any, stops: Any, ranges:
                             out[g, c] *= shrink
                     top[g] = highest
                 total[g] += _exponentials(weights[g], count, highest, powers, bits)
-            for t in range(count):
-                for g in range(group):
-                    weight = weights[g, t]
-                    for c in range(dim):
-                        out[g, c] += weight * values[first + t, c]
+            _add_values(weights, values, first, count, out)
     for g in range(group):
         for c in range(dim):
             out[g, c] /= total[g]
@@ -175,36 +209,51 @@ def pick(scores: Any, count: int, wanted: int, picked: Any) -> None:
 
 
 @compiled(nogil=True, fastmath=_FAST)
-def _score_tile(weights: Any, numbers: Any, scores: Any) -> None:
-    """Add to scores (group, TILE) what weights (group, numbers) give of numbers (numbers, TILE) in float32."""
-    for r in range(weights.shape[1]):
-        for g in range(weights.shape[0]):
-            weight = weights[g, r]
-            if weight != 0:
-                for b in range(TILE):
-                    scores[g, b] += weight * numbers[r, b]
+def _add_rows(weights: Any, rows: Any, used: int, numbers: Any, scores: Any) -> None:
+    """Add to scores (TILE,) the ``used`` first rows of numbers that ``rows`` names, times their weights."""
+    fours = used - used % 4
+    for at in range(0, fours, 4):
+        r0, r1, r2, r3 = rows[at], rows[at + 1], rows[at + 2], rows[at + 3]
+        w0, w1, w2, w3 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3]
+        for b in range(TILE):
+            scores[b] += (w0 * numbers[r0, b] + w1 * numbers[r1, b]) + (w2 * numbers[r2, b] + w3 * numbers[r3, b])
+    for at in range(fours, used):
+        for b in range(TILE):
+            scores[b] += weights[at] * numbers[rows[at], b]
 
 
 @compiled(nogil=True, fastmath=_FAST)
-def _score_packed_tile(weights: Any, packed: Any, scales: Any, zeros: Any, scores: Any) -> None:
-    """Add the same for numbers in 4 bits: packed (numbers, TILE / 2), and a scale and a zero a number."""
-    unpacked = np.empty(TILE, np.float32)
-    for r in range(weights.shape[1]):
-        wanted = False
-        for g in range(weights.shape[0]):
-            wanted |= weights[g, r] != 0
-        if not wanted:
-            continue
-        for b in range(_HALF):
-            unpacked[b] = np.float32(np.int32(packed[r, b] & 15))
-            unpacked[b + _HALF] = np.float32(np.int32(packed[r, b] >> 4))
-        for b in range(TILE):
-            unpacked[b] = unpacked[b] * scales[r] + zeros[r]
-        for g in range(weights.shape[0]):
-            weight = weights[g, r]
-            if weight != 0:
-                for b in range(TILE):
-                    scores[g, b] += weight * unpacked[b]
+def _score_tile(weights: Any, numbers: Any, packed: Any, scales: Any, zeros: Any, scores: Any) -> None:
+    """Write to scores (group, TILE) the sums of a tile's numbers, times weights (group, numbers).
+
+    Numbers lie in ``numbers`` (numbers, TILE) or, where this has no rows, in ``packed`` (numbers, TILE / 2).
+    """
+    group, width = weights.shape
+    is_packed = numbers.shape[0] == 0
+    unpacked = np.empty((_ROWS, TILE), np.float32)
+    rows, shares = np.empty(_ROWS, np.int64), np.empty(_ROWS, np.float32)
+    scores[:] = np.float32(0)
+    for first in range(0, width, _ROWS):
+        count = min(width - first, _ROWS)
+        if is_packed:
+            for r in range(count):
+                for b in range(_HALF):
+                    unpacked[r, b] = np.float32(np.int32(packed[first + r, b] & 15))
+                    unpacked[r, b + _HALF] = np.float32(np.int32(packed[first + r, b] >> 4))
+        for g in range(group):
+            used, base = 0, np.float32(0)
+            for r in range(first, first + count):
+                weight = weights[g, r]
+                if weight != 0:
+                    if is_packed:
+                        rows[used], shares[used] = r - first, weight * scales[r]
+                        base += weight * zeros[r]
+                    else:
+                        rows[used], shares[used] = r, weight
+                    used += 1
+            _add_rows(shares, rows, used, unpacked if is_packed else numbers, scores[g])
+            for b in range(TILE):
+                scores[g, b] += base
 
 
 @compiled(nogil=True, fastmath=_FAST)
@@ -229,13 +278,13 @@ def score_blocks(
     """
     group = weights.shape[0]
     each = np.empty((group, TILE), np.float32)
+    no_bytes, no_numbers = np.empty((0, _HALF), np.uint8), np.empty(0, np.float32)
     for tile in range(tiles):
-        each[:] = np.float32(0)
+        at = first + tile
         if packed.shape[0] > 0:
-            at = first + tile
-            _score_packed_tile(weights, packed[at], scales[at], zeros[at], each)
+            _score_tile(weights, numbers[:0].reshape((0, TILE)), packed[at], scales[at], zeros[at], each)
         else:
-            _score_tile(weights, numbers[first + tile], each)
+            _score_tile(weights, numbers[at], no_bytes, no_numbers, no_numbers, each)
         for b in range(TILE):
             best = each[0, b]
             for g in range(1, group):

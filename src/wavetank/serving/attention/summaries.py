@@ -52,7 +52,8 @@ def summarise(kind: str, keys: Floats, block: int) -> Floats:
     count = keys.shape[0] // block
     blocks = keys[: count * block].reshape(count, block, keys.shape[1])
     if kind == "box":
-        return np.concatenate((blocks.max(1), blocks.min(1)), 1)
+        # Neighbours, as of each pair a query needs one.
+        return np.stack((blocks.max(1), blocks.min(1)), 2).reshape(count, -1)
     centre = blocks.mean(1, dtype=np.float64).astype(np.float32)
     apart = (blocks - centre[:, None]).astype(np.float64)
     radius = np.sqrt(np.einsum("btc,btc->bt", apart, apart).max(1, initial=0.0))
@@ -72,7 +73,7 @@ def query_weights(kind: str, query: Floats, reach: float = 1.0) -> Floats:
         Of a ball, the share of its radius that counts: 1 gives a bound, 0 the product with the mean.
     """
     if kind == "box":
-        return np.concatenate((np.maximum(query, 0), np.minimum(query, 0)), -1)
+        return np.stack((np.maximum(query, 0), np.minimum(query, 0)), -1).reshape(*query.shape[:-1], -1)
     length = np.linalg.norm(query, axis=-1, keepdims=True) * np.float32(reach)
     return np.concatenate((query, length), -1)
 

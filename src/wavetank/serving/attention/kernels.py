@@ -15,6 +15,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from wavetank.sim.compiled import compiled
 
@@ -28,6 +32,31 @@ _LN_2_HIGH, _LN_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ONE = np.float32(1)
 # Numbers are finite, or minus infinity where they start; sums may be ordered as the processor likes.
 _FAST = {"reassoc", "contract", "nsz"}
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def _fetch_line(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address (uintp), without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # To read, into the first-level cache, as data.
+        flags = [ir.Constant(number, flag) for flag in (0, 3, 1)]
+        builder.call(call, [builder.inttoptr(arguments[0], byte), *flags])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp), generate
+
+
+@compiled(nogil=True)
+def _fetch_row(rows: Any, row: int) -> None:
+    """Ask for a row of a contiguous array of float32."""
+    width = rows.shape[1] * 4
+    start = rows.ctypes.data + row * width
+    for offset in range(0, width, 64):
+        _fetch_line(types.uintp(start + offset))
 
 
 @compiled(nogil=True, fastmath=_FAST)
@@ -55,11 +84,16 @@ def _exponentials(weights: Any, count: int, top: Any, powers: Any, bits: Any) ->
 
 
 @compiled(nogil=True, fastmath=_FAST)
-def _multiply(query: Any, keys: Any, first: int, count: int, products: Any) -> None:
-    """Write the products (group, count) of the queries with ``count`` keys from the ``first`` on."""
+def _multiply(query: Any, keys: Any, first: int, count: int, after: int, products: Any) -> None:
+    """Write the products (group, count) of the queries with ``count`` keys from the ``first`` on.
+
+    Meanwhile as many keys from ``after`` on are asked for, where that is no negative number.
+    """
     group, dim = query.shape
     fours = group - group % 4
     for t in range(count):
+        if 0 <= after and after + t < keys.shape[0]:
+            _fetch_row(keys, after + t)
         # A key is loaded once for four queries, whose sums stay in registers.
         for g in range(0, fours, 4):
             p0 = p1 = p2 = p3 = np.float32(0)
@@ -78,12 +112,18 @@ def _multiply(query: Any, keys: Any, first: int, count: int, products: Any) -> N
 
 
 @compiled(nogil=True, fastmath=_FAST)
-def _add_values(weights: Any, values: Any, first: int, count: int, out: Any) -> None:
-    """Add to out (group, dim) ``count`` values from the ``first`` on, times their weights (group, count)."""
+def _add_values(weights: Any, values: Any, first: int, count: int, after: int, out: Any) -> None:
+    """Add to out (group, dim) ``count`` values from the ``first`` on, times their weights (group, count).
+
+    Meanwhile as many values from ``after`` on are asked for, where that is no negative number.
+    """
     group, dim = out.shape
     fours = count - count % 4
     for at in range(0, fours, 4):
         t = first + at
+        if 0 <= after and after + at + 3 < values.shape[0]:
+            for row in range(after + at, after + at + 4):
+                _fetch_row(values, row)
         for g in range(group):
             w0, w1, w2, w3 = weights[g, at], weights[g, at + 1], weights[g, at + 2], weights[g, at + 3]
             for c in range(dim):
@@ -120,7 +160,9 @@ def _attend(query: Any, keys: Any, values: Any, starts: Any, stops: Any, ranges:
     for each in range(ranges):
         for first in range(starts[each], stops[each], _CHUNK):
             count = min(stops[each] - first, _CHUNK)
-            _multiply(query, keys, first, count, weights)
+            # Within a range the processor sees by itself what comes next.
+            after = starts[each + 1] if first + count == stops[each] and each + 1 < ranges else -1
+            _multiply(query, keys, first, count, after, weights)
             for g in range(group):
                 highest = top[g]
                 for t in range(count):
@@ -133,7 +175,7 @@ def _attend(query: Any, keys: Any, values: Any, starts: Any, stops: Any, ranges:
                             out[g, c] *= shrink
                     top[g] = highest
                 total[g] += _exponentials(weights[g], count, highest, powers, bits)
-            _add_values(weights, values, first, count, out)
+            _add_values(weights, values, first, count, after, out)
     for g in range(group):
         for c in range(dim):
             out[g, c] /= total[g]

@@ -182,8 +182,10 @@ def _attend(query: Any, keys: Any, values: Any, starts: Any, stops: Any, ranges:
 
 
 @compiled(nogil=True, fastmath=_FAST)
-def attend_all(heads: Any, query: Any, keys: Any, values: Any, tokens: int, out: Any) -> None:
-    """Write dense attention of some heads.
+def attend_ranges(
+    heads: Any, query: Any, keys: Any, values: Any, starts: Any, stops: Any, counts: Any, out: Any
+) -> None:
+    """Write attention of some heads over ranges of tokens.
 
     Parameters
     ----------
@@ -191,14 +193,14 @@ def attend_all(heads: Any, query: Any, keys: Any, values: Any, tokens: int, out:
         Heads of keys to compute.
     query : float32 array (key heads, group, dim)
         Multiplied by 1 / sqrt(dim) already.
-    keys, values : float32 array (key heads, room, dim)
-    tokens : int
-        How many of them are there.
+    keys, values : float32 array (key heads, tokens, dim)
+    starts, stops : int64 array (key heads, most ranges)
+    counts : int64 array (key heads,)
+        Ranges of a head, 1 or more, none of them empty.
     out : float32 array (key heads, group, dim)
     """
-    starts, stops = np.zeros(1, np.int64), np.full(1, tokens, np.int64)
     for head in heads:
-        _attend(query[head], keys[head], values[head], starts, stops, 1, out[head])
+        _attend(query[head], keys[head], values[head], starts[head], stops[head], counts[head], out[head])
 
 
 @compiled(nogil=True)

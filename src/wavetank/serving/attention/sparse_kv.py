@@ -109,7 +109,7 @@ class SparseKV:
 
     def __init__(
         self, keys: object, values: object, budget: int, *, blocks: int | Sequence[int] | Ints = 32,
-        summary: str = "box", bits: int = 4, combine: str = "max", reach: float = 1.0, threads: int | None = None,
+        summary: str = "box", bits: int = 4, combine: str = "sum", reach: float = 1.0, threads: int | None = None,
     ) -> None:  # fmt: skip
         self._keys, self._values = check_cache(keys, values, _WHERE)
         self.heads, self.tokens, self.dim = self._keys.shape
@@ -136,17 +136,17 @@ class SparseKV:
             )  # fmt: skip
         self.budget, self.blocks = int(budget), lengths
         self._all = self.budget == self.tokens
-        self._summary, self._bits, self._add, self._reach = summary, bits, combine == "sum", reach
+        self.summary, self.bits, self.combine, self.reach = summary, bits, combine, reach
         self._threads = allowed_threads(threads)
         self._lay_out()
 
     def _lay_out(self) -> None:
         """Summarise everything anew, with as much room as the keys have."""
-        width = numbers_of(self._summary, self.dim)
+        width = numbers_of(self.summary, self.dim)
         room = [-(-(self._keys.shape[1] // block) // TILE) for block in self.blocks.tolist()]
         self._first = np.concatenate(([0], np.cumsum(room)))[:-1].astype(np.int64)
         tiles, self._tiles = int(sum(room)), list(empty_tiles(width))
-        for part in (0,) if self._bits == 32 else (1, 2, 3):
+        for part in (0,) if self.bits == 32 else (1, 2, 3):
             self._tiles[part] = np.zeros((tiles, *self._tiles[part].shape[1:]), self._tiles[part].dtype)
         for head in range(self.heads):
             self._refresh(head, 0)
@@ -159,7 +159,7 @@ class SparseKV:
         keys = self._keys[head, tile * TILE * block : self.tokens]
         if keys.shape[0] < block:
             return
-        found = tiles_of(summarise(self._summary, keys, block), self._bits)
+        found = tiles_of(summarise(self.summary, keys, block), self.bits)
         first = int(self._first[head]) + tile
         for whole, part in zip(self._tiles, found, strict=True):
             whole[first : first + part.shape[0]] = part
@@ -193,8 +193,8 @@ class SparseKV:
         if self._picked.shape[1] < self._wanted.max() + 1:
             self._picked = np.zeros((self.heads, int(self._wanted.max()) + TILE), np.int64)
         rest = (
-            scaled, query_weights(self._summary, scaled, self._reach), self._keys, self._values, self.tokens,
-            self.blocks, self._wanted, self._first, *self._tiles, self._add, self._picked, out,
+            scaled, query_weights(self.summary, scaled, self.reach), self._keys, self._values, self.tokens,
+            self.blocks, self._wanted, self._first, *self._tiles, self.combine == "sum", self._picked, out,
         )  # fmt: skip
         together(sparse_step, [(part, *rest) for part in self._parts], self._threads)
         return out.reshape(-1, self.dim)
@@ -251,9 +251,9 @@ class SparseKV:
     @property
     def summary_bytes(self) -> int:
         """Bytes of the summaries with their scales and zeros, without room for tokens to come."""
-        width = numbers_of(self._summary, self.dim)
+        width = numbers_of(self.summary, self.dim)
         whole = self.tokens // self.blocks
-        if self._bits == 32:
+        if self.bits == 32:
             return int(whole.sum()) * width * 4
         return int(((whole + 1) // 2).sum()) * width + int((-(-whole // TILE)).sum()) * width * 8
 

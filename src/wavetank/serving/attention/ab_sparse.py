@@ -1,9 +1,9 @@
 """Blocks of a length of its own for each head, and summaries in 4 bits.
 
 Heads differ: where important tokens stand alone, a long block hides them among others, and where they stand in runs, a
-short one finds nothing more.  How much a head loses is measured on other text beforehand, as heads keep their ways; then
-short blocks go where they gain most, and long ones pay for them.  A summary only ranks its block, so that 4 bits a
-number are enough.
+short one finds nothing more.  How much a head loses is measured on other text beforehand, as heads keep their ways;
+then short blocks go where they gain most, and long ones pay for them.  A summary only ranks its block, so that 4 bits
+a number are enough.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ class ABSparse:
     lengths: tuple[int, ...] = setting(
         (16, 32, 64, 128), unit="tokens", says="Lengths of blocks to choose from, ascending", low=1, high=4096
     )
-    average: int = setting(32, unit="tokens", says="Summaries are as many as with blocks of this length", low=1, high=4096)
+    average: int = setting(
+        32, unit="tokens", says="Summaries are as many as with blocks of this length", low=1, high=4096
+    )
     summary: str = setting("box", says="What is kept of a block: greatest and least, or mean and distance",
                            choices=("box", "ball"))  # fmt: skip
     reach: float = setting(1.0, says="Of a ball, the share of its radius that counts", low=0, high=1)
     bits: int = setting(4, says="Bits a number of a summary", choices=(4, 32))
     combine: str = setting("sum", says="A block's score over the queries of a group", choices=("max", "sum"))
-    search: str = setting("greedy", says="How lengths are chosen", choices=("greedy", "exact"))
+    search: str = setting("exact", says="How lengths are chosen", choices=("exact", "greedy"))
     threads: int | None = setting(None, says="Threads to use; None for all allowed threads", low=1, high=4096)
 
     def __post_init__(self) -> None:

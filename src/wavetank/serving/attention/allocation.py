@@ -58,7 +58,8 @@ def greedy(recalls: NDArray[np.float64], lengths: Sequence[int], average: int) -
     """Return which length each head gets, chosen step by step.
 
     All heads begin with the longest.  The shortening that gains most recall for a further summary is made, over
-    several lengths at once where a single step gains less; then two heads exchange what they have while that gains.
+    several lengths at once where a single step gains less.  Where one length for all is better in the end, all have it.
+    With few heads this can be some hundredths below the best choice, with 32 it is within a few thousandths.
 
     Parameters
     ----------
@@ -95,27 +96,11 @@ def greedy(recalls: NDArray[np.float64], lengths: Sequence[int], average: int) -
         head, length = np.unravel_index(int(np.where(allowed, worth, -1).argmax()), worth.shape)
         left -= int(more_cost[head, length])
         chosen[head] = length
-    while _exchange(gains, costs, chosen, left):
-        left = heads.size * max(lengths) // average - int(costs[chosen].sum())
+    if average in lengths:
+        same = np.full(heads.size, list(lengths).index(average), np.int64)
+        if gains[heads, same].sum() > gains[heads, chosen].sum():
+            return same
     return chosen
-
-
-def _exchange(gains: Ints, costs: Ints, chosen: Ints, left: int) -> bool:
-    """Give two heads the lengths that gain most together within what they and the rest have; whether that gained."""
-    best, found = 0, None
-    count = gains.shape[0]
-    for one in range(count):
-        for other in range(one + 1, count):
-            room = left + int(costs[chosen[one]] + costs[chosen[other]])
-            both = gains[one][:, None] + gains[other][None]
-            fits = costs[:, None] + costs[None] <= room
-            gain = np.where(fits, both, -1) - int(gains[one, chosen[one]] + gains[other, chosen[other]])
-            if gain.max() > best:
-                best, found = int(gain.max()), (one, other, *np.unravel_index(int(gain.argmax()), gain.shape))
-    if found is None:
-        return False
-    chosen[found[0]], chosen[found[1]] = found[2], found[3]
-    return True
 
 
 def exact(recalls: NDArray[np.float64], lengths: Sequence[int], average: int) -> Ints:

@@ -92,7 +92,7 @@ def _multiply(query: Any, keys: Any, first: int, count: int, after: int, product
     group, dim = query.shape
     fours = group - group % 4
     for t in range(count):
-        if 0 <= after and after + t < keys.shape[0]:
+        if after >= 0 and after + t < keys.shape[0]:
             _fetch_row(keys, after + t)
         # A key is loaded once for four queries, whose sums stay in registers.
         for g in range(0, fours, 4):
@@ -121,7 +121,7 @@ def _add_values(weights: Any, values: Any, first: int, count: int, after: int, o
     fours = count - count % 4
     for at in range(0, fours, 4):
         t = first + at
-        if 0 <= after and after + at + 3 < values.shape[0]:
+        if after >= 0 and after + at + 3 < values.shape[0]:
             for row in range(after + at, after + at + 4):
                 _fetch_row(values, row)
         for g in range(group):

@@ -61,21 +61,29 @@ def mass(shares: Doubles, tokens: Ints) -> float:
     return float(shares[:, tokens].sum(1).mean())
 
 
-def top_share(shares: Doubles, tokens: Ints, count: int) -> float:
-    """Return which share of a query's most important tokens is among some tokens, mean over the queries of a group.
+def top_tokens(shares: Doubles, count: int) -> Ints:
+    """Return a query's most important tokens, int64 (..., count); of equal ones any.
 
     Parameters
     ----------
-    shares : float64 array (group, tokens)
-    tokens : int64 array
-        None of them twice.
+    shares : float64 array (..., tokens)
     count : int
-        How many tokens of a query are its most important ones; of equal ones any.
+        At most all tokens.
     """
-    chosen = np.zeros(shares.shape[1], bool)
-    chosen[tokens] = True
-    top = np.argpartition(shares, -count, axis=1)[:, -count:]
-    return float(chosen[top].mean())
+    return np.argpartition(shares, shares.shape[-1] - count, axis=-1)[..., shares.shape[-1] - count :]
+
+
+def top_share(top: Ints, tokens: Ints) -> float:
+    """Return which share of the most important tokens is among some tokens, mean over the queries of a group.
+
+    Parameters
+    ----------
+    top : int64 array (group, count)
+    tokens : int64 array
+        Ascending.
+    """
+    places = np.minimum(np.searchsorted(tokens, top), tokens.size - 1)
+    return float((tokens[places] == top).mean())
 
 
 def block_recalls(

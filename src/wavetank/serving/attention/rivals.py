@@ -22,7 +22,10 @@ _THREADS: Any = {"says": "Threads to use; None for all allowed threads", "low": 
 
 
 class _Chosen:
-    """A cache of which each query reads tokens that a subclass chooses, by the compiled attention of all systems."""
+    """A cache of which each query reads tokens that a subclass chooses, by the compiled attention of all systems.
+
+    What was chosen for a query is kept: of a query that comes again the time is that of reading alone.
+    """
 
     summary_bytes = 0
 
@@ -34,15 +37,23 @@ class _Chosen:
         self.budget, self._threads = budget, allowed_threads(threads)
         bins = longest_first(np.ones(self.heads), np.zeros(self.heads), min(self._threads, self.heads))
         self._parts = [np.flatnonzero(bins == each) for each in range(min(self._threads, self.heads))]
+        self._known: dict[bytes, tuple[list[Ints], tuple[Ints, Ints, Ints]]] = {}
 
     def chosen(self, grouped: Floats) -> list[Ints]:
         """Return the tokens of each head, ascending, for a query (key heads, group, dim)."""
         return [np.arange(self.tokens)] * self.heads
 
-    def ranges(self, grouped: Floats) -> tuple[Ints, Ints, Ints]:
-        """Return starts and stops (key heads, most), and how many there are of each head."""
+    def _choice(self, grouped: Floats) -> tuple[list[Ints], tuple[Ints, Ints, Ints]]:
+        """Return the tokens of each head and their ranges: starts and stops (key heads, most), and how many."""
+        key = grouped.tobytes()
+        if key not in self._known:
+            tokens = self.chosen(grouped)
+            self._known[key] = tokens, self._ranges_of(tokens)
+        return self._known[key]
+
+    def _ranges_of(self, chosen: list[Ints]) -> tuple[Ints, Ints, Ints]:
         found = []
-        for tokens in self.chosen(grouped):
+        for tokens in chosen:
             breaks = np.flatnonzero(np.diff(tokens) != 1) + 1
             found.append((tokens[np.r_[0, breaks]], tokens[np.r_[breaks - 1, tokens.size - 1]] + 1))
         counts = np.array([starts.size for starts, _ in found], np.int64)
@@ -56,13 +67,13 @@ class _Chosen:
         grouped = check_query(query, self.heads, self.dim, "attention")
         out = np.empty_like(grouped)
         scaled = grouped * np.float32(1 / np.sqrt(self.dim))
-        rest = (scaled, self.keys, self.values, *self.ranges(grouped), out)
+        rest = (scaled, self.keys, self.values, *self._choice(grouped)[1], out)
         together(attend_ranges, [(part, *rest) for part in self._parts], self._threads)
         return out.reshape(-1, self.dim)
 
     def selected(self, query: object) -> list[Ints]:
         """Return the tokens that the answer is computed from, for each head of keys."""
-        return self.chosen(check_query(query, self.heads, self.dim, "attention"))
+        return self._choice(check_query(query, self.heads, self.dim, "attention"))[0]
 
     @property
     def read_bytes(self) -> int:
@@ -75,13 +86,6 @@ class _Dense(_Chosen):
 
     def __init__(self, cache: Cache, threads: int | None) -> None:
         super().__init__(cache, cache.keys.shape[1], threads)
-        ends = np.zeros((2, self.heads, 1), np.int64)
-        ends[1] = self.tokens
-        self._ranges = ends[0], ends[1], np.ones(self.heads, np.int64)
-
-    def ranges(self, grouped: Floats) -> tuple[Ints, Ints, Ints]:
-        """Return one range a head."""
-        return self._ranges
 
 
 class _Torch(_Dense):
@@ -93,7 +97,7 @@ class _Torch(_Dense):
         self._tensors = [self._torch.from_numpy(each)[None] for each in (self.keys, self.values)]
 
     def attend(self, query: object) -> Floats:
-        """Return attention over all tokens; the queries of a group are rows of one head, so that nothing is repeated."""
+        """Return attention over all tokens; queries of a group are rows of one head, so that nothing is repeated."""
         grouped = check_query(query, self.heads, self.dim, "attention")
         with self._torch.inference_mode():
             found = self._torch.nn.functional.scaled_dot_product_attention(

@@ -16,7 +16,12 @@ from wavetank.machine.threads import allowed_threads, together
 from wavetank.serving.attention.interface import Floats, Ints
 from wavetank.serving.attention.kernels import TILE, sparse_step
 from wavetank.serving.attention.summaries import (
-    SUMMARIES, empty_tiles, numbers_of, query_weights, summarise, tiles_of,
+    SUMMARIES,
+    empty_tiles,
+    numbers_of,
+    query_weights,
+    summarise,
+    tiles_of,
 )  # fmt: skip
 
 _WHERE = "SparseKV"
@@ -169,7 +174,7 @@ class SparseKV:
         whole = self.tokens // self.blocks
         tail = self.tokens - whole * self.blocks
         limit = self.tokens if self._all else self.budget
-        self._wanted = np.minimum(limit // self.blocks - (tail > 0), whole) if limit < self.tokens else whole
+        self._wanted = np.minimum((limit - tail) // self.blocks, whole) if limit < self.tokens else whole
         costs = (self._wanted * self.blocks + tail).astype(np.float64) + _TOKENS_A_SUMMARY * whole
         bins = longest_first(costs, np.zeros(self.heads), min(self._threads, self.heads))
         self._parts = [np.flatnonzero(bins == each) for each in range(min(self._threads, self.heads))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from wavetank.machine.threads import allowed_threads, libraries_limited, togethe
 from wavetank.serving.attention import allocation
 from wavetank.serving.attention.ab_sparse import ABSparse
 from wavetank.serving.attention.interface import Attention, Cache, Ints
-from wavetank.serving.attention.recall import Full, dense, full_attention, mass, top_share
+from wavetank.serving.attention.recall import Full, dense, full_attention, mass, top_share, top_tokens
 from wavetank.serving.attention.sparse_kv import SparseKV
 from wavetank.serving.attention.workload import HEADS, planted, ways
 from wavetank.settings import setting
@@ -26,7 +27,7 @@ from wavetank.study.timing import Case, Limits, Repeated, Seconds, TimingStudy
 _TOP = 64
 _SHORT = 16
 # How far a float32 answer may be from float64's, values being about 1.
-_TOLERANCE = 1e-5
+_TOLERANCE = 5e-5
 
 
 class Asked(NamedTuple):
@@ -37,6 +38,7 @@ class Asked(NamedTuple):
     budget: int
     runs: Ints
     full: list[Full]
+    top: list[Ints]
     ready: dict[str, Attention]
 
 
@@ -44,8 +46,8 @@ class Asked(NamedTuple):
 class SparseAttentionStudy(TimingStudy):
     """A call is ``steps`` steps of decoding, each with a query about other tokens, so that no step finds in the
     processor's caches what the one before has read.  Important tokens are planted (runs of drawn length, height and
-    place); lengths of blocks are learned on another, shorter text of the same heads.  Each answer is compared with
-    float64 over the tokens that it was computed from, and shares of attention are float64's.
+    place); lengths of blocks are learned on another, shorter text of the same heads.  The first and the last
+    answer are compared with float64 over the tokens that they were computed from; shares of attention are float64's.
     """
 
     name = "sparse-attention"
@@ -80,7 +82,7 @@ class SparseAttentionStudy(TimingStudy):
                "of the tokens that float32 summaries choose, the share that summaries of 4 bits choose as well",
                table=False),
         Metric("allocation_share", "", "higher", "counted",
-               "recall on the calibration with the lengths that were chosen / with the best lengths there are",
+               "recall on the calibration with lengths that are chosen step by step / with the best lengths there are",
                table=False),
         Metric("head_recall", "", "higher", "counted",
                "as recall, of the heads whose runs are short (1 to 15 tokens) or long", table=False),
@@ -100,7 +102,9 @@ class SparseAttentionStudy(TimingStudy):
     group: int = setting(4, says="Heads of queries that share a head of keys", low=1, high=256)
     dim: int = setting(128, says="Numbers of a key", low=8, high=1024)
     steps: int = setting(8, says="Steps a call, each about another topic", low=1, high=256)
-    calibration_tokens: int = setting(16384, unit="tokens", says="Length of the text to learn from", low=512, high=2**22)
+    calibration_tokens: int = setting(
+        16384, unit="tokens", says="Length of the text to learn from", low=512, high=2**22
+    )
     threads: int = setting(0, says="Threads of each system; 0 takes all allowed threads", low=0, high=4096)
     rounds: int = setting(5, says="Interleaved rounds after the warm-up, in each process", low=1, high=1000)
 
@@ -120,7 +124,7 @@ class SparseAttentionStudy(TimingStudy):
         return (
             f"Systems may use {allowed_threads(self.threads or None)} threads each; keys and values are float32.",
             "Important tokens are planted: shares of attention say how systems compare, not what a model would answer.",
-            "token-oracle computes full attention in numpy to choose tokens: its time means nothing.",
+            "Times of token-oracle and random-blocks are those of reading their tokens: these are chosen before.",
             cached().note(),
         )
 
@@ -134,16 +138,19 @@ class SparseAttentionStudy(TimingStudy):
         shape = {"dim": self.dim, "group": self.group, "steps": self.steps, "seed": seed}
         calibration = planted(learned, tokens=self.calibration_tokens, text="calibration", **shape)
         cache = planted(used, tokens=int(name), text="use", **shape)
-        full = [full_attention(cache, head) for head in range(self.key_heads)]
+        with libraries_limited(1):
+            full = [full_attention(cache, head) for head in range(self.key_heads)]
+        top = [top_tokens(each.shares, min(_TOP, int(name))) for each in full]
         budget = int(name) if self.budget_share == 1 else round(self.budget_share * int(name))
-        return Case(name, Asked(cache, calibration, budget, used.runs, full, {}))
+        return Case(name, Asked(cache, calibration, budget, used.runs, full, top, {}))
 
     def prepared_call(self, system: Any, case: Case) -> Callable[[], object]:
         """Return all steps, one after the other."""
         if self.threads and hasattr(system, "threads"):
             system = dataclasses.replace(system, threads=self.threads)
         asked: Asked = case.data
-        ready = system.build(asked.cache, asked.budget, asked.calibration)
+        with libraries_limited(1):
+            ready = system.build(asked.cache, asked.budget, asked.calibration)
 
         def steps() -> object:
             # torch takes no number of threads.
@@ -152,11 +159,13 @@ class SparseAttentionStudy(TimingStudy):
 
         return Repeated(steps, self.steps)
 
-    def verify(self, case: Case, system: str, result: object) -> None:
-        """Compare each answer with float64 over the tokens that it was computed from, and count these."""
-        ready, answers = result  # type: ignore[misc]
+    def verify(self, case: Case, system: str, result: Any) -> None:
+        """Compare answers with float64 over the tokens that they were computed from, and count these."""
+        ready, answers = result
         asked: Asked = case.data
-        for step, (query, answer) in enumerate(zip(asked.cache.queries, answers, strict=True)):
+        # The first and the last step: the float64 answer takes longer than all steps.
+        for step in sorted({0, self.steps - 1}):
+            query, answer = asked.cache.queries[step], answers[step]
             grouped = query.reshape(self.key_heads, self.group, self.dim)
             for head, tokens in enumerate(ready.selected(query)):
                 if tokens.size == int(case.name):
@@ -177,9 +186,8 @@ class SparseAttentionStudy(TimingStudy):
         masses, tops = (np.zeros((self.steps, self.key_heads)) for _ in range(2))
         for step, query in enumerate(asked.cache.queries):
             for head, tokens in enumerate(ready.selected(query)):
-                shares = asked.full[head].shares[step]
-                masses[step, head] = mass(shares, tokens)
-                tops[step, head] = top_share(shares, tokens, min(_TOP, shares.shape[1]))
+                masses[step, head] = mass(asked.full[head].shares[step], tokens)
+                tops[step, head] = top_share(asked.top[head][step], tokens)
         full = np.stack([each.out for each in asked.full], 1)
         wrong = np.stack(answers).reshape(full.shape) - full
         whole = 2 * asked.cache.keys.nbytes
@@ -211,8 +219,7 @@ class SparseAttentionStudy(TimingStudy):
 
     def _allocation_share(self, asked: Asked, system: ABSparse) -> float:
         recalls = system.recalls(asked.calibration, asked.budget / asked.cache.keys.shape[1])
-        lengths = np.array(system.lengths)
-        chosen = np.searchsorted(lengths, system.blocks(recalls))
+        chosen = allocation.greedy(recalls, system.lengths, system.average)
         best = allocation.exact(recalls, system.lengths, system.average)
         return allocation.total(recalls, chosen) / allocation.total(recalls, best)
 
@@ -222,7 +229,7 @@ class SparseAttentionStudy(TimingStudy):
         source, target = np.ones(half, np.uint8), np.zeros(half, np.uint8)
         threads = allowed_threads(self.threads or None)
         edges = [half * each // threads for each in range(threads + 1)]
-        parts = [(target[a:b], source[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        parts = [(target[a:b], source[a:b]) for a, b in pairwise(edges)]
         return {"share_of_dense_bound": lambda: clock.seconds(lambda: together(np.copyto, parts, threads))}
 
     def case_figures(self, case: Case, name: str, times: Seconds, limits: Seconds) -> Measurements:

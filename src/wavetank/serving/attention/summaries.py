@@ -1,8 +1,8 @@
 """Summaries of blocks of keys, scores from them, and 4 bits a number.
 
 A box holds the greatest and the least number of each channel, a ball the mean key and the largest distance from it.
-Both bound the product of a query and any key of the block from above, and both bounds are sums of the summary's numbers,
-weighted by what the query says: that is why one kernel serves both.
+Both bound the product of a query and any key of the block from above, and both bounds are sums of the summary's
+numbers, weighted by what the query says: that is why one kernel serves both.
 
 References
 ----------

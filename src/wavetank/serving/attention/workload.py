@@ -64,10 +64,11 @@ def ways(kind: str, heads: int, seed: int) -> tuple[Ways, Ways]:
     runs = np.floor(np.exp(rng.uniform(0, np.log(LONGEST + 1), drawn))).astype(np.int64)
     shares = np.exp(rng.uniform(np.log(_LEAST_SHARE), np.log(_MOST_SHARE), drawn))
     heights = rng.uniform(6, 9, drawn)
-    found = Ways(*(np.resize(each, heads) for each in (runs, shares, heights)))
+    found = Ways(np.resize(runs, heads), np.resize(shares, heads), np.resize(heights, heads))
     if kind != "drifting":
         return found, found
-    return found, Ways(*(np.roll(each, max(1, heads // 2)) for each in found))
+    turn = max(1, heads // 2)
+    return found, Ways(np.roll(found.runs, turn), np.roll(found.shares, turn), np.roll(found.heights, turn))
 
 
 def planted(of: Ways, *, tokens: int, dim: int, group: int, steps: int, seed: int, text: str) -> Cache:

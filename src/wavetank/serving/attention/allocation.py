@@ -68,7 +68,7 @@ def greedy(recalls: NDArray[np.float64], lengths: Sequence[int], average: int) -
     lengths : sequence of int
         Tokens of a block, ascending.
     average : int
-        Summaries are as many as with blocks of so many tokens everywhere.
+        Summaries are as many as with blocks of this length everywhere.
 
     Returns
     -------

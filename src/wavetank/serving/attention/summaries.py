@@ -136,7 +136,7 @@ def tiles_of(summaries: Floats, bits: int) -> tuple[Any, ...]:
 
 
 def empty_tiles(width: int) -> tuple[Any, ...]:
-    """Return no tiles of summaries of so many numbers, in both forms.
+    """Return no tiles of summaries with this many numbers, in both forms.
 
     Parameters
     ----------

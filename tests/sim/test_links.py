@@ -95,14 +95,13 @@ def test_slack_is_what_a_copy_may_stand_still() -> None:
     assert CopyView(pending=1, left_ps=30, due_ps=0).slack_ps == -30
 
 
-def test_a_bucket_passes_bytes_at_its_rate_and_forgives_what_is_overslept() -> None:
-    bucket = TokenBucket(bytes_per_s=1_000_000_000, burst_ns=100)
-    assert [bucket.take(1000, 50), bucket.take(1000, 100)] == [1000, 1050]
-    # 30 ns late: the link is as far as if nobody had been.
-    assert bucket.take(1080, 100) == 1150
-    # Later than the burst: what was not used is lost.
-    assert bucket.take(5000, 200) == 5100
+def test_a_bucket_passes_bytes_at_its_rate_and_keeps_no_idle_time() -> None:
+    bucket = TokenBucket(bytes_per_s=1_000_000_000)
+    assert [bucket.take(1000, 50), bucket.take(1000, 100)] == [1050, 1150]
+    # Ready when the last ones had passed, whatever the clock says now.
+    assert bucket.take(1150, 100) == 1250
+    assert bucket.take(5000, 200) == 5200
+    assert bucket.take(0, 0) == 5200
+    assert TokenBucket(bytes_per_s=3).take(0, 1) == 333_333_334
     with pytest.raises(BadValueError):
         TokenBucket(bytes_per_s=0)
-    with pytest.raises(BadValueError):
-        TokenBucket(bytes_per_s=1, burst_ns=-1)

@@ -217,11 +217,12 @@ class YieldRule(Protocol):
 class TokenBucket:
     """Says when bytes have passed a link of some rate; the caller has the clock, and sleeps.
 
+    A caller that oversleeps loses nothing if it says since when its next bytes were ready; time in which nobody had
+    any is lost.
+
     Parameters
     ----------
     bytes_per_s : int
-    burst_ns : int
-        How far behind the clock the link may be and still catch up: what callers oversleep is not lost.
 
     Examples
     --------
@@ -230,21 +231,18 @@ class TokenBucket:
     (500000, 1000000, 6000000)
     """
 
-    def __init__(self, *, bytes_per_s: int, burst_ns: int = 0) -> None:
+    def __init__(self, *, bytes_per_s: int) -> None:
         self.rate = LinkRate(bytes_per_s=bytes_per_s)
-        _whole("burst_ns", burst_ns, 0, 10**12)
-        self._burst_ps = burst_ns * _PS_PER_NS
         self._free_ps = 0
 
-    def take(self, now_ns: int, n_bytes: int) -> int:
+    def take(self, ready_ns: int, n_bytes: int) -> int:
         """Return when these bytes have passed, ns, rounded up; those of later calls come after them.
 
         Parameters
         ----------
-        now_ns : int
-            Of a clock that does not go back.
+        ready_ns : int
+            Since when they wait.
         n_bytes : int
         """
-        start_ps = max(self._free_ps, now_ns * _PS_PER_NS - self._burst_ps)
-        self._free_ps = start_ps + self.rate.work_ps(n_bytes)
-        return max(now_ns, -(-self._free_ps // _PS_PER_NS))
+        self._free_ps = max(self._free_ps, ready_ns * _PS_PER_NS) + self.rate.work_ps(n_bytes)
+        return -(-self._free_ps // _PS_PER_NS)

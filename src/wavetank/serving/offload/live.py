@@ -75,7 +75,7 @@ class Link:
     def __init__(self, bucket: TokenBucket) -> None:
         self._bucket, self._lock = bucket, threading.Lock()
 
-    def send(self, n_bytes: int, ended: Callable[[], bool] = lambda: False) -> None:
+    def send(self, n_bytes: int, ended: Callable[[], bool] = lambda: False, *, since_ns: int = 0) -> int:
         """Return when these bytes have passed, grain by grain, or soon after nobody needs them any more.
 
         Parameters
@@ -83,8 +83,15 @@ class Link:
         n_bytes : int
         ended : callable
             Whether that is so.
+        since_ns : int
+            Since when they were ready, by the monotonic clock; 0 for now.
+
+        Returns
+        -------
+        int
+            When the last one passed, ns: what follows at once is ready since then.
         """
-        until_ns = time.monotonic_ns()
+        until_ns = since_ns or time.monotonic_ns()
         while n_bytes > 0:
             grain = min(n_bytes, _GRAIN_BYTES)
             with self._lock:
@@ -92,9 +99,10 @@ class Link:
                 until_ns = self._bucket.take(until_ns, grain)
             while (rest_s := (until_ns - time.monotonic_ns()) / 1e9) > 0:
                 if ended():
-                    return
+                    return until_ns
                 time.sleep(min(rest_s, _NAP_S))
             n_bytes -= grain
+        return until_ns
 
 
 class Block(Mapping[str, npt.NDArray[Any]]):
@@ -182,6 +190,8 @@ class _Copier:
         self.rule, self.chunk_bytes, self.link = rule, chunk_bytes, link
         # Checksums that were not written down are those of the first copy.
         self.sums: dict[tuple[int, str], int] = {}
+        # When the last chunk passed the link, ns, if the next one follows without a pause; or 0.
+        self.passed_ns = 0
 
     def run(self) -> None:
         shared = self.shared
@@ -220,6 +230,7 @@ class _Copier:
         number = visit % len(self.blocks)
         block = self.blocks[number]
         left = sum(each.n_bytes for each in self.missing[number])
+        self.passed_ns = 0
         with opened(block) as file:
             place = 0
             for tensor in self.missing[number]:
@@ -242,6 +253,7 @@ class _Copier:
                 view = self.view(visit, left)
                 if not self.rule.waits(view):
                     return True
+                self.passed_ns = 0
                 shared.changed.wait(view.slack_ps / PS_PER_S if 0 < view.slack_ps < PS_PER_S else _LOOK_S)
         return False
 
@@ -261,7 +273,7 @@ class _Copier:
         began = time.perf_counter()
         read_exactly(file, into, start, block)
         if self.link is not None:
-            self.link.send(into.size, lambda: self.shared.stop)
+            self.passed_ns = self.link.send(into.size, lambda: self.shared.stop, since_ns=self.passed_ns)
         rate = into.size / max(time.perf_counter() - began, 1e-9)
         with self.shared.changed:
             self.shared.copied_bytes += into.size

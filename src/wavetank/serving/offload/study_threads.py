@@ -61,7 +61,7 @@ class OffloadThreads(Study):
     block_bytes: int = setting(4_000_000, unit="bytes", says="Weights of a block, in ten tensors", low=1000,
                                high=2**31 - 1)  # fmt: skip
     bytes_per_s: int = setting(30_000_000, unit="bytes/s", says="Of the link", low=1000, high=2**31 - 1)
-    compute_s: float = setting(0.14, unit="s", says="Arithmetic of a block, in two phases", low=1e-3, high=100.0)
+    compute_s: float = setting(0.18, unit="s", says="Arithmetic of a block, in two phases", low=1e-3, high=100.0)
     exchange_bytes: int = setting(1_000_000, unit="bytes", says="Of each of two collectives of a block", low=0,
                                   high=2**31 - 1)  # fmt: skip
     chunk_bytes: int = setting(400_000, unit="bytes", says="Of a copy that yields", low=1, high=2**31 - 1)

@@ -124,18 +124,19 @@ class BlockFile:
                                hint="open the folder again")  # fmt: skip
 
 
-def open_blocks(folder: Path) -> tuple[BlockFile, ...]:
+def open_blocks(folder: str | Path) -> tuple[BlockFile, ...]:
     """Return the blocks of a folder, in the order of the names of their files.
 
     Parameters
     ----------
-    folder : Path
+    folder : path
 
     Raises
     ------
     BadFileError
         Without files of weights; for a file that is cut short or says what cannot be; for checksums of other files.
     """
+    folder = Path(folder)
     try:
         paths = sorted(each for each in folder.iterdir() if each.suffix in _ENDINGS)
     except OSError as error:
@@ -214,12 +215,12 @@ def _npy(file: Any, n_bytes: int) -> list[StoredTensor]:
     return [StoredTensor("weights", dtype, shape, start, math.prod(shape) * dtype.itemsize, -1)]
 
 
-def write_blocks(folder: Path, blocks: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
+def write_blocks(folder: str | Path, blocks: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
     """Write blocks as safetensors, and their checksums last: a folder with these is whole.
 
     Parameters
     ----------
-    folder : Path
+    folder : path
         Made if it is not there.
     blocks : sequence of mapping of str to ndarray
         Tensors of each block by name, of numbers.
@@ -231,6 +232,7 @@ def write_blocks(folder: Path, blocks: Sequence[Mapping[str, npt.NDArray[Any]]])
     """
     if not blocks:
         raise BadValueError("There are no blocks to write.")
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     sums: dict[str, dict[str, int]] = {}

@@ -402,7 +402,7 @@ class ChunkedWeights:
         self._peak_bytes = stay_bytes + len(slots) * room
         self._given, self._stalled_s, self._looping, self._closed = 0, 0.0, False, False
         self._thread: threading.Thread | None = None
-        # Whoever forgets to close it leaves no thread behind: the thread does not hold this object.
+        # One that nobody closes leaves no thread behind: the thread does not hold this object.
         self._finalizer = weakref.finalize(self, self._shared.end)
 
     def _load(self, number: int, kept: tuple[StoredTensor, ...]) -> dict[str, npt.NDArray[Any]]:

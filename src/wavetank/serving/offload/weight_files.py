@@ -73,7 +73,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(found: os.stat_result) -> Identity:
-    """Return the identity that a call of stat tells.
+    """Return the identity that a call of stat gives.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def _npy(file: Any, n_bytes: int) -> list[StoredTensor]:
     shape, fortran, dtype = read(file)
     if (fortran and len(shape) > 1) or dtype.hasobject:
         raise BadFileError("Weights are stored row by row, as numbers.", given=f"{dtype}, {shape}")
-    start = file.tell()
+    start = file.seek(0, os.SEEK_CUR)
     return [StoredTensor("weights", dtype, shape, start, math.prod(shape) * dtype.itemsize, -1)]
 
 

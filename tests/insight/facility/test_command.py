@@ -39,10 +39,11 @@ def test_it_serves_a_topic_and_ends_when_interrupted() -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(("--servers", "0"), "servers"), (("--late-s", "soon"), "late_s"), (("--forecast", "tarot"), "tarot")],
-)
+    [(("--for-s", "nan"), "--for-s"),
+     (("--servers", "0"), "servers"), (("--late-s", "soon"), "late_s"), (("--forecast", "tarot"), "tarot")],
+)  # fmt: skip
 def test_wrong_words_are_refused(call: Callable[..., Any], words: tuple[str, ...], says: str) -> None:
-    done = call("launch", "twin", *words, "--for-s", "0.1")
+    done = call("launch", "twin", "--for-s", "0.1", "--port", "0", *words)
     assert done.code == 3 and says in done.err
 
 

@@ -112,6 +112,16 @@ def test_what_learns_nothing_is_the_ground_after_three_days(forecast: str) -> No
     assert twin.advice.ground == ("headroom" if forecast == "none" else forecast)
 
 
+@pytest.mark.parametrize("forecast", live_twin.FORECASTS)
+@pytest.mark.parametrize("idle_min", [0, 10, 4 * DAY])
+def test_a_site_that_is_idle_or_full_is_advised_as_well(forecast: str, idle_min: int) -> None:
+    twin = LiveTwin(SITE, forecast=forecast)
+    twin._load, twin._first = [1.0] * (11 * DAY - idle_min) + [0.0] * idle_min, MONDAY
+    twin.take(minute_of(MONDAY + 11 * DAY, 0.0 if idle_min else 1.0))
+    assert twin.advice is not None and math.isfinite(twin.advice.supply_c)
+    assert 1 <= twin.advice.servers <= (10 if idle_min < DAY else 5)
+
+
 def test_minutes_that_were_taken_are_not_taken_again() -> None:
     twin = LiveTwin(SITE)
     twin.take(minute_of(MONDAY + 1, 0.4))

@@ -47,6 +47,24 @@ def test_one_action_for_all_faults_repairs_a_third_and_harms_the_others():
     assert (found["coverage"], found["repair_s"], found["healed_by_right"]) == (1.0, 0.5, 1.0)
 
 
+def test_a_strike_that_broke_nothing_counts_for_nobody(monkeypatch):
+    def tried(rig, seed):
+        blank = np.zeros(len(READINGS))
+        # The strike on which nothing was done, of the first fault, and those that were restarted broke nothing.
+        return tuple(
+            Outcome(fault, action, Seen(blank, action == 1 or (fault, action) == (0, NONE)),
+                    Seen(blank, action in (fault, 1) or (fault, action) == (0, NONE)), 0.5)
+            for fault in range(len(FAULTS))
+            for action in (NONE, *range(len(ACTIONS)))
+        )  # fmt: skip
+
+    monkeypatch.setattr(study_live, "tried", tried)
+    restarts, hands_on = figures(Fixed(1, True)), figures(Fixed(1, False))
+    assert "repaired" not in restarts
+    assert hands_on["repaired"] == 0.0
+    assert restarts["healed_by_right"] == hands_on["healed_by_right"] == 1.0
+
+
 def test_who_hands_on_repairs_nothing_and_harms_nobody():
     found = figures(Fixed(1, False))
     assert (found["repaired"], found["destructive_rate"], found["coverage"]) == (0.0, 0.0, 0.0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 from typing import TYPE_CHECKING
 
 import click
 
-from wavetank.errors import WavetankError
+from wavetank.errors import BadValueError, WavetankError
 from wavetank.exits import INTERRUPTED
 from wavetank.settings import check_parameters
 from wavetank.terminal import say, say_wrapped
@@ -43,6 +44,8 @@ def command(port: int, servers: str, late_s: str, forecast: str, every_min: int,
     from wavetank.insight.facility.site import Site
     from wavetank.insight.facility.topic_server import TopicServer
 
+    if math.isnan(for_s):
+        raise BadValueError("A time to run is a number of seconds.", given=for_s, where="--for-s")
     site = Site(**check_parameters(Site, {"servers": servers}, where="launch twin", what="option"))
     rules = Rules(**check_parameters(Rules, {"late_s": late_s}, where="launch twin", what="option"))
     twin = LiveTwin(site, forecast=forecast, interval_min=every_min)

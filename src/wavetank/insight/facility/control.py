@@ -215,7 +215,7 @@ def expected(forecast: str, scene: Scene, times: Ints) -> Floats:
         return came(scene, times)
     recent = recent_load(scene.load, times)
     if forecast == NONE:
-        return recent
+        return np.maximum(recent, 0.01)
     growth = fitted(forecast, scene).growth(scene.load, times)
     return np.maximum(recent + growth * lead_h(scene.interval_min, scene.site.boot_min), 0.01)
 

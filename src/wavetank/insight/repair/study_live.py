@@ -46,7 +46,8 @@ class GreyFailuresLive(Study):
     in_process: ClassVar[bool] = True
     metrics = (
         Metric("repaired", "", "higher", "measured", "cases that keep the objective in the window after the decision / "
-               "cases; a strike that broke it is a case", words="cases repaired"),
+               "cases whose decision was executed on a strike that broke it; every such strike is a case",
+               words="cases repaired"),
         Metric("destructive_rate", "", "lower", "measured", "actions other than that of the fault / cases",
                words="destructive actions"),
         Metric("accuracy_acted", "", "higher", "measured", "actions that are those of the fault / actions",
@@ -57,7 +58,7 @@ class GreyFailuresLive(Study):
         Metric("broken", "", "", "measured", "strikes that broke the objective before any action / strikes",
                table=False),
         Metric("healed_by_right", "", "", "measured",
-               "cases that their fault's own action led back to the objective / cases",
+               "the same with the fault's own action in place of the decision",
                table=False),
     )  # fmt: skip
     charts = (
@@ -91,7 +92,8 @@ class GreyFailuresLive(Study):
         figures = Measurements({"broken": len(cases) / len(found)})
         if not cases:
             return figures
-        right, repaired, healed, executed, spent = 0, 0, 0, [], []
+        right, executed, spent = 0, list[float](), list[float]()
+        repaired, healed = list[bool](), list[bool]()
         for case in cases:
             begin = time.perf_counter()
             decision = agent.decide(case.before.readings[None], np.array([case.before.slo_ok]))
@@ -99,10 +101,12 @@ class GreyFailuresLive(Study):
             action = int(decision.action[0]) if decision.acts[0] else NONE
             right += action == case.fault
             executed += [after[case.fault, action].repair_s] if action != NONE else []
-            repaired += after[case.fault, action].after.slo_ok
-            healed += after[case.fault, case.fault].after.slo_ok
-        figures.put("repaired", repaired / len(cases))
-        figures.put("healed_by_right", healed / len(cases))
+            # Where a strike broke nothing, what was done after it repaired nothing.
+            for found_by, of in ((repaired, after[case.fault, action]), (healed, after[case.fault, case.fault])):
+                found_by += [] if of.before.slo_ok else [of.after.slo_ok]
+        for metric, which in (("repaired", repaired), ("healed_by_right", healed)):
+            if which:
+                figures.put(metric, sum(which) / len(which))
         figures.put("destructive_rate", (len(executed) - right) / len(cases))
         figures.put("coverage", len(executed) / len(cases))
         figures.put("decision_s", float(np.median(spent)))

@@ -15,6 +15,15 @@ def echo(rank: Rank, array: Any) -> Any:
     return array * rank.number
 
 
+def writes_what_all_see(rank: Rank) -> Any:
+    if rank.shared is None:
+        return None
+    rank.shared[rank.number] = 10 + rank.number
+    while not all(rank.shared[: rank.size]):
+        time.sleep(0.001)
+    return rank.shared[: rank.size].copy()
+
+
 def fails(rank: Rank) -> None:
     if rank.number == 1:
         raise ValueError("no such thing")

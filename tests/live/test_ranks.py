@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.live.rank_work import echo, fails, is_busy, joins_unless, paced, shares_the_default_group, sleeps, sums
+from tests.live.rank_work import (
+    echo,
+    fails,
+    is_busy,
+    joins_unless,
+    paced,
+    shares_the_default_group,
+    sleeps,
+    sums,
+    writes_what_all_see,
+)
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.live.ranks import LOOPBACK, Fault, Ranks, run_ranks
@@ -42,6 +52,14 @@ def test_every_rank_gets_the_arguments_and_its_value_comes_back() -> None:
         values = ranks.values(60.0)
     assert [list(value) for value in values] == [[0, 0, 0], [0, 1, 2], [0, 2, 4]]
     assert [outcome.reports for outcome in ranks.outcomes] == [[{"rank": 0}], [{"rank": 1}], [{"rank": 2}]]
+
+
+def test_ranks_and_their_launcher_share_memory_where_some_is_asked_for() -> None:
+    with nothing_left(Ranks(writes_what_all_see, 2, shared_bytes=64)) as ranks:
+        assert [list(each) for each in ranks.values(60.0)] == [[10, 11], [10, 11]]
+        assert ranks.shared is not None
+        assert ranks.shared[:3].tolist() == [10, 11, 0]
+    assert run_ranks(writes_what_all_see, 1, timeout_s=60.0) == [None]
 
 
 def test_a_rank_that_raises_is_named_with_its_error() -> None:

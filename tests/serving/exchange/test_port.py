@@ -63,7 +63,7 @@ def test_who_joins_later_is_waited_for_from_then_on() -> None:
     first.step = 7
     second.fail()
     assert first.failures() == (1,)
-    second.catch_up(8)
+    second.regroup((0, 1), 8)
     assert (second.step, first.failures()) == (7, ())
     (wait,) = [each for each in first.wait("done", back=0) if isinstance(each, Wait)]
     assert first_below(first.words, wait.places[1:], 7, 1) == -1

@@ -233,10 +233,37 @@ def test_ranks_go_on_without_one_that_is_out_of_the_table_and_with_it_again(exch
         port.members = table.members
     assert right(together, rank_steps("uniform", task, 2, 3, seed=1))
     table.change(active=[1, 1, 1])
-    together.ports[2].catch_up(together.ports[0].step + 1)
+    step = together.ports[0].step + 1
     for port in together.ports:
-        port.members = table.members
+        port.regroup(table.members, step)
     assert right(together, rank_steps("uniform", task, 2, 3, seed=2))
+
+
+@BOTH
+@pytest.mark.parametrize("turns", [1, 4, 7, 11, 16])
+def test_a_step_that_was_given_up_is_done_again_by_those_who_are_left(exchange: RelayFree, turns: int) -> None:
+    task = small(3, 2, choices=2)
+    table = ExpertTable(2, 3, 1, replicas=3)
+    table.change(expert_of=[0, 1, 0])
+    together, steps = Together(exchange, task, table, slopes, grain=1), rank_steps("uniform", task, 2, 2, seed=4)
+    left = [turns]
+
+    def dying(ready: Sequence[int], _: Sequence[Point | None]) -> int:
+        # Rank 2 stops somewhere within the first step, and the others go on until they wait for it.
+        left[0] -= ready[-1] == 2
+        if ready[-1] == 2 and left[0] < 0:
+            if len(ready) == 1:
+                raise TimeoutError
+            return ready[0]
+        return ready[-1]
+
+    with pytest.raises(TimeoutError):
+        together.run(steps, order=dying)
+    table.change(active=[1, 1, 0])
+    step = max(port.step for port in together.ports) + 1
+    for port in together.ports[:2]:
+        port.regroup(table.members, step)
+    assert right(together, steps)
 
 
 @BOTH

@@ -81,7 +81,8 @@ def weighted_sums(outputs: NDArray[Any], places: Integers, gates: NDArray[Any], 
 _WHOLE, _SCALES = types.Array(types.int8, 2, "C"), types.Array(types.float64, 2, "C")
 
 
-@compiled(types.void(_OUTPUTS[0], _WHOLE, _SCALES), at_first_call=True)
+# Without numbers that are none, the largest of a row may be looked for in any order: it is the same.
+@compiled(types.void(_OUTPUTS[0], _WHOLE, _SCALES), at_first_call=True, fastmath={"nnan", "nsz"})
 def quantise(values: NDArray[Any], whole: NDArray[np.int8], scales: NDArray[np.float64]) -> None:
     """Write each row as whole numbers from -127 to 127, and behind them the number that one of them stands for.
 
@@ -93,9 +94,11 @@ def quantise(values: NDArray[Any], whole: NDArray[np.int8], scales: NDArray[np.f
         The same memory.
     """
     for row in range(values.shape[0]):
-        largest = 0.0
+        most = np.float32(0.0)
         for number in range(values.shape[1]):
-            largest = max(largest, abs(float(values[row, number])))
+            size = abs(values[row, number])
+            most = size if size > most else most
+        largest = float(most)
         scales[row, scales.shape[1] - 1] = largest / 127.0
         unit = 127.0 / largest if largest > 0.0 else 0.0
         for number in range(values.shape[1]):

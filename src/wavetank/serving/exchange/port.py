@@ -155,14 +155,18 @@ class Port:
         places = [self._place(stage, self.number, writer) for writer in self.members]
         yield Wait(stage, self.members, self.step - back, np.array(places, np.int64))
 
-    def catch_up(self, step: int) -> None:
-        """Begin before a step as if this rank had done all steps before it: one that joins is waited for from then on.
+    def regroup(self, members: tuple[int, ...], step: int) -> None:
+        """Go on among other ranks, as if all steps before one had been done: one that joins does the same.
 
         Parameters
         ----------
+        members : tuple of int
+            The ranks that take part from now on, the same on all of them.
         step : int
-            The first that this rank takes part in.
+            The next step, later than any that a rank had begun, the same on all of them.  Nobody may be within a step
+            when the first rank regroups: a step that was given up is done again under the new number.
         """
+        self.members = members
         for stage in STAGES:
             for reader in range(self.task.ranks):
                 publish(self.words, self._place(stage, reader, self.number), step - 1)

@@ -9,6 +9,7 @@ from wavetank.errors import BadValueError
 from wavetank.serving.reuse import irminsul
 from wavetank.serving.reuse.interface import Prompt
 from wavetank.serving.reuse.irminsul import AGAIN, COMPUTED, KEPT, MOVED, Irminsul, SegmentCache
+from wavetank.serving.reuse.rivals import RadixCache
 from wavetank.serving.reuse.segments import content_ends, keys_of
 
 WHOLE = np.random.default_rng(0).integers(0, 50_000, 6_000, dtype=np.uint32)
@@ -122,7 +123,7 @@ def test_segments_with_one_key_are_not_taken_for_one_another(monkeypatch: pytest
     assert np.array_equal(changed[had], WHOLE[found.positions[had]])
     assert not np.any(had[250:500])
     assert np.any(found.kinds[500:] == MOVED)
-    assert kept.segments.counts().collisions > 0
+    assert kept.names.counts().collisions > 0
 
 
 def test_counts_of_a_prompt_are_those_of_its_rows() -> None:
@@ -142,9 +143,32 @@ def test_a_budget_holds_and_none_means_no_reuse() -> None:
     small = cache(budget=2_000)
     for _ in range(3):
         small.place(prompt(WHOLE))
-    assert small.segments.counts().tokens + small.prefixes.counts().tokens <= 2_000
+    assert small.prefixes.counts().tokens <= 2_000
     none = cache(budget=0)
     assert np.all([(none.place(prompt(WHOLE))).kinds == COMPUTED for _ in range(2)])
+
+
+def test_rows_that_had_to_go_are_not_found_and_their_segments_are_when_they_come_back() -> None:
+    kept, one, other = cache(budget=6_500, again=0), WHOLE, WHOLE[::-1].copy()
+    kept.place(prompt(one))
+    kept.place(prompt(other))
+    behind = np.concatenate([np.arange(60_000, 60_600, dtype=np.uint32), one[:5_000]])
+    gone = kept.place(prompt(behind))
+    alive = 6_500 - 6_000
+    assert np.count_nonzero(gone.kinds == MOVED) <= alive
+    again = kept.place(prompt(np.concatenate([behind[:600], [70_000], behind[600:]]).astype(np.uint32)))
+    assert np.count_nonzero(again.kinds == MOVED) > 4_000
+    assert set(again.owners[again.kinds == MOVED].tolist()) == {2}
+
+
+def test_where_nothing_moves_a_bounded_cache_reuses_what_prefixes_alone_do() -> None:
+    draws = np.random.default_rng(4)
+    texts = [draws.integers(0, 50_000, 1_500).astype(np.uint32) for _ in range(6)]
+    order = draws.integers(0, 6, 80)
+    ours, theirs = (rule.cache(budget_tokens=4_000, unit=1) for rule in (Irminsul(), RadixCache()))
+    for number in order.tolist():
+        ids = texts[number][: int(draws.integers(500, 1_500))]
+        assert ours.serve(prompt(ids)) == theirs.serve(prompt(ids))
 
 
 def test_segments_without_sense_are_refused() -> None:

@@ -39,7 +39,7 @@ def test_prompts_come_back_longer_shorter_and_exchanged() -> None:
 def test_full_computation_agrees_with_itself_and_moved_rows_nearly(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(study_agreement._SIZES, "width", 32)
-    study = ReuseAgreement(prompts=1, following_tokens=4, agains=(1_024,), steps=0)
+    study = ReuseAgreement(prompts=1, prompt_tokens=320, following_tokens=4, agains=(1_024,), steps=0)
     study.check()
     systems = {"none": NoReuse(), "ours": Irminsul(), "unturned": UnturnedRows(), "blend": CacheBlend()}
     found = {

@@ -156,6 +156,20 @@ class BlockStore:
         found: Ints = self._state.rows[self._checked(rows), _POSITION]
         return found
 
+    def serials(self, rows: Ints) -> Ints:
+        """Return the number of each block, which no other block ever has; -1 where a row holds none.
+
+        Parameters
+        ----------
+        rows : int64 array (blocks,)
+            Entries below 0 hold none.
+        """
+        found: Ints = np.full(len(rows), NOWHERE, np.int64)
+        held = self._checked(rows) >= 0
+        held[held] = self._state.rows[rows[held], _LENGTH] >= 0
+        found[held] = self._state.rows[rows[held], _SERIAL]
+        return found
+
     def owners(self, rows: Ints) -> Ints:
         """Return the owner of each block.
 

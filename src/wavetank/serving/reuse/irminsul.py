@@ -50,20 +50,24 @@ class Placement(NamedTuple):
 class SegmentCache:
     """A prefix, token by token, and segments of what is behind it, wherever they stood.
 
+    Rows are kept with prefixes, as long as there is room.  Segments are names for them: one whose last row had to go
+    has gone, and takes no room of its own.
+
     Parameters
     ----------
     rule : Irminsul
     budget_tokens : int, optional
-        Rows that fit; prefixes and segments evict on their own, and have half of the room each.
+        Rows that fit.
     unit : int
         Tokens of an id.
     """
 
     def __init__(self, rule: Irminsul, *, budget_tokens: int | None, unit: int) -> None:
         self.rule, self.unit, self.prompts = rule, unit, 0
-        budget = None if budget_tokens is None else budget_tokens // unit // 2
-        self.prefixes = BlockStore(budget_tokens=budget, chained=True)
-        self.segments = BlockStore(budget_tokens=budget)
+        self.prefixes = BlockStore(budget_tokens=None if budget_tokens is None else budget_tokens // unit, chained=True)
+        self.names = BlockStore()
+        # Of each name: the prompt, the place in it, the row of the last token and the number of the block there.
+        self._stands = np.full((0, 4), -1, np.int64)
 
     def place(self, prompt: Prompt) -> Placement:
         """Find the rows of a prompt, keep it, and return where they come from.
@@ -77,36 +81,51 @@ class SegmentCache:
         ones = fixed_ends(count, 1)
         keys = keys_of(ids, ones, chained=True)
         rows = self.prefixes.find(ids, ones, keys)
-        self.prefixes.hold(rows)
         prefix = int(np.count_nonzero(rows >= 0))
         found.kinds[:prefix], found.positions[:prefix] = KEPT, np.arange(prefix)
         found.owners[:prefix] = self.prefixes.owners(rows[:prefix])
-        self.prefixes.release(rows)
-        self.prefixes.add(ids, ones, keys, rows, owner=self.prompts)
         least = max(1, rule.least // self.unit)
         ends = content_ends(ids, bits=min(rule.bits, least), least=least, most=max(least, rule.most // self.unit))
-        keys = keys_of(ids, ends)
-        rows = self.segments.find(ids, ends, keys)
-        self._move(found, ends, rows, prefix)
-        self.segments.add(ids, ends, keys, rows, owner=self.prompts)
+        segments = keys_of(ids, ends)
+        names = self.names.find(ids, ends, segments)
+        stands = np.full((len(names), 4), -1, np.int64)
+        stands[names >= 0] = self._stands[names[names >= 0]]
+        there = self.prefixes.serials(stands[:, 2])
+        stands[(there < 0) | (there != stands[:, 3])] = -1
+        self._move(found, ends, stands, prefix)
+        self.prefixes.add(ids, ones, keys, rows, owner=self.prompts)
+        self.names.add(ids, ends, segments, names)
+        self._name(ends, names, stands, rows)
         self.prompts += 1
         return found
 
-    def _move(self, found: Placement, ends: Ints, rows: Ints, prefix: int) -> None:
-        known = rows >= 0
-        owners, places = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
-        owners[known], places[known] = self.segments.owners(rows[known]), self.segments.positions(rows[known])
+    def _name(self, ends: Ints, names: Ints, stands: Ints, rows: Ints) -> None:
+        """Say of each segment that has no rows elsewhere that it has those of this prompt."""
+        if len(names) and names.max() >= len(self._stands):
+            more = np.full((int(names.max()) + 1, 4), -1, np.int64)
+            self._stands = np.concatenate([self._stands, more])
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
+        # A first segment is never moved: any other place is better.
+        new = stands[:, 1] <= 0
+        last = rows[ends - 1] if len(ends) else ends
+        here = np.stack([np.full(len(ends), self.prompts), starts, last, self.prefixes.serials(last)], 1)
+        # From the last to the first, so that of two in one prompt the first one stays; but for the very first.
+        order = np.flatnonzero(new)[::-1]
+        order = np.concatenate([order[starts[order] == 0], order[starts[order] > 0]])
+        self._stands[names[order]] = here[order]
+
+    def _move(self, found: Placement, ends: Ints, stands: Ints, prefix: int) -> None:
         again, start, run, left = -(-self.rule.again // self.unit), 0, (-1, 0), 0
-        for segment, end in enumerate(ends.tolist()):
+        for end, (owner, place, _, _) in zip(ends.tolist(), stands.tolist(), strict=True):
             # Moved are neither the first segment, which others attend to, nor rows that were the first of their prompt.
-            if end > prefix and known[segment] and start > 0 and places[segment] > 0:
-                source = (int(owners[segment]), int(places[segment]) - start)
+            if end > prefix and start > 0 and place > 0:
+                source = (owner, place - start)
                 # Segments that stood one behind another are one run: what is before the second is what was before it.
                 left = again if source != run else left
                 run, first = source, max(start, prefix)
                 stop = min(first + left, end)
                 found.kinds[first:stop], found.kinds[stop:end] = AGAIN, MOVED
-                found.owners[first:end], found.positions[first:end] = source[0], np.arange(first, end) + source[1]
+                found.owners[first:end], found.positions[first:end] = owner, np.arange(first, end) + source[1]
                 left -= stop - first
             elif end > prefix:
                 run = (-1, 0)

@@ -23,7 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wavetank.errors import BadFileError, BadValueError, WavetankError
+from wavetank.machine.cuda import require_cuda
 from wavetank.serving.offload.chunkflow import CHUNK_BYTES, ChunkFlow
+from wavetank.serving.offload.device_slots import DeviceSlots
 from wavetank.serving.offload.weight_files import BlockFile, StoredTensor, open_blocks
 from wavetank.sim.links import PS_PER_S, CopyView, TokenBucket, YieldRule
 
@@ -105,22 +107,22 @@ class Link:
         return until_ns
 
 
-class Block(Mapping[str, npt.NDArray[Any]]):
-    """The tensors of a block by name, as long as the loop is at it; arrays cannot be written.
+class Block(Mapping[str, Any]):
+    """The tensors of a block by name, as long as the loop is at it: arrays that cannot be written, or torch's on a GPU.
 
     What the loop keeps beyond that is overwritten: copy it.
     """
 
-    def __init__(self, number: int, tensors: dict[str, npt.NDArray[Any]]) -> None:
+    def __init__(self, number: int, tensors: dict[str, Any]) -> None:
         self.number = number
-        self._tensors: dict[str, npt.NDArray[Any]] | None = tensors
+        self._tensors: dict[str, Any] | None = tensors
 
-    def _there(self) -> dict[str, npt.NDArray[Any]]:
+    def _there(self) -> dict[str, Any]:
         if self._tensors is None:
             raise StreamError("The loop has left this block: its weights are gone.", given=self.number)
         return self._tensors
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+    def __getitem__(self, name: str) -> Any:
         return self._there()[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -184,9 +186,9 @@ class _Copier:
 
     def __init__(
         self, shared: _Shared, blocks: tuple[BlockFile, ...], missing: list[tuple[StoredTensor, ...]],
-        rule: YieldRule, chunk_bytes: int, link: Link | None,
+        rule: YieldRule, chunk_bytes: int, link: Link | None, gpu: DeviceSlots | None,
     ) -> None:  # fmt: skip
-        self.shared, self.blocks, self.missing = shared, blocks, missing
+        self.shared, self.blocks, self.missing, self.gpu = shared, blocks, missing, gpu
         self.rule, self.chunk_bytes, self.link = rule, chunk_bytes, link
         # Checksums that were not written down are those of the first copy.
         self.sums: dict[tuple[int, str], int] = {}
@@ -231,16 +233,22 @@ class _Copier:
         block = self.blocks[number]
         left = sum(each.n_bytes for each in self.missing[number])
         self.passed_ns = 0
+        if self.gpu is not None:
+            self.gpu.begin(slot)
         with opened(block) as file:
             place = 0
             for tensor in self.missing[number]:
-                into = slot[place : place + tensor.n_bytes]
+                into, landing = slot[place : place + tensor.n_bytes], place
                 place += -(-tensor.n_bytes // _ALIGNED) * _ALIGNED
                 for start in range(0, tensor.n_bytes, self.chunk_bytes):
                     if not self.may_go(visit, left):
                         return False
                     chunk = into[start : start + self.chunk_bytes]
-                    self.read(file, chunk, tensor.start + start, block)
+                    began = time.perf_counter()
+                    read_exactly(file, chunk, tensor.start + start, block)
+                    if self.gpu is not None:
+                        self.gpu.send(slot, landing + start, chunk.size)
+                    self.pass_link(chunk.size, began)
                     left -= chunk.size
                 self.verify(number, tensor, into)
         return True
@@ -269,14 +277,12 @@ class _Copier:
             due_ps = int((rest_s + max(0, visit - shared.visit - 1) * shared.block_s) * PS_PER_S)
         return CopyView(shared.pending, left_ps, due_ps)
 
-    def read(self, file: int, into: npt.NDArray[np.uint8], start: int, block: BlockFile) -> None:
-        began = time.perf_counter()
-        read_exactly(file, into, start, block)
+    def pass_link(self, n_bytes: int, began: float) -> None:
         if self.link is not None:
-            self.passed_ns = self.link.send(into.size, lambda: self.shared.stop, since_ns=self.passed_ns)
-        rate = into.size / max(time.perf_counter() - began, 1e-9)
+            self.passed_ns = self.link.send(n_bytes, lambda: self.shared.stop, since_ns=self.passed_ns)
+        rate = n_bytes / max(time.perf_counter() - began, 1e-9)
         with self.shared.changed:
-            self.shared.copied_bytes += into.size
+            self.shared.copied_bytes += n_bytes
             old = self.shared.bytes_per_s
             # A chunk beside a collective is slower than one alone: only the latter say what the link can do.
             if not old or not self.shared.pending:
@@ -363,6 +369,9 @@ class ChunkedWeights:
         What copies pass; nothing holds them up when left out.
     patience_s : float
         How long the loop waits for a block before it gives up, s.
+    device : str
+        ``cpu``, or a GPU as torch names it: blocks then are tensors there, copied through pinned memory on a stream of
+        their own.
 
     Raises
     ------
@@ -382,7 +391,7 @@ class ChunkedWeights:
 
     def __init__(
         self, folder: str | Path, *, resident: float = 0.0, chunk_bytes: int = CHUNK_BYTES, ahead: int = 1,
-        rule: YieldRule | None = None, link: Link | None = None, patience_s: float = 60.0,
+        rule: YieldRule | None = None, link: Link | None = None, patience_s: float = 60.0, device: str = "cpu",
     ) -> None:  # fmt: skip
         _check(resident, chunk_bytes, ahead, patience_s)
         self._blocks = open_blocks(Path(folder))
@@ -392,11 +401,14 @@ class ChunkedWeights:
             tuple(one for one in each.tensors if one not in stay) for each, stay in zip(self._blocks, kept, strict=True)
         ]
         room = max(sum(-(-one.n_bytes // _ALIGNED) * _ALIGNED for one in each) for each in self._missing)
-        slots = [np.empty(room, np.uint8) for _ in range(min(ahead + 1, len(self._blocks) + 1) if room else 0)]
+        count = min(ahead + 1, len(self._blocks) + 1) if room else 0
+        self._gpu: DeviceSlots | None = None
+        if device != "cpu":
+            self._gpu = DeviceSlots(require_cuda("A block on a GPU", device), device, count, room)
+        slots = [np.empty(room, np.uint8) for _ in range(count)] if self._gpu is None else list(self._gpu.host)
         self._shared = _Shared(threading.Condition(), slots)
-        self._copier = _Copier(
-            self._shared, self._blocks, self._missing, ChunkFlow() if rule is None else rule, chunk_bytes, link
-        )
+        chosen = ChunkFlow() if rule is None else rule
+        self._copier = _Copier(self._shared, self._blocks, self._missing, chosen, chunk_bytes, link, self._gpu)
         self._resident = [self._load(number, each) for number, each in enumerate(kept)]
         stay_bytes = sum(one.n_bytes for each in kept for one in each)
         self._peak_bytes = stay_bytes + len(slots) * room
@@ -405,8 +417,8 @@ class ChunkedWeights:
         # One that nobody closes leaves no thread behind: the thread does not hold this object.
         self._finalizer = weakref.finalize(self, self._shared.end)
 
-    def _load(self, number: int, kept: tuple[StoredTensor, ...]) -> dict[str, npt.NDArray[Any]]:
-        found = {}
+    def _load(self, number: int, kept: tuple[StoredTensor, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         if not kept:
             return {}
         with opened(self._blocks[number]) as file:
@@ -414,7 +426,7 @@ class ChunkedWeights:
                 raw = np.empty(tensor.n_bytes, np.uint8)
                 read_exactly(file, raw, tensor.start, self._blocks[number])
                 self._copier.verify(number, tensor, raw)
-                found[tensor.name] = _as_tensor(raw, tensor)
+                found[tensor.name] = _as_tensor(raw, tensor) if self._gpu is None else self._gpu.resident(raw, tensor)
         return found
 
     def __len__(self) -> int:
@@ -490,7 +502,7 @@ class ChunkedWeights:
             self._thread = threading.Thread(target=self._copier.run, name="chunked-weights", daemon=True)
             self._thread.start()
 
-    def _wait(self, number: int) -> dict[str, npt.NDArray[Any]]:
+    def _wait(self, number: int) -> dict[str, Any]:
         shared = self._shared
         began = time.monotonic()
         with shared.changed:
@@ -508,7 +520,9 @@ class ChunkedWeights:
             slot = shared.landed.get(shared.visit)
         tensors, place = dict(self._resident[number]), 0
         for tensor in self._missing[number]:
-            if slot is not None:
+            if slot is not None and self._gpu is not None:
+                tensors[tensor.name] = self._gpu.tensor(slot, place, tensor)
+            elif slot is not None:
                 tensors[tensor.name] = _as_tensor(slot[place : place + tensor.n_bytes], tensor)
             place += -(-tensor.n_bytes // _ALIGNED) * _ALIGNED
         return tensors
@@ -534,6 +548,8 @@ class ChunkedWeights:
             shared.block_s = shared.block_s + _NEWEST * (took - shared.block_s) if shared.block_s else took
             slot = shared.landed.pop(shared.visit, None)
             if slot is not None:
+                if self._gpu is not None:
+                    self._gpu.leave(slot)
                 shared.free.append(slot)
             shared.inside = False
             shared.visit += 1

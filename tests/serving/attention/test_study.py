@@ -82,6 +82,9 @@ def test_budgets_without_two_blocks_and_other_words_are_refused(tmp_path: Path) 
     with pytest.raises(BadValueError, match="two blocks"):
         SparseAttentionStudy(tokens=(4096,)).check()
     SparseAttentionStudy(tokens=(512,), budget_share=1).check()
+    SparseAttentionStudy(heads="decoder").check()
+    with pytest.raises(BadValueError, match="heads of its own"):
+        SparseAttentionStudy(heads="decoder", group=2).check()
     assert SparseAttentionStudy(tokens=(512, 8192)).case_names(0) == ("512", "8192")
     assert len(SparseAttentionStudy().notes()) == 4
     with pytest.raises(BadValueError):

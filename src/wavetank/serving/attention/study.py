@@ -16,6 +16,7 @@ from wavetank.machine.limits import cached, require_memory
 from wavetank.machine.threads import allowed_threads, libraries_limited, together
 from wavetank.serving.attention import allocation
 from wavetank.serving.attention.ab_sparse import ABSparse
+from wavetank.serving.attention.decoder_heads import decoder_cache
 from wavetank.serving.attention.interface import Attention, Cache, Ints
 from wavetank.serving.attention.recall import Full, dense, full_attention, mass, top_share, top_tokens
 from wavetank.serving.attention.sparse_kv import SparseKV
@@ -24,6 +25,7 @@ from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric
 from wavetank.study.timing import Case, Limits, Repeated, Seconds, TimingStudy
 
+DECODER = "decoder"
 _TOP = 64
 _SHORT = 16
 # How far a float32 answer may be from float64's, values being about 1.
@@ -96,8 +98,8 @@ class SparseAttentionStudy(TimingStudy):
 
     tokens: tuple[int, ...] = setting((65536,), unit="tokens", says="Lengths of the cache", low=512, high=2**22)
     budget_share: float = setting(0.04, says="Share of the tokens that a step may read", low=1e-3, high=1)
-    heads: str = setting("mixed", says="Kind of heads: each of its own, all alike, or each another one's in use",
-                         choices=HEADS)  # fmt: skip
+    heads: str = setting("mixed", says="Heads: each of its own kind, all alike, each another in use, or a decoder's",
+                         choices=(*HEADS, DECODER))  # fmt: skip
     key_heads: int = setting(8, says="Heads of keys", low=1, high=4096)
     group: int = setting(4, says="Heads of queries that share a head of keys", low=1, high=256)
     dim: int = setting(128, says="Numbers of a key", low=8, high=1024)
@@ -109,7 +111,13 @@ class SparseAttentionStudy(TimingStudy):
     rounds: int = setting(5, says="Interleaved rounds after the warm-up, in each process", low=1, high=1000)
 
     def check(self) -> None:
-        """Refuse caches that do not fit, and budgets too small for a block at each end."""
+        """Refuse caches that do not fit, budgets too small for a block at each end, and sizes that a decoder has."""
+        sizes = {"key_heads": self.key_heads, "group": self.group, "dim": self.dim}
+        if self.heads == DECODER and any(sizes[each] != getattr(SparseAttentionStudy, each) for each in sizes):
+            raise BadValueError(
+                "The decoder has heads of its own.", given=sizes, where="heads",
+                hint="leave key_heads, group and dim out, or plant heads",
+            )  # fmt: skip
         for each in self.tokens:
             if round(self.budget_share * each) < 256 and self.budget_share < 1:
                 raise BadValueError(
@@ -123,7 +131,9 @@ class SparseAttentionStudy(TimingStudy):
         """Return what qualifies the figures."""
         return (
             f"Systems may use {allowed_threads(self.threads or None)} threads each; keys and values are float32.",
-            "Important tokens are planted: shares of attention say how systems compare, not what a model would answer.",
+            "The decoder is small, was trained on pieces of 256 bytes, and its layers stand beside one another as one."
+            if self.heads == DECODER
+            else "Important tokens are planted: shares of attention say how systems compare, not what a model answers.",
             "Times of token-oracle and random-blocks are those of reading their tokens: these are chosen before.",
             cached().note(),
         )
@@ -134,15 +144,23 @@ class SparseAttentionStudy(TimingStudy):
 
     def case(self, name: str, seed: int) -> Case:
         """Return a cache of planted heads, another one to learn from, and full attention."""
-        learned, used = ways(self.heads, self.key_heads, seed)
-        shape = {"dim": self.dim, "group": self.group, "steps": self.steps, "seed": seed}
-        calibration = planted(learned, tokens=self.calibration_tokens, text="calibration", **shape)
-        cache = planted(used, tokens=int(name), text="use", **shape)
+        runs = np.zeros(0, np.int64)
+        if self.heads == DECODER:
+            with libraries_limited(allowed_threads(self.threads or None)):
+                calibration, cache = (
+                    decoder_cache(tokens=tokens, steps=self.steps, seed=seed, text=text)
+                    for tokens, text in ((self.calibration_tokens, "calibration"), (int(name), "use"))
+                )
+        else:
+            learned, used = ways(self.heads, self.key_heads, seed)
+            shape = {"dim": self.dim, "group": self.group, "steps": self.steps, "seed": seed}
+            calibration = planted(learned, tokens=self.calibration_tokens, text="calibration", **shape)
+            cache, runs = planted(used, tokens=int(name), text="use", **shape), used.runs
         with libraries_limited(1):
-            full = [full_attention(cache, head) for head in range(self.key_heads)]
+            full = [full_attention(cache, head) for head in range(cache.keys.shape[0])]
         top = [top_tokens(each.shares, min(_TOP, int(name))) for each in full]
         budget = int(name) if self.budget_share == 1 else round(self.budget_share * int(name))
-        return Case(name, Asked(cache, calibration, budget, used.runs, full, top, {}))
+        return Case(name, Asked(cache, calibration, budget, runs, full, top, {}))
 
     def prepared_call(self, system: Any, case: Case) -> Callable[[], object]:
         """Return all steps, one after the other."""
@@ -166,7 +184,7 @@ class SparseAttentionStudy(TimingStudy):
         # The first and the last step: the float64 answer takes longer than all steps.
         for step in sorted({0, self.steps - 1}):
             query, answer = asked.cache.queries[step], answers[step]
-            grouped = query.reshape(self.key_heads, self.group, self.dim)
+            grouped = query.reshape(asked.cache.keys.shape[0], asked.cache.group, -1)
             for head, tokens in enumerate(ready.selected(query)):
                 if tokens.size == int(case.name):
                     expected = asked.full[head].out[step]
@@ -183,7 +201,7 @@ class SparseAttentionStudy(TimingStudy):
         """Return what the tokens that were read have of full attention, and how many bytes that took."""
         asked: Asked = case.data
         ready, answers = result
-        masses, tops = (np.zeros((self.steps, self.key_heads)) for _ in range(2))
+        masses, tops = (np.zeros((self.steps, asked.cache.keys.shape[0])) for _ in range(2))
         for step, query in enumerate(asked.cache.queries):
             for head, tokens in enumerate(ready.selected(query)):
                 masses[step, head] = mass(asked.full[head].shares[step], tokens)
@@ -198,7 +216,7 @@ class SparseAttentionStudy(TimingStudy):
             "summary_bytes": ready.summary_bytes, "read_bytes": ready.read_bytes,
         })  # fmt: skip
         for kind, among in (("short", asked.runs < _SHORT), ("long", asked.runs >= _SHORT)):
-            if among.any():
+            if asked.runs.size and among.any():
                 found.put("head_recall", float(masses[:, among].mean()), tokens=case.name, runs=kind)
         if isinstance(ready, SparseKV) and ready.bits < 32:
             found.put("overlap", self._overlap(asked, ready))

@@ -255,13 +255,17 @@ def pick(scores: Any, count: int, wanted: int, picked: Any) -> None:
 @compiled(nogil=True, fastmath=_FAST)
 def _add_rows(weights: Any, rows: Any, used: int, numbers: Any, scores: Any) -> None:
     """Add to scores (TILE,) the ``used`` first rows of numbers that ``rows`` names, times their weights."""
-    fours = used - used % 4
-    for at in range(0, fours, 4):
+    eights = used - used % 8
+    for at in range(0, eights, 8):
         r0, r1, r2, r3 = rows[at], rows[at + 1], rows[at + 2], rows[at + 3]
+        r4, r5, r6, r7 = rows[at + 4], rows[at + 5], rows[at + 6], rows[at + 7]
         w0, w1, w2, w3 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3]
+        w4, w5, w6, w7 = weights[at + 4], weights[at + 5], weights[at + 6], weights[at + 7]
         for b in range(TILE):
-            scores[b] += (w0 * numbers[r0, b] + w1 * numbers[r1, b]) + (w2 * numbers[r2, b] + w3 * numbers[r3, b])
-    for at in range(fours, used):
+            one = (w0 * numbers[r0, b] + w1 * numbers[r1, b]) + (w2 * numbers[r2, b] + w3 * numbers[r3, b])
+            two = (w4 * numbers[r4, b] + w5 * numbers[r5, b]) + (w6 * numbers[r6, b] + w7 * numbers[r7, b])
+            scores[b] += one + two
+    for at in range(eights, used):
         for b in range(TILE):
             scores[b] += weights[at] * numbers[rows[at], b]
 
@@ -275,10 +279,11 @@ def _score_tile(weights: Any, numbers: Any, packed: Any, scales: Any, zeros: Any
     group, width = weights.shape
     is_packed = numbers.shape[0] == 0
     unpacked = np.empty((_ROWS, TILE), np.float32)
-    rows, shares = np.empty(_ROWS, np.int64), np.empty(_ROWS, np.float32)
+    rows, shares = np.empty(_ROWS + 1, np.int64), np.empty(_ROWS + 1, np.float32)
     scores[:] = np.float32(0)
     for first in range(0, width, _ROWS):
         count = min(width - first, _ROWS)
+        before = first if is_packed else 0
         if is_packed:
             for r in range(count):
                 for b in range(_HALF):
@@ -287,14 +292,12 @@ def _score_tile(weights: Any, numbers: Any, packed: Any, scales: Any, zeros: Any
         for g in range(group):
             used, base = 0, np.float32(0)
             for r in range(first, first + count):
+                # Signs of a query are as good as random: a branch would be guessed wrong.
                 weight = weights[g, r]
-                if weight != 0:
-                    if is_packed:
-                        rows[used], shares[used] = r - first, weight * scales[r]
-                        base += weight * zeros[r]
-                    else:
-                        rows[used], shares[used] = r, weight
-                    used += 1
+                rows[used] = r - before
+                shares[used] = weight * scales[r] if is_packed else weight
+                base += weight * zeros[r] if is_packed else np.float32(0)
+                used += weight != 0
             _add_rows(shares, rows, used, unpacked if is_packed else numbers, scores[g])
             for b in range(TILE):
                 scores[g, b] += base

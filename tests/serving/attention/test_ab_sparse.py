@@ -12,7 +12,7 @@ from wavetank.serving.attention.ab_sparse import ABSparse
 from wavetank.serving.attention.recall import block_recalls
 from wavetank.serving.attention.workload import Ways, planted
 
-SHAPE = {"tokens": 8192, "dim": 32, "group": 2, "steps": 4, "seed": 0}
+SHAPE = {"tokens": 8192, "dim": 32, "group": 2, "steps": 2, "seed": 0}
 ALONE_AND_IN_RUNS = Ways(np.array([1, 128, 2, 100]), np.array([0.004, 0.015] * 2), np.array([8.0] * 4))
 
 

@@ -36,6 +36,7 @@ def test_its_attention_is_the_decoders_own(monkeypatch: pytest.MonkeyPatch) -> N
         assert shares == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_pieces_differ_by_text_and_seed_and_are_no_longer_than_the_library() -> None:
     one, other, later = (
         decoder_cache(tokens=40, steps=1, seed=seed, text=text, training_steps=1)

@@ -553,9 +553,11 @@ def mixed(layer: Mapping[str, Tensor], rows: Tensor, routing: Routing) -> Tensor
     chosen = routing.experts.shape[-1]
     places = torch.argsort(experts, stable=True)
     counts = torch.bincount(experts, minlength=len(layer["gate"])).tolist()
+    # Unbound once: the gradient of each expert taken alone would be as large as that of all.
+    weights = zip(*(layer[name].unbind() for name in ("gate", "up", "down")), strict=True)
     pieces = [
-        swiglu(flat[mine // chosen], layer["gate"][expert], layer["up"][expert], layer["down"][expert])
-        for expert, mine in enumerate(torch.split(places, counts))
+        swiglu(flat[mine // chosen], *expert)
+        for expert, mine in zip(weights, torch.split(places, counts), strict=True)
         if len(mine)
     ]
     made = torch.cat(pieces)[torch.argsort(places)] if pieces else flat[:0]

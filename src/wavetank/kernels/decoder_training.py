@@ -34,23 +34,25 @@ BYTES = 256
 _RATE, _BALANCE = 4e-3, 0.05
 
 
-def tokens_of(text: str | bytes) -> Tokens:
-    """Return the tokens of a text: its bytes as UTF-8.
+def tokens_of(text: str | bytes | Tokens) -> Tokens:
+    """Return the tokens of a text: its bytes as UTF-8, or those that are given.
 
     Parameters
     ----------
-    text : str or bytes
+    text : str, bytes or int64 array (tokens,)
 
     Returns
     -------
     int64 array (tokens,)
-        From 0 to 255.
+        From 0 to 255, or as given.
 
     Examples
     --------
     >>> tokens_of("if é").tolist()
     [105, 102, 32, 195, 169]
     """
+    if isinstance(text, np.ndarray):
+        return text
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     return np.frombuffer(content, np.uint8).astype(np.int64)
 
@@ -84,7 +86,7 @@ def library_text(size: int = 1_000_000) -> bytes:
 
 def train(
     weights: DecoderWeights,
-    text: str | bytes,
+    text: str | bytes | Tokens,
     steps: int,
     seed: int,
     *,
@@ -100,9 +102,9 @@ def train(
     Parameters
     ----------
     weights : DecoderWeights
-        With a vocabulary of 256 or more.
-    text : str or bytes
-        Longer than ``length``.
+        With a vocabulary of 256 or more, or one that has all tokens that are given.
+    text : str, bytes or int64 array (tokens,)
+        Longer than ``length``; tokens of the caller's own instead of bytes.
     steps : int
         Of AdamW; the rate rises and falls once.
     seed : int
@@ -118,8 +120,9 @@ def train(
         If there is too little text, or bytes have no tokens.
     """
     torch, config, tokens = _torch(), weights.config, tokens_of(text)
-    if config.vocabulary < BYTES:
-        raise BadValueError("A text has bytes that are no tokens.", given=config.vocabulary, allowed=f">= {BYTES}",
+    needed = int(tokens.max(initial=0)) + 1 if isinstance(text, np.ndarray) else BYTES
+    if config.vocabulary < needed:
+        raise BadValueError("A text has bytes that are no tokens.", given=config.vocabulary, allowed=f">= {needed}",
                             where="vocabulary")  # fmt: skip
     if not (steps >= 0 and batch >= 1 and threads >= 1 and 1 <= length <= config.window and len(tokens) > length):
         raise BadValueError(

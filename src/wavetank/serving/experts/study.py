@@ -13,13 +13,14 @@ import numpy as np
 
 from wavetank.errors import BadValueError, unknown_name
 from wavetank.serving.experts.counting import count, homes_of
+from wavetank.serving.experts.decoder_routes import DecoderRoutes
 from wavetank.serving.experts.interface import ExpertPlacement, RoutingTrace, check_devices
 from wavetank.serving.experts.traces import Generated, read_routes
 from wavetank.settings import setting
 from wavetank.sim.rng import stream
 from wavetank.study.study import Chart, Measurements, Metric, Study
 
-_KINDS = ("generated",)
+_KINDS = ("generated", "decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,9 @@ class ExpertPlacementStudy(Study):
               says="Chance is one over the number of devices."),
     )  # fmt: skip
 
-    traffic: str = setting("generated", says="generated, or a file of routes (.npz)")
+    traffic: str = setting(
+        "generated", says="generated, decoder (a small model's own routes), or a file of routes (.npz)"
+    )
     attention: str = setting("data-parallel", says="data-parallel: a request has one device; tensor-parallel: tokens "
                              "are divided in each layer anew",
                              choices=("data-parallel", "tensor-parallel"))  # fmt: skip
@@ -103,6 +106,8 @@ class ExpertPlacementStudy(Study):
             found.append(
                 "How much can be local depends on `affinity` and `bond`, which the generator is given and no model has."
             )
+        if self.traffic == "decoder":
+            found.append("All seeds have the same routes of one small model; they differ in what is learned from.")
         return tuple(found)
 
     def trace(self, seed: int) -> RoutingTrace:
@@ -111,8 +116,13 @@ class ExpertPlacementStudy(Study):
         Parameters
         ----------
         seed : int
-            Draws generated routes; those of a file are the same for all seeds, which draw what is learned from.
+            Draws generated routes; others are the same for all seeds, which draw what is learned from.
         """
+        if self.traffic == "decoder":
+            return _decoded(
+                DecoderRoutes(requests=self.requests, tokens=self.tokens, layers=self.layers, experts=self.experts,
+                              per_token=self.per_token)
+            )  # fmt: skip
         if self.traffic != "generated":
             return read_routes(self.traffic)
         return _generated(
@@ -169,6 +179,11 @@ class ExpertPlacementStudy(Study):
                 for name, value in figures.items():
                     found.put(name, value, **at)
         return found
+
+
+@lru_cache(maxsize=2)
+def _decoded(routes: DecoderRoutes) -> RoutingTrace:
+    return routes.trace()
 
 
 @lru_cache(maxsize=2)

@@ -218,5 +218,5 @@ def _code() -> str:
     """Return a checksum of what makes routes, so that others are made when it changes."""
     from wavetank.kernels import decoder, decoder_training, rotary
 
-    names = [__file__, *(each.__file__ for each in (decoder, decoder_training, rotary))]
+    names = [__file__, *(str(each.__file__) for each in (decoder, decoder_training, rotary))]
     return hashlib.sha256(b"".join(Path(name).read_bytes() for name in names)).hexdigest()

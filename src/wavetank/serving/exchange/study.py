@@ -66,8 +66,9 @@ class ExpertExchange(Study):
     charts: ClassVar[tuple[Chart, ...]] = (
         Chart("bars", "Dispatch", y="dispatch_s", says="Processor time of the slowest rank; shorter is faster."),
         Chart("bars", "Combine", y="combine_s", says="Processor time of the slowest rank; shorter is faster."),
-        Chart("bars", "Bytes that a dispatch reads and writes for each token", y="dispatch_bytes_per_token"),
-    )
+        Chart("bars", "Bytes that a dispatch reads and writes for each token", y="dispatch_bytes_per_token",
+              says="Counted; shorter is fewer copies."),
+    )  # fmt: skip
 
     ranks: int = setting(2, unit="ranks", says="Processes", low=2, high=8)
     experts: int = setting(16, says="Experts, contiguous on ranks", low=1, high=1024)

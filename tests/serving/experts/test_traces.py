@@ -98,5 +98,6 @@ def test_damaged_and_missing_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(BadFileError):
             read_routes(file)
     file.write_bytes(b"tokens,experts\n1,2\n")
-    with pytest.raises(BadFileError):
+    with pytest.raises(BadFileError) as caught:
         read_routes(file)
+    assert "pickle" not in str(caught.value) + str(caught.value.hint)

@@ -104,7 +104,7 @@ class ExpertPlacementStudy(Study):
         found = ["layer_time is a formula: no kernel and no link was timed."]
         if self.traffic == "generated":
             found.append(
-                "How much can be local depends on `affinity` and `bond`, which the generator is given and no model has."
+                "How much can be local depends on affinity and bond, which the generator is given and no model has."
             )
         if self.traffic == "decoder":
             found.append("All seeds have the same routes of one small model; they differ in what is learned from.")

@@ -149,10 +149,13 @@ def read_routes(path: str | Path) -> RoutingTrace:
             raise BadFileError(f"{file} is too large.", given=file.stat().st_size, allowed=f"{_MOST_BYTES} bytes")
         with np.load(file, allow_pickle=False) as stored:
             given = {name: np.asarray(stored[name]) for name in stored.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise BadFileError(f"{file} is no archive of numpy's arrays.", hint=str(error)) from error
-    except Exception as error:  # zipfile and zlib raise kinds of their own
-        raise BadFileError(f"{file} is damaged.", hint=str(error)) from error
+    except BadFileError:
+        raise
+    except OSError as error:
+        raise BadFileError(f"{file} cannot be read.", hint=error.strerror) from error
+    except Exception as error:  # numpy, zipfile and zlib have kinds of their own; numpy's words advise to trust pickles
+        raise BadFileError(f"{file} is no archive of numpy's arrays, or a damaged one.",
+                           hint="write it with numpy.savez, whole numbers only") from error  # fmt: skip
     missing = [name for name in _ARRAYS if name not in given]
     if missing:
         raise BadFileError(f"{file} lacks arrays of routes.", given=sorted(given), allowed=list(_ARRAYS))

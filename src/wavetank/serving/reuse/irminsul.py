@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wavetank.errors import BadValueError
 from wavetank.serving.reuse.blocks import BlockStore
 from wavetank.serving.reuse.interface import Cache, Prompt, Served
 from wavetank.serving.reuse.rivals import served
-from wavetank.serving.reuse.segments import content_ends, fixed_ends, keys_of
+from wavetank.serving.reuse.segments import check_lengths, content_ends, fixed_ends, keys_of
 from wavetank.settings import check_ranges, setting
 
 Ints = NDArray[np.int64]
@@ -155,11 +154,7 @@ class Irminsul:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if not max(self.bits, 1) <= self.least <= self.most:
-            raise BadValueError(
-                "Segments have impossible lengths.", given=f"{self.least} to {self.most} tokens, {self.bits} bits",
-                allowed="bits <= least <= most",
-            )  # fmt: skip
+        check_lengths(bits=self.bits, least=self.least, most=self.most)
 
     def cache(self, *, budget_tokens: int | None, unit: int) -> Cache:
         """Return an empty cache.

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wavetank.errors import BadValueError
 from wavetank.serving.reuse.blocks import BlockStore
 from wavetank.serving.reuse.interface import Cache, Prompt, Served
-from wavetank.serving.reuse.segments import content_ends, fixed_ends, keys_of
+from wavetank.serving.reuse.segments import check_lengths, content_ends, fixed_ends, keys_of
 from wavetank.settings import check_ranges, setting
 
 
@@ -176,11 +175,7 @@ class ContentSegments:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if not max(self.bits, 1) <= self.least <= self.most:
-            raise BadValueError(
-                "Segments have impossible lengths.", given=f"{self.least} to {self.most} tokens, {self.bits} bits",
-                allowed="bits <= least <= most",
-            )  # fmt: skip
+        check_lengths(bits=self.bits, least=self.least, most=self.most)
 
     def cache(self, *, budget_tokens: int | None, unit: int) -> Cache:
         """Return an empty cache.

@@ -50,6 +50,29 @@ def fixed_ends(count: int, size: int) -> Ends:
     return np.minimum(ends, count)
 
 
+def check_lengths(*, bits: int, least: int, most: int) -> None:
+    """Refuse lengths at which no segment can be cut by its content.
+
+    Parameters
+    ----------
+    bits, least, most : int
+        As for :func:`content_ends`.
+
+    Raises
+    ------
+    BadValueError
+        If the numbers fit no cut.
+    """
+    if not 0 <= bits <= MOST_BITS:
+        raise BadValueError("The rolling hash has another number of bits.", given=bits, allowed=f"0 to {MOST_BITS}",
+                            where="bits")  # fmt: skip
+    if not max(bits, 1) <= least <= most:
+        raise BadValueError(
+            "Segments have impossible lengths.", given=f"{least} to {most} tokens",
+            allowed=f"{max(bits, 1)} <= least <= most", hint="the hash looks back as many tokens as it has bits",
+        )  # fmt: skip
+
+
 def content_ends(tokens: Tokens, *, bits: int = 7, least: int = 32, most: int = 512) -> Ends:
     """Return where segments end that the tokens themselves cut.
 
@@ -69,14 +92,7 @@ def content_ends(tokens: Tokens, *, bits: int = 7, least: int = 32, most: int = 
     BadValueError
         If the numbers fit no cut.
     """
-    if not 0 <= bits <= MOST_BITS:
-        raise BadValueError("The rolling hash has another number of bits.", given=bits, allowed=f"0 to {MOST_BITS}",
-                            where="bits")  # fmt: skip
-    if not max(bits, 1) <= least <= most:
-        raise BadValueError(
-            "Segments have impossible lengths.", given=f"{least} to {most} tokens",
-            allowed=f"{max(bits, 1)} <= least <= most", hint="the hash looks back as many tokens as it has bits",
-        )  # fmt: skip
+    check_lengths(bits=bits, least=least, most=most)
     ends = np.empty(len(tokens) // least + 1, np.int64)
     return ends[: _content_ends(tokens, bits, least, most, ends)]
 

@@ -13,7 +13,7 @@ from wavetank.errors import WavetankError
 from wavetank.serving.experts.counting import count, homes_of
 from wavetank.serving.experts.interface import Numbers, Plan, RoutingTrace, Shares, check_devices
 from wavetank.serving.experts.plans import VOTES, ByTruth, Composed, InTurns, tables
-from wavetank.serving.experts.sem_moe import Items, SemMoE, remote, requests_of, tokens_of
+from wavetank.serving.experts.sem_moe import Items, SemMoE, items_of, remote
 from wavetank.settings import check_ranges, setting
 from wavetank.sim.rng import stream
 
@@ -191,11 +191,8 @@ class AlternatingAssignment:
             As for :class:`~wavetank.serving.experts.interface.ExpertPlacement`.
         """
         check_devices(seen, devices)
-        if whole_requests:
-            experts = self.places(requests_of(seen), devices, equal=True)
-        else:
-            layers = [tokens_of(seen, each) for each in range(seen.layers)]
-            experts = np.concatenate([self.places(each, devices, equal=False) for each in layers])
+        items = items_of(seen, whole_requests=whole_requests)
+        experts = np.concatenate([self.places(each, devices, equal=whole_requests) for each in items])
         return Composed(experts, tables(seen, experts, devices, votes="shares"))
 
     def places(self, items: Items, devices: int, *, equal: bool) -> Numbers:

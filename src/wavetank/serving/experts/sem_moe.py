@@ -77,6 +77,18 @@ def tokens_of(seen: RoutingTrace, layer: int) -> Items:
     return Items(times[known].astype(float), uses[layer][known][:, None, :].astype(float))
 
 
+def items_of(seen: RoutingTrace, *, whole_requests: bool) -> list[Items]:
+    """Return what is clustered at one time: the requests with all layers together, or the tokens of each layer.
+
+    Parameters
+    ----------
+    seen : RoutingTrace
+    whole_requests : bool
+        As for :class:`~wavetank.serving.experts.interface.ExpertPlacement`.
+    """
+    return [requests_of(seen)] if whole_requests else [tokens_of(seen, layer) for layer in range(seen.layers)]
+
+
 def remote(experts: Numbers, items: Numbers, uses: Shares) -> float:
     """Return the routes that leave their device.
 
@@ -121,11 +133,8 @@ class SemMoE:
             As for :class:`~wavetank.serving.experts.interface.ExpertPlacement`.
         """
         check_devices(seen, devices)
-        if whole_requests:
-            experts = self.cluster(requests_of(seen), devices)[-1].experts
-        else:
-            layers = [self.cluster(tokens_of(seen, each), devices)[-1].experts for each in range(seen.layers)]
-            experts = np.concatenate(layers)
+        items = items_of(seen, whole_requests=whole_requests)
+        experts = np.concatenate([self.cluster(each, devices)[-1].experts for each in items])
         if not self.schedules:
             return Composed(experts, InTurns(devices))
         return Composed(experts, tables(seen, experts, devices, votes=self.votes))

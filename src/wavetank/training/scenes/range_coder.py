@@ -1,9 +1,9 @@
-"""A range coder in 64 bits without carries, and adaptive counts: what turns probabilities into bytes and back.
+"""A range coder in 64 bits with carries, and adaptive counts: what turns probabilities into bytes and back.
 
-Encoder and decoder narrow one interval in the same whole-number steps.  Where the interval straddles two leading
-bytes and is too short to go on, it is cut at the border (as in Subbotin's coder), so that no carry ever runs into
-bytes that are out.  The last interval is left by the shortest bytes that lie in it; the decoder reads zeros behind
-the end.
+Encoder and decoder narrow one interval in the same whole-number steps.  The interval is never shorter than 2^56 of
+2^64 between two symbols, so that rounding costs nothing that shows; where its beginning runs over 2^64, the encoder
+carries one into the bytes that are out.  The last interval is left by the shortest bytes that lie in it; the decoder
+reads zeros behind the end.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from wavetank.sim.compiled import compiled
 TOTAL_BITS = 24
 TOTAL = 1 << TOTAL_BITS
 
-_TOP = np.uint64(1 << 56)
-_BOTTOM = np.uint64(1 << 48)
+# An interval that is shorter gets eight more bits.
+_SHORTEST = np.uint64(1 << 56)
 _EIGHT = np.uint64(8)
 _LEADING = np.uint64(56)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 
-# What a coder keeps: low, range, code (decoder), bytes written or read.
+# What a coder keeps: the interval's beginning (encoder) and length, how far behind the beginning the code lies
+# (decoder), bytes written or read.
 LOW, RANGE, CODE, PLACE = 0, 1, 2, 3
 
 
@@ -49,28 +50,36 @@ def reading_state(data):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _carry(state, out):  # type: ignore[no-untyped-def]
+    """Add one to the bytes that are out; what they say is below one, so that the carry always ends in them."""
+    place = np.int64(state[PLACE]) - 1
+    while out[place] == 255:
+        out[place] = 0
+        place -= 1
+    out[place] += 1
+
+
+@compiled
 def encode_interval(state, out, low, count, total):  # type: ignore[no-untyped-def]
     """Narrow the interval to ``[low, low + count)`` of ``total``; settled bytes go to ``out``, which must have room."""
     step = state[RANGE] // np.uint64(total)
-    state[LOW] += step * np.uint64(low)
-    state[RANGE] = step * np.uint64(count)
-    while True:
-        begin, length = state[LOW], state[RANGE]
-        if (begin ^ (begin + length)) >= _TOP:
-            if length >= _BOTTOM:
-                return
-            state[RANGE] = (_ZERO - begin) & (_BOTTOM - _ONE)
+    begin = state[LOW] + step * np.uint64(low)
+    if begin < state[LOW]:
+        _carry(state, out)
+    length = step * np.uint64(count)
+    while length < _SHORTEST:
         out[state[PLACE]] = np.uint8(begin >> _LEADING)
         state[PLACE] += _ONE
-        state[LOW] <<= _EIGHT
-        state[RANGE] <<= _EIGHT
+        begin <<= _EIGHT
+        length <<= _EIGHT
+    state[LOW], state[RANGE] = begin, length
 
 
 @compiled
 def decode_target(state, total):  # type: ignore[no-untyped-def]
     """Return the number below ``total`` in whose interval the code lies."""
     step = state[RANGE] // np.uint64(total)
-    found = (state[CODE] - state[LOW]) // step
+    found = state[CODE] // step
     return min(np.int64(found), np.int64(total) - 1)
 
 
@@ -78,41 +87,31 @@ def decode_target(state, total):  # type: ignore[no-untyped-def]
 def decode_interval(state, data, low, count, total):  # type: ignore[no-untyped-def]
     """Narrow the interval as the encoder did, and read what that needs of ``data``."""
     step = state[RANGE] // np.uint64(total)
-    state[LOW] += step * np.uint64(low)
-    state[RANGE] = step * np.uint64(count)
-    while True:
-        begin, length = state[LOW], state[RANGE]
-        if (begin ^ (begin + length)) >= _TOP:
-            if length >= _BOTTOM:
-                return
-            state[RANGE] = (_ZERO - begin) & (_BOTTOM - _ONE)
+    code = state[CODE] - step * np.uint64(low)
+    length = step * np.uint64(count)
+    while length < _SHORTEST:
         place = state[PLACE]
         byte = np.uint64(data[place]) if place < np.uint64(data.size) else _ZERO
-        state[CODE] = (state[CODE] << _EIGHT) | byte
+        code = (code << _EIGHT) | byte
         state[PLACE] = place + _ONE
-        state[LOW] <<= _EIGHT
-        state[RANGE] <<= _EIGHT
+        length <<= _EIGHT
+    state[CODE], state[RANGE] = code, length
 
 
 @compiled
 def finish(state, out):  # type: ignore[no-untyped-def]
     """Write the fewest bytes that lie in the last interval; return how many ``out`` holds, zeros behind left out."""
-    begin = state[LOW]
-    last = begin + (state[RANGE] - _ONE)
+    begin, further = state[LOW], state[RANGE] - _ONE
     chosen = begin
-    for kept in range(8):
-        # The smallest number at or above the beginning with `kept` bytes that may be other than zero.
-        if kept == 0:
-            rounded = _ZERO
-            fits = begin == _ZERO
-        else:
-            unit = np.uint64(64 - 8 * kept)
-            mask = (_ONE << unit) - _ONE
-            rounded = (begin + mask) & ~mask
-            fits = begin <= rounded and rounded <= last
-        if fits:
-            chosen = rounded
+    for kept in range(9):
+        # The next number at or behind the beginning of which only the first `kept` bytes may be other than zero.
+        mask = _ALL if kept == 0 else (_ONE << np.uint64(64 - 8 * kept)) - _ONE
+        missing = (_ZERO - begin) & mask
+        if missing <= further:
+            chosen = begin + missing
             break
+    if chosen < begin:
+        _carry(state, out)
     size = np.int64(state[PLACE])
     for _ in range(8):
         out[size] = np.uint8(chosen >> _LEADING)

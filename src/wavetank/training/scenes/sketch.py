@@ -24,7 +24,6 @@ from wavetank.training.scenes.interface import Archive, Floats, Ints, Scene, Val
 from wavetank.training.scenes.prior import Prior
 from wavetank.training.scenes.range_coder import (
     CODE,
-    LOW,
     PLACE,
     RANGE,
     decode_interval,
@@ -35,7 +34,7 @@ from wavetank.training.scenes.range_coder import (
 )
 
 HEAD_BYTES = 4
-_VERSION = 0xE1
+_VERSION = 0xE2
 # A byte says how many quarters of an octave a step is larger than that of the prior.
 _STEPS = 96
 _MOST_PLANES = 4
@@ -126,7 +125,7 @@ def _encode_levels(levels, order, count, columns, out):  # type: ignore[no-untyp
 def _ends(state, data, total):  # type: ignore[no-untyped-def]
     """Return the least and the largest number below ``total`` that the bytes allow, whatever stood behind them."""
     step = state[RANGE] // np.uint64(total)
-    code = state[CODE] - state[LOW]
+    code = state[CODE]
     missing = np.int64(state[PLACE]) - data.size
     if missing >= 8:
         return np.int64(0), np.int64(total)

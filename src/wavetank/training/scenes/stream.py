@@ -12,7 +12,7 @@ import zlib
 from wavetank.errors import BadFileError
 
 MAGIC = b"Wt"
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<2sBIB")
 # A number has at most 32 bits.
 _LONGEST = 5

@@ -1,6 +1,7 @@
 """Weights that are trained, made again alike, and kept."""
 
 import dataclasses
+import io
 import subprocess
 import sys
 
@@ -62,7 +63,15 @@ def test_kept_weights_are_found_again_and_damaged_ones_made_again(tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(decoder_training, "train", None)
         assert equal(made, trained(TINY, steps=1, size=5_000, folder=tmp_path))
-    for damaged in (content[: len(content) // 2], b"", b"PK\x03\x04 and nothing"):
+    entry = content.index(b"PK\x01\x02")
+    # A header whose brackets do not close, a version and a cipher that no reader has, arrays of objects.
+    bytes_at = ((content.index(b"descr") - 2, ord("(")), (entry + 6, 255), (entry + 8, 1))
+    changed = [content[:at] + bytes([byte]) + content[at + 1 :] for at, byte in bytes_at]
+    objects = io.BytesIO()
+    np.savez(objects, **{name: np.array([None]) for name in made.tensors})
+    for damaged in (
+        content[: len(content) // 2], b"", b"PK\x03\x04 and nothing", *changed, objects.getvalue(),
+    ):  # fmt: skip
         file.write_bytes(damaged)
         assert equal(made, trained(TINY, steps=1, size=5_000, folder=tmp_path))
         assert [each.name for each in tmp_path.iterdir()] == [file.name]

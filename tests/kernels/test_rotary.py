@@ -31,6 +31,17 @@ def test_a_moved_row_is_the_one_computed_there(rule, position, by, seed):
     assert np.allclose(rotated(moved, [-by - position], turns), row, atol=2e-6)
 
 
+@pytest.mark.parametrize(("width", "base", "window"), [(16, 1e4, 1 << 17), (8, 50.0, 64), (64, 1e4, 2048), (6, 3.0, 8)])
+def test_yarn_slows_each_pair_by_its_place_between_two_counts_of_turns(width, base, window):
+    # After the paper's equations, pair by pair: where it turns 32 times in the window, and where once.
+    place = [width * math.log(window / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1)]
+    low, high = max(math.floor(place[0]), 0), min(math.ceil(place[1]), width - 1)
+    for pair, got in enumerate(frequencies(width, base=base, scaling="yarn", factor=5.0, original_window=window)):
+        share = min(max((pair - low) / max(high - low, 1e-3), 0.0), 1.0)
+        plain = base ** (-2 * pair / width)
+        assert got == pytest.approx(plain * (1 - share) + plain / 5 * share, rel=1e-12)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=SCALINGS)
 def test_scores_depend_on_differences_of_positions_alone(rule):
     turns, draws = frequencies(32, **rule), np.random.default_rng(3)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from wavetank.serving.exchange.interface import Floats, Task
+from wavetank.serving.exchange.interface import Arrived, Batch, Floats, Program, Task
+from wavetank.serving.exchange.port import Port
 from wavetank.serving.exchange.reference import Routed
 from wavetank.serving.exchange.relay_free import RelayFree
 from wavetank.serving.exchange.rivals import AllToAll, LowLatencyLayout, RelayBuffers
@@ -60,3 +62,16 @@ def token_by_token(routed: Routed, expert: Any) -> Floats:
             made = expert(int(routed.experts[token, choice]), routed.values[token : token + 1])[0]
             found[token] = found[token] + routed.gates[token, choice] * made
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spoilt(RelayFree):
+    """An exchange that changes the first sum of each step, or leaves all sums as they were."""
+
+    writes: bool = True
+
+    def combine(self, port: Port, batch: Batch, arrived: Arrived, output: Floats) -> Program[None]:
+        own = output if self.writes else np.empty_like(output)
+        yield from super().combine(port, batch, arrived, own)
+        if self.writes:
+            own[0, 0] += 1

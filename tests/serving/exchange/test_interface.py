@@ -66,6 +66,24 @@ def test_what_has_no_scale_is_refused_where_scales_are_needed_alone() -> None:
             checked(given, Task(**TASK, wire="int8"))
 
 
+def test_what_is_infinite_only_as_it_travels_has_no_scale_either() -> None:
+    given = batch(dtype=np.float64)
+    given.values[0, 3] = 1e300
+    with pytest.raises(BadValueError, match="not finite"):
+        checked(given, Task(**TASK, wire="int8"))
+    given.values[0, 3] = 1e38
+    assert np.isfinite(checked(given, Task(**TASK, wire="int8")).values).all()
+
+
+@pytest.mark.parametrize("dtype", [np.complex128, np.bool_, object])
+def test_values_that_are_no_real_numbers_are_refused(dtype: Any) -> None:
+    for name in ("values", "gates"):
+        given = batch()
+        with pytest.raises(BadValueError, match="real numbers") as caught:
+            checked(given._replace(**{name: getattr(given, name).astype(dtype)}), Task(**TASK))
+        assert name in str(caught.value)
+
+
 def test_sums_before_and_pieces_follow_the_order_of_memory() -> None:
     assert exclusive_sums(np.array([[2, 0], [3, 1]])).tolist() == [[0, 2], [2, 5]]
     rows, output = np.arange(6).reshape(6, 1), np.zeros((6, 1))

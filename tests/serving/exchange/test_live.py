@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.serving.exchange.cases import EXCHANGES, FIXED, PACKED, rank_steps, small
+from tests.serving.exchange.cases import EXCHANGES, FIXED, PACKED, Spoilt, rank_steps, small
 
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.live.ranks import Fault, Ranks
-from wavetank.serving.exchange.interface import LateRankError, Task, Wait
-from wavetank.serving.exchange.live import Meeting, Taken, driven, in_turns, steps_here
+from wavetank.serving.exchange.interface import CapacityError, LateRankError, Task, Wait
+from wavetank.serving.exchange.live import Meeting, Taken, driven, in_turns, steps_here, turns_here
 from wavetank.serving.exchange.port import Port, memory_bytes
 from wavetank.serving.exchange.reference import dense
 from wavetank.serving.exchange.table import contiguous
@@ -105,6 +106,44 @@ def test_whoever_waits_for_a_dead_or_stopped_rank_says_so_at_every_stage(stage: 
     assert ours() == before
 
 
+class Alone:
+    """The only rank, in this process."""
+
+    number = 0
+
+    def __init__(self, size: int) -> None:
+        self.shared = np.zeros(size, np.uint8)
+
+    def point(self, name: str, **at: int) -> None:
+        """Nothing strikes here."""
+
+
+def alone(exchanges: Sequence[Any], task: Task) -> tuple[Alone, list[list[Any]]]:
+    rank = Alone(4096 + sum(memory_bytes(each, task) for each in exchanges))
+    return rank, [[type(each).__module__, type(each).__qualname__, dataclasses.asdict(each)] for each in exchanges]
+
+
+def test_sums_that_are_wrong_or_were_never_written_are_counted() -> None:
+    task, exchanges = small(1, 4, tokens=3), (PACKED, Spoilt(), Spoilt(writes=False))
+    rank, contenders = alone(exchanges, task)
+    found = turns_here(rank, contenders, dataclasses.asdict(task), 4, "uniform", 0, 2, 3, 1.0)  # type: ignore[arg-type]
+    # One token of three, or all, of three steps in three rounds.
+    assert found["wrong"] == [0, 9, 27]
+
+
+def test_a_rank_that_fails_says_so_to_all() -> None:
+    task = small(1, 4, tokens=3, window_rows=2)
+    rank, contenders = alone([PACKED], task)
+    with pytest.raises(CapacityError):
+        turns_here(rank, contenders, dataclasses.asdict(task), 4, "uniform", 0, 1, 2, 1.0)  # type: ignore[arg-type]
+    assert Port(rank.shared[4096:], PACKED, task, 0).failures() == (0,)
+    rank, contenders = alone([PACKED], task)
+    steps = [[list(each) for each in rank_steps("uniform", small(1, 4, tokens=3), 4, 2)[0]]]
+    with pytest.raises(CapacityError):
+        steps_here(rank, contenders[0], dataclasses.asdict(task), steps, [0, 1, 2, 3], 1.0, 0)  # type: ignore[arg-type]
+    assert Port(rank.shared, PACKED, task, 0).failures() == (0,)
+
+
 def test_a_late_rank_is_named_with_its_stage_and_one_that_gave_up_is_not_waited_for() -> None:
     task = small(2, 4)
     memory = np.zeros(memory_bytes(PACKED, task), np.uint8)
@@ -117,6 +156,8 @@ def test_a_late_rank_is_named_with_its_stage_and_one_that_gave_up_is_not_waited_
     with pytest.raises(LateRankError) as caught:
         driven(None, mine, program(), 0.02)
     assert (caught.value.rank, caught.value.stage) == (0, "placed")
+    # Going on without one that still runs would let it write among the rows of new steps.
+    assert "end its process" in str(caught.value)
     other.step = 1
     list(other.signal("placed"))
     list(mine.signal("placed"))

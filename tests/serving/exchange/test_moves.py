@@ -47,3 +47,13 @@ def test_quantised_rows_are_within_half_a_unit_and_zero_stays_zero() -> None:
     assert np.abs(whole[[0, 2]]).max(axis=1).tolist() == [127, 127]
     assert not room[1].any()
     assert units[0, 0] == pytest.approx(np.abs(values[0]).max() / 127)
+
+
+@pytest.mark.parametrize("largest", [1e-45, 1e-38, 3.4e38])
+def test_the_smallest_and_largest_rows_are_quantised_as_all_others(largest: float) -> None:
+    values = np.full((1, 8), largest, np.float32)
+    values[0, 1] = -values[0, 0]
+    room = np.zeros((1, 2), np.int64)
+    quantise(values, room.view(np.int8), room.view(np.float64))
+    assert room.view(np.int8)[0, :8].tolist() == [127, -127] + [127] * 6
+    assert room.view(np.float64)[0, 1] == float(values[0, 0]) / 127

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.serving.exchange.cases import EXCHANGES, FIXED, PACKED, small
@@ -11,6 +13,9 @@ from wavetank.machine.atomic_words import first_below
 from wavetank.serving.exchange.interface import Batch, Task, Wait
 from wavetank.serving.exchange.port import STAGES, Port, memory_bytes, reserved_bytes
 from wavetank.serving.exchange.rivals import RelayBuffers
+from wavetank.serving.exchange.table import contiguous
+from wavetank.serving.exchange.together import Together
+from wavetank.serving.exchange.workload import routed_tokens, slopes
 
 
 def ports(task: Task, **given: object) -> list[Port]:
@@ -112,3 +117,29 @@ def test_reserved_memory_is_a_ranks_windows_and_what_it_keeps_to_itself() -> Non
     assert reserved_bytes(RelayBuffers(), task) == (2 * 2 * rows + 2 * 64 + 2 * rows + 4 * rows) * 4096
     least = min(reserved_bytes(each, task) for each in EXCHANGES)
     assert least == reserved_bytes(PACKED, task)
+
+
+def test_ranks_regroup_with_themselves_and_at_a_step_that_they_had_not_begun() -> None:
+    first, _, third = ports(small())
+    first.step = 4
+    for members, step, says in (((1, 2), 5, "one of"), ((0, 1), 4, "5 or later"), ((0, 1), 3, "5 or later")):
+        before = first.words.copy()
+        with pytest.raises(BadValueError, match=says):
+            first.regroup(members, step)
+        assert (first.step, first.members) == (4, (0, 1, 2))
+        assert np.array_equal(first.words, before)
+    first.regroup((0, 2), 5)
+    # One that has begun none may join at any.
+    third.regroup((0, 2), 5)
+    assert (first.members, first.step, third.step) == ((0, 2), 4, 4)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_memory_of_encoded_tokens_is_reserved_by_all(exchange: Any) -> None:
+    task = Task(ranks=2, slots=4, hidden=512, tokens=8, choices=2, wire="int8")
+    together = Together(exchange, task, contiguous(8, 2), slopes)
+    together.run([[each, each] for each in routed_tokens("one", task, 8, 1)])
+    for port in together.ports:
+        kept = [each for name, each in port._private.items() if name.startswith(("encoded", "staged"))]
+        assert sum(each.nbytes for each in kept) == 2 * 8 * task.row_bytes
+        assert (2 * 8, task.row_bytes) in exchange.private_rows(task)

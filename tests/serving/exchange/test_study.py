@@ -37,6 +37,21 @@ def test_all_systems_take_turns_in_one_trial_and_their_figures_are_right() -> No
     ]  # fmt: skip
 
 
+def test_times_are_of_the_slowest_rank_and_the_median_round() -> None:
+    study = ExpertExchange(hidden=64, tokens=8, rounds=3, steps=2, experts=4, choices=2)
+    traffic = {part: {"read_bytes": 1, "written_bytes": 1, "far_bytes": 1} for part in ("dispatch", "combine")}
+    every = [
+        {part: [[[cpu_s, 10 * cpu_s]] for cpu_s in rounds] for part in ("dispatch", "combine")}
+        | {"rows": 1, "traffic": [traffic], "wrong": [wrong]}
+        for rounds, wrong in (((1.0, 9.0, 2.0), 2), ((5.0, 1.0, 3.0), 3))
+    ]
+    found = {name: value for name, value, at in study.figures(AllToAll(), 0, every).rows if not at}
+    assert found["dispatch_s"] == found["combine_s"] == 5.0
+    assert found["wrong_rows"] == 5
+    if study._own_cores():
+        assert found["dispatch_wall_s"] == found["combine_wall_s"] == 50.0
+
+
 @pytest.mark.parametrize(
     "given",
     [{"choices": 5, "experts": 4}, {"hidden": 9}, {"hidden": 12, "wire": "int8"}, {"wire": "int8", "dtype": "float64"}],

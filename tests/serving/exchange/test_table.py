@@ -37,6 +37,10 @@ def test_of_several_slots_the_own_one_is_taken_and_else_all_in_turn() -> None:
     ones = np.ones((4, 1), np.int64)
     assert table.slots_of(ones, 2).ravel().tolist() == [2, 2, 2, 2]
     assert sorted(table.slots_of(ones, 0).ravel().tolist()) == [1, 1, 2, 2]
+    # Ranks with one token each do not all ask the same slot.
+    more = ExpertTable(1, 4, 1, replicas=2)
+    more.change(expert_of=[0, 0, -1, -1])
+    assert [more.slots_of(ones[:1] * 0, rank).item() for rank in (2, 3)] == [0, 1]
     table.change(active=[1, 1, 0])
     assert table.slots_of(ones, 2).ravel().tolist() == [1, 1, 1, 1]
     assert table.slots_of(ones[:0], 0).shape == (0, 1)
@@ -46,7 +50,8 @@ def test_of_several_slots_the_own_one_is_taken_and_else_all_in_turn() -> None:
     ("change", "says"),
     [({"active": [1]}, "takes part"), ({"active": [0, 0]}, "takes part"), ({"active": [2, 1]}, "takes part"),
      ({"expert_of": [0, 1, 5, -1]}, "one of the experts"), ({"expert_of": [0]}, "one of the experts"),
-     ({"expert_of": [0, 0, 0, 1]}, "more slots")],
+     ({"expert_of": [0, 0, 0, 1]}, "more slots"), ({"active": [0.5, 1.0]}, "whole numbers"),
+     ({"expert_of": [0.9, 1, 1, float("nan")]}, "whole numbers")],
 )  # fmt: skip
 def test_changes_that_cannot_be_leave_the_table_as_it_is(change: dict[str, Any], says: str) -> None:
     table = ExpertTable(2, 2, 2, replicas=2)

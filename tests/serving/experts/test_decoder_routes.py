@@ -74,6 +74,26 @@ def test_routes_are_made_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monke
         SMALL.trace(TEXTS, tmp_path)
 
 
+def test_what_is_read_was_neither_trained_on_nor_counted_for_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [(b"trained " if number % 2 == 0 else b"judged ") * 60 for number in range(4)]
+    learned: list[np.ndarray] = []
+
+    def train(weights: DecoderWeights, text: np.ndarray, *_: int, **__: int) -> DecoderWeights:
+        learned.append(text)
+        return weights
+
+    monkeypatch.setattr("wavetank.serving.experts.decoder_routes.train", train)
+    trace = SMALL.trace(texts, tmp_path)
+    words = vocabulary(texts[::2], 300)
+    assert b"trained" in words
+    assert b"judged" not in words
+    assert np.array_equal(learned[0], np.concatenate([tokens_of(each, words) for each in texts[::2]]))
+    # The word that was not counted is read as its bytes.
+    assert set(trace.tokens.tolist()) == {*b"judged "}
+
+
 def test_too_little_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadValueError, match="too little text"):
         DecoderRoutes(requests=10_000, tokens=16, vocabulary=300).trace(TEXTS, tmp_path)

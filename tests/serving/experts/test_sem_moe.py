@@ -122,6 +122,15 @@ def test_without_schedules_requests_go_in_turns_and_experts_are_the_same() -> No
     assert without.sending == InTurns(4)  # type: ignore[attr-defined]
 
 
+def test_no_device_has_more_items_than_its_share_and_some_room() -> None:
+    # All items like the same experts best, so that all would go where these are.
+    uses = np.tile(np.r_[np.full(4, 9.0), np.full(4, 1.0)], (40, 1, 1))
+    items = Items(np.ones(40), uses)
+    for room, most in ((0.0, 10), (0.2, 12), (10.0, 40)):
+        placed = SemMoE(room=room, epochs=2, alike=0.0).cluster(items, 4)[0].items
+        assert np.bincount(placed, minlength=4).max() <= most
+
+
 def test_experts_that_cannot_be_divided_are_refused() -> None:
     with pytest.raises(BadValueError, match="divided equally"):
         SemMoE().fit(planted(0), 3, whole_requests=True)

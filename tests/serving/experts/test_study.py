@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError, UnknownNameError
+from wavetank.serving.experts.interface import Plan, RoutingTrace
 from wavetank.serving.experts.rivals import ContiguousExperts, TrueRouting
 from wavetank.serving.experts.sem_moe import SemMoE
 from wavetank.serving.experts.study import ExpertPlacementStudy
@@ -42,6 +44,29 @@ def test_learned_and_judged_requests_are_different_ones() -> None:
     assert len(learned) == 12
     assert sorted(learned + judged) == list(range(60))
     assert study.parts(study.trace(0), 1) != (learned, judged)
+
+
+class Watching(ContiguousExperts):
+    """Remembers what it learned from."""
+
+    seen: ClassVar[list[RoutingTrace]] = []
+
+    def fit(self, seen: RoutingTrace, devices: int, *, whole_requests: bool) -> Plan:
+        self.seen.append(seen)
+        return super().fit(seen, devices, whole_requests=whole_requests)
+
+
+def test_a_rule_learns_from_no_request_that_it_is_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = ExpertPlacementStudy(**SMALL)  # type: ignore[arg-type]
+    trace = study.trace(4)
+    learned, judged = study.parts(trace, 4)
+    study.measure(Watching(), 4)
+    # One that is allowed to know is shown the others.
+    monkeypatch.setattr(Watching, "clairvoyant", True)
+    study.measure(Watching(), 4)
+    for got, wanted in zip(Watching.seen, (learned, judged), strict=True):
+        assert np.array_equal(got.tokens, trace.part(wanted).tokens)
+        assert np.array_equal(got.routes, trace.part(wanted).routes)
 
 
 def test_other_numbers_of_devices_are_further_places() -> None:

@@ -73,6 +73,10 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"routes": None}, "lacks"), ({"tokens": np.array([0.5] * 8)}, "whole numbers"),
         ({"routes": np.zeros((1, 8, 2), np.int8)}, "no routes of tokens"), ({"tokens": np.array([], int)}, "no routes"),
         ({"tokens": np.array([{}] * 8, dtype=object)}, "archive"), ({"experts": 1}, "no routes of tokens"),
+        ({"tokens": np.arange(8)[:, None]}, "no routes of tokens"), ({"tokens": np.array(3)}, "no routes of tokens"),
+        ({"starts": np.array(8)}, "no routes of tokens"), ({"starts": np.array([[0, 8]])}, "no routes of tokens"),
+        ({"experts": np.array([2])}, "one number"), ({"experts": 2**40}, "no routes of tokens"),
+        ({"vocabulary": 2**40}, "no routes of tokens"), ({"tokens": np.full(8, 2**60)}, "no routes of tokens"),
     ],
 )  # fmt: skip
 def test_files_that_hold_no_routes_are_refused(tmp_path: Path, changed: dict[str, Any], says: str) -> None:

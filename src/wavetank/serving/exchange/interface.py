@@ -156,14 +156,19 @@ def checked(batch: Batch, task: Task) -> Batch:
             raise BadValueError("A batch does not fit its task.", given=f"{name} {given.shape}", where=name,
                                 allowed=f"at most {task.tokens} tokens, {task.hidden} numbers and {task.choices} "
                                 "choices each")  # fmt: skip
+        if name != "slots" and given.dtype.kind not in "fiu":
+            raise BadValueError("A batch has other values than real numbers.", given=given.dtype, where=name)
     slots = batch.slots
     if slots.dtype.kind not in "iu" or (slots.size and not -1 <= slots.min() <= slots.max() < task.ranks * task.slots):
         raise BadValueError("A token goes to no slot of the task.", allowed=f"-1 to {task.ranks * task.slots - 1}",
                             given=f"{slots.min()} to {slots.max()}" if slots.size else slots.dtype)  # fmt: skip
-    if task.wire == "int8" and not np.isfinite(batch.values).all():
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(batch.values, task.dtype)
+    # Looked at as they travel: what is finite in float64 may not be in float32.
+    if task.wire == "int8" and not np.isfinite(values).all():
         raise BadValueError("A vector that is not finite has no scale.", given="infinite or no number", where="values")
     return Batch(
-        np.ascontiguousarray(batch.values, task.dtype),
+        values,
         np.ascontiguousarray(slots, np.int64),
         np.ascontiguousarray(batch.gates, task.dtype),
     )

@@ -68,7 +68,7 @@ def awaited(port: Port, wait: Wait, limit_s: float) -> None:
             raise LateRankError(
                 "A rank is late.", rank=late, stage=wait.stage, given=f"rank {late} after {waited_s:.3g} s",
                 allowed=f"{limit_s:g} s", where=f"{wait.stage}, step {wait.step}",
-                hint="go on without it in a new epoch of the table, or raise the limit",
+                hint="end its process, then go on without it in a new epoch of the table; or raise the limit",
             )  # fmt: skip
         # Ranks that share a core must let the one that they wait for run.
         if waited_s > _REST_AFTER_S:

@@ -63,6 +63,11 @@ def reserved_bytes(exchange: Exchange, task: Task) -> int:
     return sum(_sizes(shared).values()) // task.ranks + own
 
 
+def encoded_rows(task: Task) -> list[tuple[int, int]]:
+    """Return rows and bytes of a row of what :meth:`Port.encoded` keeps where vectors do not travel as they are."""
+    return [] if task.wire == "plain" else [(BUFFERS * task.tokens, task.row_bytes)]
+
+
 def _nothing(task: Task) -> list[tuple[int, int]]:
     return []
 
@@ -164,8 +169,21 @@ class Port:
             The ranks that take part from now on, the same on all of them.
         step : int
             The next step, later than any that a rank had begun, the same on all of them.  Nobody may be within a step
-            when the first rank regroups: a step that was given up is done again under the new number.
+            when the first rank regroups: a step that was given up is done again under the new number.  The process of
+            a rank that is left out must have ended: one that was merely stopped would go on writing, into windows of
+            the new steps.
+
+        Raises
+        ------
+        BadValueError
+            If this rank is none of the members, or had begun the step: words and rows of it would be taken for new.
         """
+        if self.number not in members:
+            raise BadValueError("A rank regroups with those that it is one of.", given=members, where="members",
+                                allowed=f"rank {self.number} among them")  # fmt: skip
+        if step <= self.step:
+            raise BadValueError("Ranks regroup at a step that none had begun.", given=step, where="step",
+                                allowed=f"{self.step + 1} or later")  # fmt: skip
         self.members = members
         for stage in STAGES:
             for reader in range(self.task.ranks):

@@ -28,7 +28,7 @@ from wavetank.serving.exchange.interface import (
     pieces_of,
 )
 from wavetank.serving.exchange.moves import take_places
-from wavetank.serving.exchange.port import Port
+from wavetank.serving.exchange.port import Port, encoded_rows
 from wavetank.settings import setting
 
 SCHEDULES = ("auto", "packed", "fixed")
@@ -64,6 +64,10 @@ class RelayFree:
             "output rows": ((*each, rows, task.hidden), task.dtype),
             "counts": ((*each, task.ranks, task.ranks * task.slots), "int64"),
         }
+
+    def private_rows(self, task: Task) -> list[tuple[int, int]]:
+        """Return rows and bytes of a row of encoded tokens, for both steps."""
+        return encoded_rows(task)
 
     def dispatch(self, port: Port, batch: Batch) -> Program[Arrived]:
         """Write each vector to its row in its expert's window.

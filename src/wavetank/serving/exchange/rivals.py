@@ -20,7 +20,7 @@ from wavetank.serving.exchange.interface import (
     pieces_of,
 )
 from wavetank.serving.exchange.moves import take_places
-from wavetank.serving.exchange.port import Port
+from wavetank.serving.exchange.port import Port, encoded_rows
 
 
 def _sorted_places(keys: Integers, kinds: int) -> tuple[Integers, Integers]:
@@ -78,9 +78,9 @@ class RelayBuffers:
         }
 
     def private_rows(self, task: Task) -> list[tuple[int, int]]:
-        """Return rows and bytes of a row of send buffers, inputs and outputs of experts, for both steps."""
+        """Return rows and bytes of a row of send buffers, inputs and outputs of experts, and encoded tokens."""
         sent, come = BUFFERS * task.tokens * task.choices, BUFFERS * task.packed_rows
-        return [(sent, task.row_bytes), (come, task.row_bytes), (2 * come, task.output_bytes)]
+        return [(sent, task.row_bytes), (come, task.row_bytes), (2 * come, task.output_bytes), *encoded_rows(task)]
 
     def dispatch(self, port: Port, batch: Batch) -> Program[Arrived]:
         """Pack, send, put in order."""
@@ -162,9 +162,9 @@ class AllToAll:
         }
 
     def private_rows(self, task: Task) -> list[tuple[int, int]]:
-        """Return rows and bytes of a row of inputs of experts, and of outputs that came back, for both steps."""
+        """Return rows and bytes of a row of inputs of experts, outputs that came back, and encoded tokens."""
         sent, come = BUFFERS * task.tokens * task.choices, BUFFERS * task.packed_rows
-        return [(come, task.row_bytes), (sent, task.output_bytes)]
+        return [(come, task.row_bytes), (sent, task.output_bytes), *encoded_rows(task)]
 
     def dispatch(self, port: Port, batch: Batch) -> Program[Arrived]:
         """Pack by expert, and gather."""

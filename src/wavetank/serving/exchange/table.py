@@ -84,8 +84,11 @@ class ExpertTable:
             If a rank is neither in nor out, a slot holds no expert that there is, or an expert is in more slots of
             active ranks than the table has room for.  Nothing is changed then.
         """
-        now = np.array(self.active if active is None else active, np.int64)
-        held = np.array(self.expert_of if expert_of is None else expert_of, np.int64)
+        given = [np.asarray(old if new is None else new) for old, new in
+                 ((self.active, active), (self.expert_of, expert_of))]  # fmt: skip
+        if any(each.dtype.kind not in "biu" for each in given):
+            raise BadValueError("A table of experts holds whole numbers.", given=[str(each.dtype) for each in given])
+        now, held = (each.astype(np.int64) for each in given)
         if now.shape != self.active.shape or not np.isin(now, (0, 1)).all() or not now.any():
             raise BadValueError("Each rank takes part or not, and one does at least.", given=list(now),
                                 allowed=f"{self.ranks} times 0 or 1", where="active")  # fmt: skip

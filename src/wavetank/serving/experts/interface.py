@@ -14,6 +14,9 @@ from wavetank.errors import BadValueError
 Numbers = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
+# Tables have a row for each token and a column for each expert.
+MOST = 1 << 24
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingTrace:
@@ -48,9 +51,16 @@ class RoutingTrace:
     vocabulary: int
 
     def __post_init__(self) -> None:
+        for name, axes in (("tokens", 1), ("starts", 1), ("prompts", 1), ("routes", 3)):
+            array = getattr(self, name)
+            if array.ndim != axes or array.dtype.kind not in "iu":
+                raise _unfit(name, f"{array.dtype}, shape {array.shape}", f"whole numbers, axes: {axes}")
+        for name in ("experts", "vocabulary"):
+            if not 1 <= getattr(self, name) <= MOST:
+                raise _unfit(name, getattr(self, name), f"1 to {MOST}")
         many = len(self.tokens)
         lengths = np.diff(self.starts)
-        if self.routes.ndim != 3 or self.routes.shape[1] != many or not all(self.routes.shape):
+        if self.routes.shape[1] != many or not all(self.routes.shape):
             raise _unfit("routes", self.routes.shape, f"(layers, {many}, experts per token), none of them 0")
         if len(self.starts) < 2 or self.starts[0] != 0 or self.starts[-1] != many or lengths.min() < 1:
             raise _unfit("starts", self.starts[:8].tolist(), f"rising from 0 to {many}, at least one request")

@@ -165,10 +165,12 @@ def read_routes(path: str | Path) -> RoutingTrace:
     whole: dict[str, Any] = {name: given[name].astype(np.int64) for name in _ARRAYS}
     if whole["routes"].size == 0 or whole["tokens"].size == 0:
         raise BadFileError(f"{file} holds no routes.")
-    most: dict[str, Any] = {
-        name: int(given[name]) if name in given and given[name].ndim == 0 else int(whole[of].max()) + 1
-        for name, of in (("experts", "routes"), ("vocabulary", "tokens"))
-    }
+    most: dict[str, Any] = {}
+    for name, of in (("experts", "routes"), ("vocabulary", "tokens")):
+        if name in given and given[name].ndim:
+            raise BadFileError(f"{name} of {file} is one number.", given=f"shape {given[name].shape}",
+                               allowed="shape ()")  # fmt: skip
+        most[name] = int(given[name]) if name in given else int(whole[of].max()) + 1
     try:
         return RoutingTrace(**whole, **most)
     except BadValueError as error:

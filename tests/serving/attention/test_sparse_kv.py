@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -139,9 +141,9 @@ def test_budgets_below_two_blocks_or_above_the_cache_are_refused(budget: object)
         SparseKV(keys, values, budget)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 2e15, -3e38])
 @pytest.mark.parametrize("which", [0, 1])
-def test_numbers_that_are_not_finite_are_refused(number: float, which: int) -> None:
+def test_numbers_that_are_not_finite_or_overflow_are_refused(number: float, which: int) -> None:
     pair = list(arrays(1, 600, 8, 1)[:2])
     pair[which][0, 599, 7] = number
     with pytest.raises(BadValueError, match=("keys", "values")[which]):
@@ -149,7 +151,7 @@ def test_numbers_that_are_not_finite_are_refused(number: float, which: int) -> N
     keys, values, query = arrays(1, 600, 8, 1)
     kept, token = SparseKV(keys, values, 64), [np.ones((1, 8)), np.ones((1, 8))]
     token[which][0, 0] = number
-    with pytest.raises(BadValueError, match="does not fit the cache"):
+    with pytest.raises(BadValueError, match=("key's", "value's")[which]):
         kept.append(*token)
     assert kept.tokens == 600
     query[0, 0] = number
@@ -157,9 +159,39 @@ def test_numbers_that_are_not_finite_are_refused(number: float, which: int) -> N
         kept.attend(query)
 
 
-def test_finite_numbers_whose_sum_is_not_are_taken() -> None:
-    keys = np.full((1, 64, 8), 3e38, np.float32)
-    assert check_cache(keys, keys, "test")[0].shape == (1, 64, 8)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bits", [4, 32])
+@pytest.mark.parametrize("summary", ["box", "ball"])
+def test_the_largest_numbers_that_are_taken_give_the_right_answer(summary: str, bits: int) -> None:
+    keys, values, query = (1e14 * np.clip(each, -10, 10).astype(np.float64) for each in arrays(2, 600, 8, 1))
+    keys[:, 300] = 1e15 * np.sign(query)
+    kept = SparseKV(keys, values, 64, blocks=16, summary=summary, bits=bits)
+    read = kept.selected(query)
+    assert all(300 in each for each in read)
+    expected = attention(query.astype(np.float32), *(each.astype(np.float32) for each in (keys, values)), read)
+    assert kept.attend(query) / 1e15 == pytest.approx(expected / 1e15, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "keys", ["abc", {}, [[[1.0], [1.0, 2.0]]], np.full((1, 64, 8), 1j), np.full((1, 64, 8), 1e300)]
+)
+def test_what_is_no_array_of_real_numbers_is_refused(keys: object) -> None:
+    with pytest.raises(BadValueError, match="keys are"):
+        check_cache(keys, np.ones((1, 64, 8)), "test")
+
+
+def test_queries_of_several_threads_do_not_disturb_each_other() -> None:
+    keys, values, _ = arrays(2, 8192, 8, 1)
+    queries = np.random.default_rng(7).standard_normal((4, 2, 8)).astype(np.float32)
+    kept = SparseKV(keys, values, 1024, blocks=[4, 8], threads=1)
+    alone = [kept.attend(each) for each in queries]
+
+    def often(number: int) -> bool:
+        return all(np.array_equal(kept.attend(queries[number]), alone[number]) for _ in range(400))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(often, range(4)))
 
 
 def test_shapes_that_do_not_go_together_are_refused() -> None:
@@ -178,10 +210,12 @@ def test_shapes_that_do_not_go_together_are_refused() -> None:
 
 def test_settings_out_of_range_are_refused() -> None:
     keys, values, _ = arrays(2, 64, 8, 1)
-    for given in ({"blocks": [32]}, {"blocks": 0}, {"blocks": [16, -1]}, {"bits": 3}, {"reach": 1.5}):
+    lengths = ([32], 0, [16, -1], [16.5, 16], [np.nan, 16], 16.0, True, 10**30)
+    for given in (*({"blocks": each} for each in lengths), {"bits": 3}, {"reach": 1.5}):
         with pytest.raises(BadValueError):
             SparseKV(keys, values, 64, **given)
     with pytest.raises(UnknownNameError, match="summary"):
         SparseKV(keys, values, 64, summary="bocks")
     with pytest.raises(UnknownNameError, match="combine"):
         SparseKV(keys, values, 64, combine="mean")
+    assert SparseKV(keys, values, 64, blocks=np.int64(16)).blocks.tolist() == [16, 16]

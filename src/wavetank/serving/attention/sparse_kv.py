@@ -25,8 +25,28 @@ from wavetank.serving.attention.summaries import (
 )  # fmt: skip
 
 _WHERE = "SparseKV"
+# Of products of two such numbers the sums over all channels, queries and tokens are numbers of float32.
+_LARGEST = 1e15
 # What a block's summary takes of the time of one token that is read, for an even division among threads.
 _TOKENS_A_SUMMARY = 0.3
+
+
+def _floats(given: object, name: str, where: str) -> Floats:
+    """Return a contiguous float32 array whose numbers are finite and no larger than what float32 can multiply."""
+    try:
+        if np.iscomplexobj(given):
+            raise TypeError("they are complex")
+        with np.errstate(over="ignore"):
+            found = np.ascontiguousarray(given, np.float32)
+    except (TypeError, ValueError) as error:
+        raise BadValueError(f"The {name} no array of numbers.", given=str(error), where=where) from error
+    # Written so that nan fails too.
+    if not (found.min(initial=0) >= -_LARGEST and found.max(initial=0) <= _LARGEST):
+        raise BadValueError(
+            f"The {name} not finite, or too large to be multiplied in float32.", where=where,
+            allowed=f"-{_LARGEST:g} to {_LARGEST:g}",
+        )  # fmt: skip
+    return found
 
 
 def check_cache(keys: object, values: object, where: str) -> tuple[Floats, Floats]:
@@ -41,19 +61,15 @@ def check_cache(keys: object, values: object, where: str) -> tuple[Floats, Float
     Raises
     ------
     BadValueError
-        If they do not go together, are empty, or hold what is no finite number.
+        If they do not go together, are empty, or hold what is no number from -1e15 to 1e15.
     """
-    found = tuple(np.ascontiguousarray(each, np.float32) for each in (keys, values))
+    found = _floats(keys, "keys are", where), _floats(values, "values are", where)
     if found[0].ndim != 3 or found[0].shape != found[1].shape or 0 in found[0].shape:
         raise BadValueError(
             "Keys and values do not go together, or are empty.", given=(found[0].shape, found[1].shape),
             allowed="twice (key heads, tokens, dim), each 1 or more", where=where,
         )  # fmt: skip
-    for name, each in zip(("keys", "values"), found, strict=True):
-        # A sum over an array finds nan and infinity without another array; it may overflow where all is finite.
-        if not np.isfinite(each.sum(dtype=np.float64)) and not np.isfinite(each).all():
-            raise BadValueError(f"The {name} hold numbers that are not finite.", where=where)
-    return found[0], found[1]
+    return found
 
 
 def check_query(query: object, heads: int, dim: int, where: str) -> Floats:
@@ -69,16 +85,14 @@ def check_query(query: object, heads: int, dim: int, where: str) -> Floats:
     Raises
     ------
     BadValueError
-        If its heads are no multiple of the keys' heads, or it holds what is no finite number.
+        If its heads are no multiple of the keys' heads, or it holds what is no number from -1e15 to 1e15.
     """
-    found = np.ascontiguousarray(query, np.float32)
+    found = _floats(query, "query's numbers are", where)
     if found.ndim != 2 or found.shape[1] != dim or found.shape[0] < heads or found.shape[0] % heads:
         raise BadValueError(
             "The query does not fit the keys.", given=found.shape,
             allowed=f"(heads, {dim}), heads a multiple of {heads}", where=where,
         )  # fmt: skip
-    if not np.isfinite(found).all():
-        raise BadValueError("The query holds numbers that are not finite.", where=where)
     return found.reshape(heads, -1, dim)
 
 
@@ -109,7 +123,7 @@ class SparseKV:
     Raises
     ------
     BadValueError, UnknownNameError
-        If arrays do not fit, hold what is no finite number, or a setting is out of range.
+        If arrays do not fit, hold what is no number from -1e15 to 1e15, or a setting is out of range.
     """
 
     def __init__(
@@ -127,8 +141,13 @@ class SparseKV:
             raise BadValueError("A number of a summary has other bits.", given=bits, allowed="4 or 32", where=_WHERE)
         if not 0 <= reach <= 1:
             raise BadValueError("A share of a radius is from 0 to 1.", given=reach, where=_WHERE)
-        lengths = np.full(self.heads, blocks, np.int64) if isinstance(blocks, int) else np.asarray(blocks, np.int64)
-        if lengths.shape != (self.heads,) or lengths.min() < 1:
+        given = np.asarray(blocks)
+        lengths = np.full(self.heads, given) if given.ndim == 0 else given
+        if (
+            lengths.dtype.kind not in "iu"
+            or lengths.shape != (self.heads,)
+            or not 1 <= lengths.min() <= lengths.max() <= 2**31
+        ):
             raise BadValueError(
                 "Each head of keys has one length of a block.", given=blocks,
                 allowed=f"{self.heads} whole numbers above 0", where=_WHERE,
@@ -139,7 +158,7 @@ class SparseKV:
                 "The budget is too small for the first and the last block, or larger than the cache.", given=budget,
                 allowed=f"{least} to {self.tokens} tokens", where=_WHERE, hint="take a larger budget or shorter blocks",
             )  # fmt: skip
-        self.budget, self.blocks = int(budget), lengths
+        self.budget, self.blocks = int(budget), lengths.astype(np.int64)
         self._all = self.budget == self.tokens
         self.summary, self.bits, self.combine, self.reach = summary, bits, combine, reach
         self._threads = allowed_threads(threads)
@@ -155,7 +174,6 @@ class SparseKV:
             self._tiles[part] = np.zeros((tiles, *self._tiles[part].shape[1:]), self._tiles[part].dtype)
         for head in range(self.heads):
             self._refresh(head, 0)
-        self._picked = np.zeros((self.heads, int((self.tokens // self.blocks).max()) + 1), np.int64)
         self._divide()
 
     def _refresh(self, head: int, tile: int) -> None:
@@ -190,19 +208,21 @@ class SparseKV:
         Raises
         ------
         BadValueError
-            If it does not fit the keys, or holds what is no finite number.
+            If it does not fit the keys, or holds what is no number from -1e15 to 1e15.
         """
+        return self._step(query)[0]
+
+    def _step(self, query: object) -> tuple[Floats, Ints]:
+        """Return the answer to a query, and which blocks it is of: what two threads ask at a time has its own."""
         grouped = check_query(query, self.heads, self.dim, f"{_WHERE}.attend")
         scaled = grouped * np.float32(1 / np.sqrt(self.dim))
-        out = np.empty_like(scaled)
-        if self._picked.shape[1] < self._wanted.max() + 1:
-            self._picked = np.zeros((self.heads, int(self._wanted.max()) + TILE), np.int64)
+        out, picked = np.empty_like(scaled), np.zeros((self.heads, int(self._wanted.max()) + 1), np.int64)
         rest = (
             scaled, query_weights(self.summary, scaled, self.reach), self._keys, self._values, self.tokens,
-            self.blocks, self._wanted, self._first, *self._tiles, self.combine == "sum", self._picked, out,
+            self.blocks, self._wanted, self._first, *self._tiles, self.combine == "sum", picked, out,
         )  # fmt: skip
         together(sparse_step, [(part, *rest) for part in self._parts], self._threads)
-        return out.reshape(-1, self.dim)
+        return out.reshape(-1, self.dim), picked
 
     def selected(self, query: object) -> list[Ints]:
         """Return the tokens that :meth:`attend` reads for a query, ascending, for each head of keys.
@@ -211,10 +231,10 @@ class SparseKV:
         ----------
         query : float32 array (heads, dim)
         """
-        self.attend(query)
+        picked = self._step(query)[1]
         found = []
         for head, block in enumerate(self.blocks.tolist()):
-            chosen = self._picked[head, : self._wanted[head]]
+            chosen = picked[head, : self._wanted[head]]
             tail = np.arange(self.tokens // block * block, self.tokens)
             found.append(np.concatenate(((chosen[:, None] * block + np.arange(block)).ravel(), tail)))
         return found
@@ -229,14 +249,15 @@ class SparseKV:
         Raises
         ------
         BadValueError
-            If they do not fit, or hold what is no finite number; nothing is added then.
+            If they do not fit, or hold what is no number from -1e15 to 1e15; nothing is added then.
         """
-        pair = tuple(np.asarray(each, np.float32) for each in (key, value))
+        where = f"{_WHERE}.append"
+        pair = _floats(key, "key's numbers are", where), _floats(value, "value's numbers are", where)
         for each in pair:
-            if each.shape != (self.heads, self.dim) or not np.isfinite(each).all():
+            if each.shape != (self.heads, self.dim):
                 raise BadValueError(
-                    "The token does not fit the cache, or is no finite number.", given=each.shape,
-                    allowed=f"({self.heads}, {self.dim}), all finite", where=f"{_WHERE}.append",
+                    "The token does not fit the cache.", given=each.shape, allowed=f"({self.heads}, {self.dim})",
+                    where=where,
                 )  # fmt: skip
         if not self._owned or self.tokens == self._keys.shape[1]:
             room = self.tokens + max(TILE, self.tokens // 8)

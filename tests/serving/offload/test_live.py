@@ -119,6 +119,12 @@ def test_whole_tensors_stay_and_no_less_than_the_share(tmp_path: Path, truth: We
     assert set(resident_tensors(block, 1.0)) == set(block.tensors)
 
 
+def test_a_share_is_what_is_written_and_no_tensor_more(tmp_path: Path) -> None:
+    write_blocks(tmp_path, [{f"p{i}": np.zeros(100, np.uint8) for i in range(100)}])
+    (block,) = open_blocks(tmp_path)
+    assert [len(resident_tensors(block, i / 100)) for i in range(101)] == list(range(101))
+
+
 def test_a_loop_can_be_left_at_every_block_and_the_next_begins_at_the_first(tmp_path: Path, truth: Weights) -> None:
     with ChunkedWeights(tmp_path, chunk_bytes=500, ahead=2) as weights:
         for leave in (0, 1, 4, 2, 0, 3):
@@ -140,7 +146,7 @@ def test_an_error_of_the_loop_passes_and_ends_the_thread(tmp_path: Path, truth: 
 def test_closing_within_a_loop_ends_it_with_an_error(tmp_path: Path, truth: Weights) -> None:
     slow = Link(TokenBucket(bytes_per_s=20_000))
     weights = ChunkedWeights(tmp_path, link=slow)
-    with pytest.raises(StreamError, match="ended"):
+    with pytest.raises(StreamError, match="closed"):
         for _ in weights:
             began = time.monotonic()
             weights.close()
@@ -187,6 +193,59 @@ def rewritten(path: Path, *, keeps_time: bool) -> None:
     with path.open("r+b") as file:
         file.write(raw)
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns + (0 if keeps_time else 1)))
+
+
+@pytest.mark.parametrize("resident", [0.0, 1.0])
+def test_of_two_loops_that_were_made_before_either_began_one_may_begin(
+    tmp_path: Path, truth: Weights, resident: float
+) -> None:
+    with ChunkedWeights(tmp_path, resident=resident) as weights:
+        one, other = iter(weights), iter(weights)
+        block = next(one)
+        with pytest.raises(StreamError, match="A loop is"):
+            next(other)
+        assert same(block, truth)
+        assert [each.number for each in one if same(each, truth)] == [1, 2, 3, 4]
+        late = iter(weights)
+    with pytest.raises(StreamError, match="closed"):
+        next(late)
+
+
+@pytest.mark.parametrize("resident", [0.0, 1.0])
+def test_what_was_closed_within_a_loop_says_so(tmp_path: Path, truth: Weights, resident: float) -> None:
+    weights = ChunkedWeights(tmp_path, resident=resident)
+    with pytest.raises(StreamError, match="closed within a loop"):
+        for _ in weights:
+            weights.close()
+
+
+def test_an_interrupt_while_the_loop_waits_leaves_copies_that_step_aside(
+    tmp_path: Path, truth: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[CopyView] = []
+
+    class Watching(FixedYield):
+        def waits(self, view: CopyView) -> bool:
+            seen.append(view)
+            return super().waits(view)
+
+    with ChunkedWeights(tmp_path, rule=Watching(), chunk_bytes=50) as weights:
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with weights.collective():
+            monkeypatch.setattr(weights, "_check_alive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(weights))
+            monkeypatch.undo()
+            seen.clear()
+            deadline = time.monotonic() + 5
+            while not seen and time.monotonic() < deadline:
+                time.sleep(0.01)
+            # Nobody waits any more.
+            assert seen[-1].due_ps > 0
+        assert [block.number for block in weights if same(block, truth)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("sums", [True, False])

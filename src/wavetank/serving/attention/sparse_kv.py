@@ -7,6 +7,7 @@ first block, are always read.  The summaries of a tile in 4 bits are coded anew 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ _LARGEST = 1e15
 _TOKENS_A_SUMMARY = 0.3
 
 
-def _floats(given: object, name: str, where: str) -> Floats:
+def _floats(given: Any, name: str, where: str) -> Floats:
     """Return a contiguous float32 array whose numbers are finite and no larger than what float32 can multiply."""
     try:
         if np.iscomplexobj(given):

@@ -15,6 +15,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -145,7 +146,8 @@ def resident_tensors(block: BlockFile, share: float) -> tuple[StoredTensor, ...]
     share : float
         Of the bytes of the block; 0 to 1.
     """
-    wanted = share * block.n_bytes
+    # As it is written: 0.07 is seven hundredths.
+    wanted = Fraction(repr(float(share))) * block.n_bytes
     kept: list[StoredTensor] = []
     rest = sorted(block.tensors, key=lambda each: (-each.n_bytes, each.start))
     for each in list(rest):
@@ -469,18 +471,25 @@ class ChunkedWeights:
                 shared.changed.notify_all()
 
     def __iter__(self) -> Iterator[Block]:
+        self._check_free()
+        return self._step()
+
+    def _check_free(self) -> None:
         if self._closed:
             raise StreamError("These weights are closed.", hint="open the folder again")
         if self._looping:
             raise StreamError("A loop is at these weights already.", hint="open the folder a second time")
-        return self._step()
 
     def _step(self) -> Iterator[Block]:
         shared, count = self._shared, len(self._blocks)
+        # Of two loops that were made before either began, one may begin.
+        self._check_free()
         self._looping = True
         self._start()
         try:
             for number in range(count):
+                if self._closed:
+                    raise StreamError("These weights were closed within a loop.", given=f"block {number}")
                 block = Block(number, self._wait(number))
                 self._given += 1
                 try:
@@ -510,10 +519,12 @@ class ChunkedWeights:
                 shared.waited_for = True
                 # The rule is asked again: its copy is late now.
                 shared.changed.notify_all()
-            while self._missing[number] and shared.visit not in shared.landed:
-                self._check_alive(number, began)
-                shared.changed.wait(_LOOK_S)
-            shared.waited_for = False
+            try:
+                while self._missing[number] and shared.visit not in shared.landed:
+                    self._check_alive(number, began)
+                    shared.changed.wait(_LOOK_S)
+            finally:
+                shared.waited_for = False
             now = time.monotonic()
             self._stalled_s += now - began
             shared.inside, shared.began_s = True, now

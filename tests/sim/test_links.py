@@ -64,6 +64,9 @@ def test_a_transfer_of_alpha_and_bytes_takes_the_formula() -> None:
     assert rate.work_ps(1) == 5 + 333_333_333_334
     assert rate.work_ps(0) == 0
     assert rate.chunked_ps(7, 3) == 2 * (5 + 10**12) + 5 + 333_333_333_334
+    for n_bytes, chunk_bytes in ((-5, 3), (5, 0), (5.5, 3)):
+        with pytest.raises(BadValueError, match="no figure of a link"):
+            rate.chunked_ps(n_bytes, chunk_bytes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ class LinkRate:
         chunk_bytes : int
             Of each, the last excepted.
         """
+        _whole("n_bytes", n_bytes, 0, MOST_BYTES)
         _whole("chunk_bytes", chunk_bytes, 1, MOST_BYTES)
         whole, rest = divmod(n_bytes, chunk_bytes)
         return whole * self.work_ps(chunk_bytes) + self.work_ps(rest)

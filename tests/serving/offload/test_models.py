@@ -32,8 +32,10 @@ def test_phases_are_arithmetic_and_exchanges_counted_again() -> None:
     first, there, attention, back, rest = case.phases
     assert first.ps == pytest.approx(1000 * 6 * h * h / rate * 1e12, rel=1e-7)
     assert attention.ps == pytest.approx(2000 * 2000 * 4 * h / 2 / rate * 1e12, rel=1e-7)
-    text = 4 * h * 512
-    assert rest.ps == pytest.approx(1000 * (2 * (5 * h * h + 2 * h * 13824) + text) / rate * 1e12, rel=1e-7)
+    # Of the 5 matrices besides the feed-forward part a token passes 3: its output, and query and output of attention to
+    # the text, whose keys and values are made of 512 tokens on each device.
+    token, text = 2 * (3 * h * h + 2 * h * 13824) + 4 * h * 512, 512 * 2 * 2 * h * h
+    assert rest.ps == pytest.approx((1000 * token + text) / rate * 1e12, rel=1e-7)
     # Each device sends half of what it holds to the other, over half of 64 GB/s, after 10 us.
     assert there.ps == pytest.approx((1e-5 + 1000 * 3 * h * 2 / 2 / 3.2e10) * 1e12, rel=1e-6)
     assert back.ps == pytest.approx((1e-5 + 1000 * h * 2 / 2 / 3.2e10) * 1e12, rel=1e-6)
@@ -66,3 +68,10 @@ def test_models_and_tokens_that_do_not_fit_are_refused() -> None:
     for tokens in (0, 1, 3, -2):
         with pytest.raises(BadValueError, match="evenly"):
             PLACED.case("Wan2.1-T2V-14B", tokens)
+
+
+@pytest.mark.parametrize(("model", "ranks"), [("Wan2.1-T2V-14B", 3), ("Wan2.1-T2V-14B", 16), ("Llama-3.1-8B", 5)])
+def test_heads_that_devices_cannot_share_evenly_are_refused(model: str, ranks: int) -> None:
+    with pytest.raises(BadValueError, match="heads of attention"):
+        dataclasses.replace(PLACED, ranks=ranks).case(model, 240)
+    assert dataclasses.replace(PLACED, ranks=8).case(model, 240).layers == block_of(model).layers

@@ -20,7 +20,10 @@ def value(found: Measurements, metric: str, **at: float) -> float:
 
 
 def test_yielding_is_worth_a_tenth_where_copies_are_as_long_as_blocks() -> None:
-    ours, layerwise = SMALL.measure(ChunkFlow(resident=0), 0), SMALL.measure(Layerwise(), 0)
+    study = WeightOffload(steps=2, sweep=(), tokens=15_600)
+    case = study.case(15_600)
+    assert case.link.work_ps(case.weight_bytes) == pytest.approx(case.compute_ps, rel=0.01)
+    ours, layerwise = study.measure(ChunkFlow(resident=0), 0), study.measure(Layerwise(), 0)
     assert value(layerwise, "step_s") / value(ours, "step_s") > 1.1
     assert value(ours, "peak_bytes") == value(layerwise, "peak_bytes")
     assert value(ours, "copied_bytes") == value(layerwise, "copied_bytes") == 40 * 702_545_920

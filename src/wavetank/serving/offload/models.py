@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
     Attributes
     ----------
-    layers : int
+    layers, heads : int
     hidden, wide : int
         Width of the residual stream, and the widest activation within the feed-forward part.
     projected : int
@@ -50,9 +50,12 @@ class Block(NamedTuple):
         Whether a token attends to those before it alone.
     text_flops : int
         For a token, besides weights: attention to a text.
+    text_weights : int
+        Of those after attention, what only the text goes through: its keys and values, on each device.
     """
 
     layers: int
+    heads: int
     hidden: int
     wide: int
     projected: int
@@ -62,14 +65,16 @@ class Block(NamedTuple):
     pair_flops: int
     causal: bool = True
     text_flops: int = 0
+    text_weights: int = 0
 
 
-_WAN_HIDDEN, _WAN_FFN = 5120, 13824
+_WAN_HIDDEN, _WAN_HEADS, _WAN_FFN = 5120, 40, 13824
 DIFFUSION = {
     "Wan2.1-T2V-14B": Block(
-        layers=40, hidden=_WAN_HIDDEN, wide=_WAN_FFN, projected=3 * _WAN_HIDDEN, attended=_WAN_HIDDEN,
+        layers=40, heads=_WAN_HEADS, hidden=_WAN_HIDDEN, wide=_WAN_FFN, projected=3 * _WAN_HIDDEN, attended=_WAN_HIDDEN,
         before=3 * _WAN_HIDDEN**2, after=5 * _WAN_HIDDEN**2 + 2 * _WAN_HIDDEN * _WAN_FFN,
         pair_flops=4 * _WAN_HIDDEN, causal=False, text_flops=4 * _WAN_HIDDEN * _TEXT_TOKENS,
+        text_weights=2 * _WAN_HIDDEN**2,
     ),
 }  # fmt: skip
 
@@ -99,8 +104,8 @@ def block_of(name: str) -> Block:
     heads, keys, width = model.heads, model.kv_heads, model.head_dim
     projected = (heads + 2 * keys) * width
     return Block(
-        layers=model.layers, hidden=model.hidden, wide=2 * model.ffn, projected=projected, attended=heads * width,
-        before=model.hidden * projected, after=model.hidden * (heads * width + 3 * model.ffn),
+        layers=model.layers, heads=heads, hidden=model.hidden, wide=2 * model.ffn, projected=projected,
+        attended=heads * width, before=model.hidden * projected, after=model.hidden * (heads * width + 3 * model.ffn),
         pair_flops=model.prefill_flops_per_pair // model.layers,
     )  # fmt: skip
 
@@ -140,25 +145,29 @@ class Placement:
         Raises
         ------
         BadValueError
-            For tokens that the ranks cannot share evenly, and as :func:`block_of`.
+            For tokens or heads that the ranks cannot share evenly, and as :func:`block_of`.
         """
         block, ranks, device = block_of(model), self.ranks, self.device
         if tokens < ranks or tokens % ranks:
             raise BadValueError("Ranks share the tokens evenly.", given=tokens, where="tokens",
                                 allowed=f"a multiple of {ranks}")  # fmt: skip
+        if block.heads % ranks:
+            raise BadValueError("Ranks share the heads of attention evenly.", given=ranks, where="ranks",
+                                allowed=f"a divisor of {block.heads}")  # fmt: skip
         own = tokens // ranks
         pairs = tokens * (tokens + 1) // 2 if block.causal else tokens * tokens
+        each = 2 * (block.after - block.text_weights) + block.text_flops
         phases = [
             Phase(COMPUTE, self._ps(2 * own * block.before), _BYTES * block.before),
             Phase(COLLECTIVE, self._exchange_ps(own * block.projected * _BYTES)),
             Phase(COMPUTE, self._ps(pairs * block.pair_flops // ranks)),
             Phase(COLLECTIVE, self._exchange_ps(own * block.attended * _BYTES)),
-            Phase(COMPUTE, self._ps(own * (2 * block.after + block.text_flops)), _BYTES * block.after),
+            Phase(COMPUTE, self._ps(own * each + 2 * _TEXT_TOKENS * block.text_weights), _BYTES * block.after),
         ]
         widest = max(block.projected + block.attended, block.wide)
         return Case(
             layers=block.layers,
-            phases=tuple(each for each in phases if each.kind == COMPUTE or ranks > 1),
+            phases=tuple(phase for phase in phases if phase.kind == COMPUTE or ranks > 1),
             link=LinkRate(
                 bytes_per_s=int(device.pcie_bytes_per_s * self.link_share), alpha_ps=round(self.alpha_s * PS_PER_S)
             ),

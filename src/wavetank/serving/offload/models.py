@@ -12,6 +12,7 @@ Differs from the source:
 
 1. Arithmetic runs at a share of the device's peak, whatever the shape; norms, rotations and modulation take no time.
 2. The all-to-all is a ring of the fabric over one bandwidth.
+3. A text has 512 tokens, and every device makes keys and values of all of them.
 """
 
 from __future__ import annotations

@@ -44,5 +44,7 @@ def test_systems_are_equal_by_their_parameters_and_refuse_others() -> None:
     for wrong in ({"average": 0}, {"reach": 2.0}, {"threads": 0}):
         with pytest.raises(BadValueError):
             ABSparse(**wrong)
-    with pytest.raises(BadValueError, match="divide"):
-        ABSparse(average=48).blocks(np.ones((2, 4)))
+    # Before anything is learned.
+    for odd in ({"average": 48}, {"lengths": ()}, {"lengths": (64, 16)}, {"lengths": (48, 64)}):
+        with pytest.raises(BadValueError, match="divide"):
+            ABSparse(**odd)

@@ -85,6 +85,10 @@ def test_budgets_without_two_blocks_and_other_words_are_refused(tmp_path: Path) 
     SparseAttentionStudy(heads="decoder").check()
     with pytest.raises(BadValueError, match="heads of its own"):
         SparseAttentionStudy(heads="decoder", group=2).check()
+    with pytest.raises(BadValueError, match="single head"):
+        SparseAttentionStudy(heads="drifting", key_heads=1).check()
+    assert "256 of 512 tokens" in SparseAttentionStudy(calibration_tokens=512).notes()[0]
+    assert len(SparseAttentionStudy(calibration_tokens=512, budget_share=0.6).notes()) == 4
     assert SparseAttentionStudy(tokens=(512, 8192)).case_names(0) == ("512", "8192")
     assert len(SparseAttentionStudy().notes()) == 4
     with pytest.raises(BadValueError):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wavetank.errors import WavetankError
+from wavetank.errors import BadValueError, WavetankError
 from wavetank.serving.offload.device_slots import DeviceSlots
 from wavetank.serving.offload.live import ChunkedWeights
 from wavetank.serving.offload.weight_files import StoredTensor, write_blocks
@@ -68,6 +68,8 @@ def test_a_slot_is_written_again_after_what_was_queued_on_it_and_a_chunk_is_wait
     assert gpu.said == ["copies", "is done", "left", "waits"]
     kept = slots.resident(np.arange(6, dtype=np.float32).view(np.uint8), stored)
     assert kept.shape == (2, 3)
+    with pytest.raises(BadValueError, match="byte order"):
+        slots.tensor(first, 64, stored._replace(dtype=np.dtype(np.float32).newbyteorder()))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -37,6 +37,7 @@ class ABSparse:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        allocation.check_lengths(self.lengths, self.average)
 
     def recalls(self, calibration: Cache, budget_share: float) -> Doubles:
         """Return what share of attention each head finds with each length, (heads of keys, lengths).

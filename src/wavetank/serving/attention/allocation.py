@@ -20,21 +20,39 @@ from wavetank.serving.attention.interface import Ints
 _MILLION = 1_000_000
 
 
+def check_lengths(lengths: Sequence[int], average: int) -> None:
+    """Refuse lengths that cannot be compared by the summaries that they need.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+    average : int
+
+    Raises
+    ------
+    BadValueError
+        If there are none, they do not ascend, or one of them or the average does not divide the longest.
+    """
+    longest = max(lengths, default=0)
+    ascend = list(lengths) == sorted(set(lengths))
+    if not longest or not ascend or lengths[0] < 1 or any(longest % each for each in (*lengths, average)):
+        raise BadValueError(
+            "Lengths ascend, and they and the average divide the longest.", given=(tuple(lengths), average),
+            allowed="such as 16, 32, 64, 128 and 32", where="allocation",
+        )  # fmt: skip
+
+
 def _checked(recalls: NDArray[np.float64], lengths: Sequence[int], average: int) -> tuple[Ints, Ints, int]:
     """Return recalls in millionths, costs of lengths, and what all heads together may cost."""
     found = np.asarray(recalls, np.float64)
-    longest = max(lengths, default=0)
+    check_lengths(lengths, average)
+    longest = max(lengths)
     right = found.ndim == 2 and found.shape[0] > 0 and found.shape[1] == len(lengths)
     # Written so that nan fails too.
     if not right or not np.all((found >= 0) & (found <= 1)):
         raise BadValueError(
             "There is one recall from 0 to 1 for each head and length.", given=f"{found.shape}",
             allowed=f"(heads, {len(lengths)})", where="allocation",
-        )  # fmt: skip
-    if list(lengths) != sorted(set(lengths)) or lengths[0] < 1 or any(longest % each for each in (*lengths, average)):
-        raise BadValueError(
-            "Lengths ascend, and they and the average divide the longest.", given=(tuple(lengths), average),
-            allowed="such as 16, 32, 64, 128 and 32", where="allocation",
         )  # fmt: skip
     costs = np.array([longest // each for each in lengths], np.int64)
     # Nothing costs less than the longest.

@@ -118,6 +118,9 @@ class SparseAttentionStudy(TimingStudy):
                 "The decoder has heads of its own.", given=sizes, where="heads",
                 hint="leave key_heads, group and dim out, or plant heads",
             )  # fmt: skip
+        if self.heads == "drifting" and self.key_heads < 2:
+            raise BadValueError("A single head cannot be as another one was.", given=self.key_heads, where="key_heads",
+                                allowed="2 or more with heads=drifting")  # fmt: skip
         for each in self.tokens:
             if round(self.budget_share * each) < 256 and self.budget_share < 1:
                 raise BadValueError(
@@ -129,7 +132,12 @@ class SparseAttentionStudy(TimingStudy):
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
+        least = min(256, self.calibration_tokens)
+        least = min(256, self.calibration_tokens)
+        more = round(self.budget_share * self.calibration_tokens) < least
+        learned = (f"Lengths are learned with {least} of {self.calibration_tokens} tokens: more than are judged.",)
         return (
+            *(learned if more else ()),
             f"Systems may use {allowed_threads(self.threads or None)} threads each; keys and values are float32.",
             "The decoder is small, was trained on pieces of 256 bytes, and its layers stand beside one another as one."
             if self.heads == DECODER

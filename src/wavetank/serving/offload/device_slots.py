@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wavetank.errors import BadValueError
 from wavetank.serving.offload.weight_files import StoredTensor
 
 
@@ -97,4 +98,7 @@ class DeviceSlots:
         self._left[self._number[id(slot)]] = event
 
     def _typed(self, raw: Any, stored: StoredTensor) -> Any:
+        if not stored.dtype.isnative:
+            raise BadValueError("torch has no numbers of this byte order.", given=str(stored.dtype), where=stored.name,
+                                allowed="those of this machine")  # fmt: skip
         return raw.view(getattr(self._torch, stored.dtype.name)).view(stored.shape)

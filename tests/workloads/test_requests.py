@@ -1,5 +1,6 @@
 """RequestTrace."""
 
+import dataclasses
 import itertools
 import math
 import pickle
@@ -410,3 +411,20 @@ class TestSessionsLimitsAndDeadlines:
         urgent_first = self.make(tier=[1, 0, 1, 0], tier_names=("now", "later"))
         assert urgent_first != self.make(tier=[0, 1, 0, 1], tier_names=("later", "now"))
         assert urgent_first == self.make(tier=[2, 0, 2, 0], tier_names=("now", "unused", "later"))
+
+
+def test_blocks_of_other_weights_are_other_blocks():
+    texts = {"block_ids": [3, 4, 3, 4, 3, 4, 3], "block_offsets": [0, 2, 4, 6, 7], "block_tokens": 16}
+    plain = RequestTrace(arrival_s=[0, 1, 2, 3], prompt_tokens=[32] * 4, output_tokens=[1] * 4, **texts)
+    assert plain.with_blocks_apart() is plain
+    alike = dataclasses.replace(plain, adapter=[1, 1, 1, 1], adapter_names=("", "fr"))
+    assert alike.with_blocks_apart() is alike
+    for codes in ({"adapter": [0, 1, 0, 1], "adapter_names": ("", "fr")},
+                  {"model": [0, 1, 0, 1], "model_names": ("a", "b")}):  # fmt: skip
+        ids = dataclasses.replace(plain, **codes).with_blocks_apart().block_ids.tolist()
+        assert ids[:2] == ids[4:6] and ids[2] == ids[6] and len(set(ids)) == 4
+    both = dataclasses.replace(
+        plain, adapter=[0, 1, 0, 1], adapter_names=("", "fr"), model=[0, 0, 1, 1], model_names=("a", "b")
+    )
+    ids = both.with_blocks_apart().block_ids.tolist()
+    assert len(set(ids)) == 7

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wavetank.errors import BadValueError
+from wavetank.serving.routing.adapter_traffic import AdapterTraffic
 from wavetank.serving.routing.disturbances import Disturbances
 from wavetank.serving.routing.steady import (
     MOST_REQUESTS,
@@ -23,7 +24,6 @@ from wavetank.serving.routing.steady import (
     steady_rate,
     tokens_out,
 )
-from wavetank.serving.routing.traffic import Traffic
 from wavetank.settings import setting
 from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.units import show, stated
@@ -47,7 +47,7 @@ BYTES_PER_REQUEST = 600
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLMRouting(Disturbances, Traffic, Study):
+class LLMRouting(Disturbances, AdapterTraffic, Study):
     """All routers serve the same requests on the same cluster and see its state through the same, ageing view.  The
     offered load is a share of the saturation rate, which the study finds first by draining a backlog.
     """
@@ -124,6 +124,11 @@ class LLMRouting(Disturbances, Traffic, Study):
         ),
         Metric(
             "prefill_steps", "steps", of="steps that compute a prompt, over the whole run, per thousand requests",
+            table=False,
+        ),
+        Metric(
+            "adapter_loads", "adapters", "lower",
+            of="where requests ask for adapters: loadings of an adapter by a worker per thousand requests, whole run",
             table=False,
         ),
         Metric(
@@ -334,6 +339,7 @@ class LLMRouting(Disturbances, Traffic, Study):
             + "; the other requests are served, so that predictions are out of sample.",
             *self.notes_on_length(),
             *self.notes_on_churn(),
+            *self.notes_on_adapters(),
         ]
         if not self.prefix_caching and self.split(0)[1].block_ids is not None:
             said.append(
@@ -479,6 +485,7 @@ class LLMRouting(Disturbances, Traffic, Study):
             refresh_s=self.refresh_s if refresh_s is None else refresh_s,
             prefix_caching=self.prefix_caching,
             routers=self.routers,
+            adapters=self.adapter_costs(),
             **self.engines(devices, shared),
         )
 
@@ -625,6 +632,8 @@ class LLMRouting(Disturbances, Traffic, Study):
             found.put("unserved_share", 1.0 - figures["availability"])
             found.put("resent_share", figures["retried_share"])
             found.put("up_share", figures["up_share"])
+        if self.adapter_costs() is not None:
+            found.put("adapter_loads", 1000.0 * run.adapter_loads / run.arrival_s.size)
         found.put("busiest_share", float(np.bincount(run.worker[run.worker >= 0]).max()) / run.worker.size)
         full = self.capacity(system, seed)
         overloaded = self.figures(full.run)

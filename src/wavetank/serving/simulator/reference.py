@@ -130,6 +130,7 @@ def simulate_slowly(
         Where workers change: ``outcome`` and ``sends``, one per request, ``refused_connections`` and ``up_ps``,
         shape (1,).
     """
+    requests = requests.with_blocks_apart()
     asked = Asked(requests, cluster, expected_output_tokens, output_spread_tokens)
     todo = requests_of(requests)
     caching = cluster.prefix_caching and requests.block_ids is not None

@@ -353,6 +353,7 @@ def simulate(
             finish_s=run.finish_s + zero_s, probe_s=run.probe_s + zero_s, ended_s=run.ended_s + zero_s,
         )  # fmt: skip
     _check_run(requests, pools, (router, decode_router or router), probes)
+    requests = requests.with_blocks_apart()
     asked = asked_of(requests, expected, spread)
     if isinstance(cluster, DisaggregatedCluster):
         return _split(requests, cluster, router, decode_router or router, asked, probes)

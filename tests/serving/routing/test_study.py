@@ -36,6 +36,7 @@ FEW = ("vllm-default", "fewest-kv-tokens", "balance-route")
 # Shares that are undefined without preemption or prefixes are 0, not NaN; nothing else is undefined in these runs.
 # Only where workers change.
 OF_CHURN = {"unserved_share", "resent_share", "up_share"}
+NOT_HERE = OF_CHURN | {"adapter_loads"}
 IN_TABLE = [metric.name for metric in LLMRouting.metrics if metric.table and metric.name not in OF_CHURN]
 
 
@@ -223,7 +224,7 @@ class TestWhatIsMeasured:
             apart = layout in ("decode-group", "split")
             assert (value(result, system, "mixed_share", load=1.3) > 0) != apart
             of_splits = set() if apart else {"held_back_p99_s"}
-            assert metrics == {metric.name for metric in LLMRouting.metrics} - {"ttft_s"} - of_splits - OF_CHURN
+            assert metrics == {metric.name for metric in LLMRouting.metrics} - {"ttft_s"} - of_splits - NOT_HERE
         assert all(math.isfinite(record.value) for record in result.records)
         # Replicas may all be busy from the warm-up to the end.
         positive = [name for name in IN_TABLE if layout == "group" or name != "idle_share"]

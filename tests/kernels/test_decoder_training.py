@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import pathlib
 import subprocess
 import sys
 
@@ -80,6 +81,29 @@ def test_kept_weights_are_found_again_and_damaged_ones_made_again(tmp_path, monk
         trained(TINY, **{"steps": 1, "size": 5_000, "folder": tmp_path, **other})
     trained(dataclasses.replace(TINY, latent=9), steps=1, size=5_000, folder=tmp_path)
     assert len(list(tmp_path.iterdir())) == 5
+
+
+class Loud:
+    """An object that makes a file when it is loaded."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self._file,)
+
+
+def test_what_is_kept_is_never_run(tmp_path):
+    made = trained(TINY, steps=0, size=5_000, folder=tmp_path / "kept")
+    (file,) = (tmp_path / "kept").iterdir()
+    np.savez(file, **{name: np.array([Loud(tmp_path / "ran")]) for name in made.tensors})
+    assert equal(made, trained(TINY, steps=0, size=5_000, folder=tmp_path / "kept"))
+    assert not (tmp_path / "ran").exists()
+    # The file would have been made by a reader that takes objects.
+    np.savez(file, one=np.array([Loud(tmp_path / "ran")]))
+    with np.load(file, allow_pickle=True) as stored:
+        stored["one"]
+    assert (tmp_path / "ran").exists()
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_time(tmp_path):

@@ -14,6 +14,8 @@ from wavetank.live.shared_pages import MOST_BYTES, mapped, shared_pages
 
 def test_two_maps_of_one_descriptor_are_the_same_memory_and_outlive_it() -> None:
     pages = shared_pages(10_000)
+    # Who is not given it by name does not have it.
+    assert not os.get_inheritable(pages)
     first, second = mapped(pages), mapped(pages)
     os.close(pages)
     assert first.size == 10_000

@@ -9,6 +9,12 @@ import numpy as np
 import pytest
 
 from wavetank.errors import WavetankError
+from wavetank.serving.exchange.interface import Task
+from wavetank.serving.exchange.reference import Routed, dense
+from wavetank.serving.exchange.relay_free import RelayFree
+from wavetank.serving.exchange.table import ExpertTable
+from wavetank.serving.exchange.together import Together
+from wavetank.serving.exchange.workload import slopes
 from wavetank.serving.experts.counting import count, homes_of, main_device
 from wavetank.serving.experts.interface import Batch, Numbers, RoutingTrace, Seen
 from wavetank.serving.experts.plans import Composed, InTurns
@@ -52,6 +58,30 @@ def test_sums_are_those_of_a_count_by_hand(devices: int) -> None:
     assert (got.local, got.visits, got.busiest_sent, got.busiest_routed) == by_hand(experts, homes, TRACE, devices)
     assert got.pairs == TRACE.routes.size
     assert got.homes.sum() == homes.size
+
+
+def test_routes_that_leave_are_the_rows_that_an_exchange_moves_between_ranks() -> None:
+    draws, devices = np.random.default_rng(3), 4
+    experts = np.stack([draws.permutation(np.arange(8) % devices) for _ in range(2)])
+    homes = draws.integers(0, devices, TRACE.routes.shape[:2])
+    got = count(experts, homes, TRACE, devices)
+    task = Task(ranks=devices, slots=2, hidden=16, tokens=homes.shape[1], choices=3)
+    moved = {"dispatch": 0, "combine": 0}
+    for layer in range(2):
+        table = ExpertTable(8, devices, 2)
+        table.change(expert_of=np.argsort(experts[layer], kind="stable"))
+        steps = []
+        for device in range(devices):
+            routes = TRACE.routes[layer, homes[layer] == device]
+            numbers = draws.standard_normal((len(routes), 16)).astype(np.float32)
+            steps.append([Routed(numbers, routes, np.ones(routes.shape, np.float32))])
+        together = Together(RelayFree(), task, table, slopes)
+        sums = together.run(steps)
+        assert all(np.array_equal(sums[each][0], dense(steps[each][0], slopes, task)) for each in range(devices))
+        for port in together.ports:
+            for part in moved:
+                moved[part] += port.traffic[part].far_bytes
+    assert moved["dispatch"] == moved["combine"] == (got.pairs - got.local) * task.row_bytes > 0
 
 
 def test_one_device_keeps_all_and_chance_one_of_them() -> None:

@@ -2,7 +2,8 @@
 
 A time is a number of phases, each as long as starting an operator and waiting for a word, and what the vectors take: on
 the links, and, where outputs are copied on their way, in memory. Five constants are fitted to ten of the table's
-sixteen cells; the other six are held out. How many tokens the table is for is not known, so that the constants of
+sixteen cells; the other six are held out, four of them combines, which the wire does not change.
+How many tokens the table is for is not known, so that the constants of
 vectors are for its number of tokens, whichever it is.
 
 What the fit says of the paper's machine: dispatch with and without relay grows alike with the vector, so that all it

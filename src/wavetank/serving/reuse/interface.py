@@ -5,7 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from wavetank.serving.reuse.segments import Tokens
+from wavetank.serving.reuse.segments import Ends, Tokens
+
+INSTRUCTIONS, ENTRY, ITEM, TASK = range(4)
+
+
+class Parts(NamedTuple):
+    """What a prompt was put together from.
+
+    Attributes
+    ----------
+    ends : int64 array (parts,)
+        Where each part ends, in ids.
+    kinds : int64 array (parts,)
+        INSTRUCTIONS, ENTRY (of a user's history), ITEM (a candidate) or TASK (what is asked, never kept).
+    """
+
+    ends: Ends
+    kinds: Ends
 
 
 class Prompt(NamedTuple):
@@ -19,11 +36,14 @@ class Prompt(NamedTuple):
         How many tokens these are.
     session : int
         Which conversation it belongs to.
+    parts : Parts, optional
+        None where nobody says of what it consists.
     """
 
     ids: Tokens
     tokens: int
     session: int
+    parts: Parts | None = None
 
 
 class Workload(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from wavetank.errors import unknown_name
+from wavetank.errors import BadValueError, unknown_name
 from wavetank.serving.reuse.energy import (
     MODEL_ROW,
     Cost,
@@ -19,6 +19,8 @@ from wavetank.serving.reuse.energy import (
 )
 from wavetank.serving.reuse.interface import Cache, Reuse, Served, Workload
 from wavetank.serving.reuse.moving_rivals import CacheBlend, FullKeyRotation
+from wavetank.serving.reuse.recommender import MOVIES
+from wavetank.serving.reuse.recommending import CATALOGUES, SCHEDULERS, Field, measured
 from wavetank.serving.reuse.rivals import RadixCache
 from wavetank.serving.reuse.workload import (
     Edits,
@@ -34,7 +36,7 @@ from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.workloads import agent_sessions, datasets
 
 _MOONCAKE, _TRACE = "mooncake-kv-trace", "mooncake-conversation"
-_KINDS = ("generated", "same", "agent", "mooncake")
+_KINDS = ("generated", "same", "agent", "mooncake", "recommender")
 # Layers that CacheBlend computes for all moved tokens, to see which of them differ.
 _LOOKED_AT = 2
 
@@ -70,6 +72,13 @@ class KVReuse(Study):
         Metric("prefill_time_s", "s", "lower", "modelled",
                "mean of prompts that are not the first of their conversation: DeepSeek-V2-Lite on an H200",
                words="prefill time"),
+        Metric("ttft_mean_s", "s", "lower", "simulated", "recommender: from arrival to the first token, mean: wait, "
+               "computation and stand-still for rows; each system with the scheduler that is best for it",
+               words="time to first token"),
+        Metric("ttft_p99_s", "s", "lower", "simulated", "the same, 99th percentile", words="p99 time to first token"),
+        Metric("queue_mean_s", "s", "lower", "simulated", "of it, until the computation began", table=False),
+        Metric("utilisation", "", "", "simulated", "share of the time that workers were occupied", table=False),
+        Metric("transferred_tokens", "tokens", "lower", "counted", "fetched from other workers, per prompt"),
         Metric("energy_share_least", "", "lower", "modelled", "energy of these prompts / without any cache, where each "
                "constant is a quarter or four times as large: least of all ways", table=False),
         Metric("energy_share_most", "", "lower", "modelled", "the same: most of all ways", table=False),
@@ -79,12 +88,17 @@ class KVReuse(Study):
               says="The figure of the table is that of budget_tokens, or of a cache without a limit."),
         Chart("sweep", "What a prompt takes as more of it is new", y="prefill_time_s", by="edit_share", log="xy",
               says="Inserted tokens as a share of the prompt; modelled."),
+        Chart("sweep", "Time to first token as candidates grow", y="ttft_mean_s", by="candidates", log="xy",
+              says="A recommender on forty workers, all with the same arrivals."),
+        Chart("sweep", "Time to first token as load grows", y="ttft_mean_s", by="load", log="y",
+              says="A recommender; a load of 1 is what all workers can compute without any cache."),
         Chart("bars", "Tokens found again behind the prefix", y="recovered_share", says="Longer is better."),
     )  # fmt: skip
 
     workload: str = setting(
         "generated", says="generated, same (prompts that come back, for edits), agent (real conversations of a coding "
-        "agent), mooncake (prefix blocks of a real service), or a file: .jsonl with tokens or messages",
+        "agent), mooncake (prefix blocks of a real service), recommender (candidates and histories, on many workers), "
+        "or a file: .jsonl with tokens or messages",
     )  # fmt: skip
     budget_tokens: int = setting(0, unit="tokens", says="Room of the cache; 0: no limit", low=0, high=2**31 - 1)
     budgets: tuple[int, ...] = setting((), unit="tokens", says="Further sizes", low=1, high=2**31 - 1)
@@ -99,16 +113,46 @@ class KVReuse(Study):
     edit_at: float = setting(0.5, says="Where, as a share of the prompt", low=0.0, high=1.0)
     sessions: int = setting(8, says="Generated conversations", low=1, high=10_000)
     turns: int = setting(16, says="Turns of each", low=1, high=1_000)
+    catalogue: str = setting("generated", says="recommender: items and histories", choices=CATALOGUES)
+    items: int = setting(4_000, says="recommender: items of a generated catalogue", low=1, high=1_000_000)
+    users: int = setting(400, says="recommender: users of it", low=1, high=1_000_000)
+    learned: int = setting(150, says="recommender: requests before those that are judged", low=1, high=1_000_000)
+    asked: int = setting(300, says="recommender: requests that are judged", low=1, high=1_000_000)
+    candidates: int = setting(100, says="recommender: items of a request", low=0, high=10_000)
+    candidate_counts: tuple[int, ...] = setting((), says="Further numbers of them", low=0, high=10_000)
+    workers: int = setting(40, says="recommender: workers", low=1, high=1_000)
+    node_tokens: int = setting(131_072, unit="tokens", says="recommender: room of a worker; 0: no limit", low=0,
+                               high=2**31 - 1)  # fmt: skip
+    node_sizes: tuple[int, ...] = setting((), unit="tokens", says="Further rooms", low=0, high=2**31 - 1)
+    link_bytes_per_s: float = setting(12.5e9, unit="bytes/s", says="recommender: into and out of a worker", low=1.0,
+                                      high=1e15)  # fmt: skip
+    links: tuple[float, ...] = setting((), unit="bytes/s", says="Further such rates", low=1.0, high=1e15)
+    load: float = setting(0.7, says="recommender: arrivals / what all workers can serve without a cache", low=1e-6,
+                          high=100.0)  # fmt: skip
+    loads: tuple[float, ...] = setting((), says="Further such loads", low=1e-6, high=100.0)
+    own_loads: tuple[float, ...] = setting((), says="Further loads, of what they can serve with the system itself",
+                                           low=1e-6, high=100.0)  # fmt: skip
+    scheduler: str = setting("best", says="recommender: how workers are chosen", choices=SCHEDULERS)
 
     def check(self) -> None:
         """Refuse a workload that is neither known nor a file, and one that is not on this machine."""
         if self.workload not in _KINDS and not Path(self.workload).suffix:
             raise unknown_name("workload", self.workload, _KINDS)
+        if self.workload == "recommender":
+            if self.budgets or self.budget_tokens or self.edit_tokens or self.edit_share or self.edit_shares:
+                raise BadValueError(
+                    "Requests of a recommender are not edited, and their workers have a room.",
+                    allowed="node_tokens in place of budget_tokens; no edits", where="workload",
+                )  # fmt: skip
+            self.field().shop(0)
+            return
         self.prompts(0)
 
     def data(self) -> Mapping[str, str]:
         """Return the checksum of the real prompts, if they are those of the workload."""
         name = {"agent": agent_sessions.NAME, "mooncake": _MOONCAKE}.get(self.workload)
+        if self.workload == "recommender" and self.catalogue == MOVIES:
+            name = MOVIES
         if name is None:
             return {}
         return {name: next(each.sha256 for each in datasets.entry(name).files)}
@@ -116,13 +160,23 @@ class KVReuse(Study):
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
         found = ["Reused are tokens whose state is kept; whether that state is right elsewhere is not counted here."]
-        if self.workload != "generated" and not self.edit_tokens:
+        if self.workload == "recommender":
+            found.append("Times are modelled: Llama-3.1-8B on A100s, one prompt at a time, no decoding beside it.")
+        elif self.workload != "generated" and not self.edit_tokens:
             found.append("Every seed replays the same prompts: what differs between prompts is not in the intervals.")
         if self.workload == "mooncake":
             found.append("The trace names prefixes: what comes back behind a change cannot be seen in it.")
         if self.workload == "agent":
             found.append("Eight of the ten conversations repair the same program, so that a shared cache finds more.")
         return tuple(found)
+
+    def field(self) -> Field:
+        """Return what requests of a recommender are served with."""
+        return Field(
+            catalogue=self.catalogue, items=self.items, users=self.users, learned=self.learned, asked=self.asked,
+            candidates=self.candidates, workers=self.workers, node_tokens=self.node_tokens,
+            link_bytes_per_s=self.link_bytes_per_s, load=self.load, scheduler=self.scheduler,
+        )  # fmt: skip
 
     def prompts(self, seed: int, edit_share: float | None = None) -> Workload:
         """Return the prompts of a seed.
@@ -157,6 +211,12 @@ class KVReuse(Study):
         system : Reuse
         seed : int
         """
+        if self.workload == "recommender":
+            sweeps: dict[str, Sequence[float]] = {
+                "candidates": self.candidate_counts, "load": self.loads, "own_load": self.own_loads,
+                "link_bytes_per_s": self.links, "node_tokens": self.node_sizes,
+            }  # fmt: skip
+            return measured(system, self.field(), seed, sweeps)
         workload, found = self.prompts(seed), Measurements()
         prefixes = sum(each.reused for each in self.replay(RadixCache(), workload, 0))
         for budget in sorted({self.budget_tokens, *self.budgets}):

@@ -174,6 +174,8 @@ def _partition(graph: Any, sizes: Ints, heat: Ints, room: Room, levels: Sequence
         state = _State(*graphs[number], room, home)
         state.greedy()
         state.refine()
+        # Exchanges leave room where there was none.
+        state.greedy()
         home = state.home if number == 0 else state.home[levels[number - 1][3]]
     return home
 

@@ -1,6 +1,6 @@
 """Rankings by a small decoder that was trained to rank: what is left of them when parts of prompts are reused.
 
-A catalogue of a few hundred items, each with a name, words of its taste and words of its own; a user likes items of two
+A catalogue of about a hundred items, each with a name, words of its taste and words of its own; a user likes items of two
 tastes.  The truth is planted: an item is liked the more, the more of the user's history is of its taste, and by a
 standing of its own.  The decoder learns, behind ``which?``, the distribution over the candidates' names that this gives,
 from prompts drawn at random; its ranking of unseen prompts is read off the logits of these names.  So it has to read
@@ -23,16 +23,18 @@ from wavetank.sim.rng import stream
 
 Ints = NDArray[np.int64]
 
-_ITEMS, _TASTES, _WORDS = 240, 8, 6
-ITEM_TOKENS, CANDIDATES, ENTRIES = 12, 30, 8
+_ITEMS, _TASTES, _WORDS = 96, 8, 4
+ITEM_TOKENS, CANDIDATES, ENTRIES = 8, 24, 8
 _LEAD, _LIKED, _WHICH = 6, 6, 7
 _FIRST_WORD = 8
 _FIRST_NAME = _FIRST_WORD + _TASTES * _WORDS
 # How much a history and an item's own standing weigh in the truth.
 _HISTORY, _STANDING = 6.0, 1.0
-_SIZES: dict[str, Any] = {"vocabulary": _FIRST_NAME + _ITEMS, "layers": 4, "width": 64, "heads": 4, "head_width": 16,
-                          "key_heads": 2, "hidden": 128, "window": 512}  # fmt: skip
+_SIZES: dict[str, Any] = {"vocabulary": _FIRST_NAME + _ITEMS, "layers": 3, "width": 48, "heads": 4, "head_width": 12,
+                          "key_heads": 2, "hidden": 96, "window": 512}  # fmt: skip
 _BATCH, _RATE = 8, 3e-3
+# Of a text of a generated shop, in the mean.
+_SHOP_TOKENS = 120
 
 
 class Asked(NamedTuple):
@@ -112,7 +114,7 @@ def ranker(steps: int, seed: int = 0) -> DecoderWeights:
     tensors = {name: each.clone().requires_grad_(True) for name, each in weights.tensors.items()}
     learning = DecoderWeights(weights.config, tensors)
     optimizer = torch.optim.AdamW(tensors.values(), lr=_RATE, betas=(0.9, 0.95), weight_decay=0.01)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     try:
         for step in range(steps):
             for group in optimizer.param_groups:
@@ -130,6 +132,16 @@ def ranker(steps: int, seed: int = 0) -> DecoderWeights:
     finally:
         torch.set_num_threads(before)
     return DecoderWeights(weights.config, {name: each.detach() for name, each in tensors.items()})
+
+
+def scaled(again: Again) -> Again:
+    """Return a rule for items that are a fifteenth as long as those of a shop: as large a part of each comes first.
+
+    Parameters
+    ----------
+    again : Again
+    """
+    return Again(again.share, min(again.first, max(1, round(again.first * ITEM_TOKENS / _SHOP_TOKENS))))
 
 
 def figures(weights: DecoderWeights, again: Again | None, *, prompts: int, seed: int) -> dict[str, float]:

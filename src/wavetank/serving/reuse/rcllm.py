@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wavetank.errors import unknown_name
 from wavetank.serving.reuse.blocks import BlockStore
 from wavetank.serving.reuse.interface import INSTRUCTIONS, ITEM, TASK, Cache, Parts, Prompt, Served
 from wavetank.serving.reuse.placement import RULES, Placement, place, together
@@ -140,6 +141,8 @@ class PartPools:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.placement not in RULES:
+            raise unknown_name("placement", self.placement, RULES)
 
     def again(self) -> Again:
         """Return which kept tokens are computed again: none."""

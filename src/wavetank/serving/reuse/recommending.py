@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -186,8 +187,35 @@ def figures(system: Reuse, field: Field, seed: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+def ranked(system: Reuse, seed: int, *, steps: int, prompts: int) -> dict[str, float]:
+    """Return what is left of a trained decoder's rankings; nothing for systems that are not executed.
+
+    What uses prefixes alone computes what a full prefill computes.
+
+    Parameters
+    ----------
+    system : Reuse
+    seed : int
+    steps : int
+        Of training.
+    prompts : int
+        0: no decoder.
+    """
+    if not prompts or importlib.util.find_spec("torch") is None:
+        return {}
+    from wavetank.serving.reuse import ranking
+
+    if isinstance(system, _PREFIXES):
+        return ranking.figures(ranking.ranker(steps), None, prompts=prompts, seed=seed)
+    if isinstance(system, CacheBlend):
+        return ranking.figures(ranking.ranker(steps), Again(system.share, 0), prompts=prompts, seed=seed)
+    if isinstance(system, PartPools):
+        return ranking.figures(ranking.ranker(steps), ranking.scaled(system.again()), prompts=prompts, seed=seed)
+    return {}
+
+
 def measured(system: Reuse, field: Field, seed: int, sweeps: dict[str, Sequence[float]]) -> Measurements:
-    """Return the figures at the field, and times along each sweep.
+    """Return the figures at the field, and along each sweep.
 
     Parameters
     ----------

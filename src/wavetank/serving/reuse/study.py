@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,8 +19,9 @@ from wavetank.serving.reuse.energy import (
 )
 from wavetank.serving.reuse.interface import Cache, Reuse, Served, Workload
 from wavetank.serving.reuse.moving_rivals import CacheBlend, FullKeyRotation
+from wavetank.serving.reuse.rcllm import RcLLM
 from wavetank.serving.reuse.recommender import MOVIES
-from wavetank.serving.reuse.recommending import CATALOGUES, SCHEDULERS, Field, measured
+from wavetank.serving.reuse.recommending import CATALOGUES, SCHEDULERS, Field, measured, ranked
 from wavetank.serving.reuse.rivals import RadixCache
 from wavetank.serving.reuse.workload import (
     Edits,
@@ -78,6 +79,13 @@ class KVReuse(Study):
         Metric("ttft_p99_s", "s", "lower", "simulated", "the same, 99th percentile", words="p99 time to first token"),
         Metric("queue_mean_s", "s", "lower", "simulated", "of it, until the computation began", table=False),
         Metric("utilisation", "", "", "simulated", "share of the time that workers were occupied", table=False),
+        Metric("top10_overlap", "", "higher", "counted", "recommender: share of the ten best candidates that a full "
+               "prefill of a trained decoder has, too", words="rankings as with a full prefill"),
+        Metric("top10_true", "", "higher", "counted", "the same of the ten that are planted as best", table=False),
+        Metric("ranking_kl_nats", "nats", "lower", "counted", "divergence of the candidates' shares from those of a full "
+               "prefill", table=False),
+        Metric("ranking_computed_share", "", "lower", "counted", "tokens of these prompts that were computed",
+               table=False),
         Metric("transferred_tokens", "tokens", "lower", "counted", "fetched from other workers, per prompt"),
         Metric("energy_share_least", "", "lower", "modelled", "energy of these prompts / without any cache, where each "
                "constant is a quarter or four times as large: least of all ways", table=False),
@@ -92,6 +100,9 @@ class KVReuse(Study):
               says="A recommender on forty workers, all with the same arrivals."),
         Chart("sweep", "Time to first token as load grows", y="ttft_mean_s", by="load", log="y",
               says="A recommender; a load of 1 is what all workers can compute without any cache."),
+        Chart("sweep", "Rankings against what is computed again", y="ranking_kl_nats", by="share", log="y",
+              says="A recommender: share 1 is a full prefill."),
+        Chart("pareto", "Rankings against time", x="ttft_mean_s", y="top10_overlap", says="Upper left is better."),
         Chart("bars", "Tokens found again behind the prefix", y="recovered_share", says="Longer is better."),
     )  # fmt: skip
 
@@ -132,6 +143,10 @@ class KVReuse(Study):
     loads: tuple[float, ...] = setting((), says="Further such loads", low=1e-6, high=100.0)
     own_loads: tuple[float, ...] = setting((), says="Further loads, of what they can serve with the system itself",
                                            low=1e-6, high=100.0)  # fmt: skip
+    rankings: int = setting(12, says="recommender: prompts that a trained decoder ranks; 0: none", low=0, high=10_000)
+    ranking_steps: int = setting(300, says="Steps of its training", low=0, high=100_000)
+    shares: tuple[float, ...] = setting((), says="Further shares that rcllm computes again, for rankings", low=0.0,
+                                        high=1.0)  # fmt: skip
     scheduler: str = setting("best", says="recommender: how workers are chosen", choices=SCHEDULERS)
 
     def check(self) -> None:
@@ -216,7 +231,14 @@ class KVReuse(Study):
                 "candidates": self.candidate_counts, "load": self.loads, "own_load": self.own_loads,
                 "link_bytes_per_s": self.links, "node_tokens": self.node_sizes,
             }  # fmt: skip
-            return measured(system, self.field(), seed, sweeps)
+            found = measured(system, self.field(), seed, sweeps)
+            for name, value in ranked(system, seed, steps=self.ranking_steps, prompts=self.rankings).items():
+                found.put(name, value)
+            for share in self.shares if isinstance(system, RcLLM) else ():
+                other = replace(system, share=share)
+                for name, value in ranked(other, seed, steps=self.ranking_steps, prompts=self.rankings).items():
+                    found.put(name, value, share=share)
+            return found
         workload, found = self.prompts(seed), Measurements()
         prefixes = sum(each.reused for each in self.replay(RadixCache(), workload, 0))
         for budget in sorted({self.budget_tokens, *self.budgets}):

@@ -164,7 +164,7 @@ class PoolFleet:
             placed = request.candidates[items.home[request.candidates] >= 0]
             always = int(self._entries[entries].sum() + self._lengths[everywhere].sum())
             always += len(self.shop.instructions) * self.shop.unit
-            at = np.bincount(items.home[placed], self._lengths[placed], self.workers)
+            at = np.bincount(items.home[placed], self._lengths[placed], self.workers).astype(np.float64)
             once = np.unique(placed)
             moving = np.bincount(items.home[once], self._lengths[once], self.workers).astype(np.int64)
             self._known[number] = at + always, always + int(at.sum()), moving

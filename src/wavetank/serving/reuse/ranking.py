@@ -1,10 +1,10 @@
 """Rankings by a small decoder that was trained to rank: what is left of them when parts of prompts are reused.
 
-A catalogue of about a hundred items, each with a name, words of its taste and words of its own; a user likes items of two
-tastes.  The truth is planted: an item is liked the more, the more of the user's history is of its taste, and by a
-standing of its own.  The decoder learns, behind ``which?``, the distribution over the candidates' names that this gives,
-from prompts drawn at random; its ranking of unseen prompts is read off the logits of these names.  So it has to read
-the history, and there is a ranking to be lost.
+A catalogue of about a hundred items, each with a name, words of its taste and words of its own; a user likes items of
+two tastes.  The truth is planted: an item is liked the more, the more of the user's history is of its taste, and by a
+standing of its own.  The decoder learns, behind ``which?``, the distribution over the candidates' names that this
+gives, from prompts drawn at random; its ranking of unseen prompts is read off the logits of these names.  So it has to
+read the history, and there is a ranking to be lost.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Rows of a part that was computed alone stood at the beginning; they are turned to where the part stands now, which is
 exact, and have not seen what stands before it, which is not.  So the instructions, parts that are not kept, the first
 tokens of each part and those tokens whose values differ most from a full pass in the second layer are computed in one
-call that attends to all other rows as they are.  In the first layer values depend on the token alone; they cannot differ
-there.
+call that attends to all other rows as they are.  In the first layer values depend on the token alone; they cannot
+differ there.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ class KVReuse(Study):
         Metric("top10_overlap", "", "higher", "counted", "recommender: share of the ten best candidates that a full "
                "prefill of a trained decoder has, too", words="rankings as with a full prefill"),
         Metric("top10_true", "", "higher", "counted", "the same of the ten that are planted as best", table=False),
-        Metric("ranking_kl_nats", "nats", "lower", "counted", "divergence of the candidates' shares from those of a full "
-               "prefill", table=False),
+        Metric("ranking_kl_nats", "nats", "lower", "counted", "divergence of the candidates' shares from those of "
+               "a full prefill", table=False),
         Metric("ranking_computed_share", "", "lower", "counted", "tokens of these prompts that were computed",
                table=False),
         Metric("transferred_tokens", "tokens", "lower", "counted", "fetched from other workers, per prompt"),

@@ -20,7 +20,8 @@ FIELD = Field(catalogue="generated", items=300, users=30, learned=30, asked=60, 
 
 def test_parts_are_found_where_prefixes_and_chained_keys_find_next_to_nothing() -> None:
     none, radix, chained, ours, full, blend = (
-        figures(each, FIELD, 0) for each in (NoReuse(), RadixCache(), ChainedParts(), RcLLM(), FullReuse(), CacheBlend())
+        figures(each, FIELD, 0)
+        for each in (NoReuse(), RadixCache(), ChainedParts(), RcLLM(), FullReuse(), CacheBlend())
     )  # fmt: skip
     assert none["reused_share"] == 0
     assert radix["recovered_share"] <= 0

@@ -153,8 +153,8 @@ def generated_shop(
     often = 1.0 / (draws.permutation(users) + 1.0) ** 0.6
     requests = []
     for user in draws.choice(users, learned + asked, p=often / often.sum()).tolist():
-        mine = np.isin(tastes, own[user])
-        shares = weights * np.where(mine, _OWN / max((weights * mine).sum(), 1e-12), 0.0)
+        liked = np.isin(tastes, own[user])
+        shares = weights * np.where(liked, _OWN / max((weights * liked).sum(), 1e-12), 0.0)
         shares += weights * (1.0 - _OWN) / weights.sum()
         # The largest of exponential clocks: a draw without replacement by weight.
         clocks = draws.exponential(size=items) / shares

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -228,12 +229,8 @@ def measured(system: Reuse, field: Field, seed: int, sweeps: dict[str, Sequence[
     found = Measurements(figures(system, field, seed))
     for name, values in sweeps.items():
         for value in values:
-            if name == "own_load":
-                there = replace(field, load=value, own=True)
-            elif name in ("candidates", "node_tokens"):
-                there = replace(field, **{name: int(value)})
-            else:
-                there = replace(field, **{name: value})
+            change: dict[str, Any] = {name: int(value) if name in ("candidates", "node_tokens") else value}
+            there = replace(field, **({"load": value, "own": True} if name == "own_load" else change))
             for metric, figure in figures(system, there, seed).items():
                 found.put(metric, figure, **{name: float(value)})
     return found

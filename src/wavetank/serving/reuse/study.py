@@ -235,8 +235,8 @@ class KVReuse(Study):
             for name, value in ranked(system, seed, steps=self.ranking_steps, prompts=self.rankings).items():
                 found.put(name, value)
             for share in self.shares if isinstance(system, RcLLM) else ():
-                other = replace(system, share=share)
-                for name, value in ranked(other, seed, steps=self.ranking_steps, prompts=self.rankings).items():
+                ours = replace(system, share=share)
+                for name, value in ranked(ours, seed, steps=self.ranking_steps, prompts=self.rankings).items():
                     found.put(name, value, share=share)
             return found
         workload, found = self.prompts(seed), Measurements()

@@ -42,7 +42,7 @@ def test_with_infinite_bandwidth_it_is_least_loaded_and_with_equal_loads_best_lo
 
 def test_each_weight_alone_is_pure_load_or_pure_locality_with_ties_to_the_lighter() -> None:
     here, waits = [900.0, 0.0, 900.0], [500, 0, 400]
-    assert sent(BlockAffinity(place=0.0), matched_tokens=here, waiting_tokens=waits) == 1
+    assert sent(BlockAffinity(locality=0.0), matched_tokens=here, waiting_tokens=waits) == 1
     assert sent(BlockAffinity(queue=0.0), matched_tokens=here, waiting_tokens=waits) == 2
     assert sent(BlockAffinity(), matched_tokens=[0.0, 0.0], waiting_tokens=[0, 0], kv_tokens=[9, 3]) == 1
 
@@ -52,3 +52,16 @@ def test_only_workers_that_take_the_request_are_named() -> None:
     assert sent(BlockAffinity(), matched_tokens=[900.0, 0.0], takes=[0, 0]) == 0
     with pytest.raises(WavetankError):
         BlockAffinity(again=1.5)
+
+
+def test_a_launched_router_sends_each_request_where_the_simulated_one_does() -> None:
+    pytest.importorskip("aiohttp")
+    from wavetank.serving.proxy.decision_parity import decision_parity
+    from wavetank.serving.proxy.study_parity import RouterParity
+
+    study = RouterParity(requests=120, phases=1, shared_prefix=0.6, prefix_caching=True)
+    trace = study.arriving("bursty", 0)
+    found = decision_parity(trace, study.cluster, BlockAffinity())
+    assert (found.sent_elsewhere, found.views_differ) == (0, 0)
+    assert found.requests == len(trace)
+    assert found.contended > 0

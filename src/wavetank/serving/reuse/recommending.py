@@ -130,7 +130,7 @@ def _run(system: Reuse, field: Field, seed: int, rate_per_s: float) -> Timeline:
         workers, again = fleet(system, shop, field, seed)
         router = None if name == "turns" else BlockAffinity(
             token_s=about.token_s, pair_s=about.pair_s, fetch_s=about.row_bytes / field.link_bytes_per_s, again=again,
-            place=0.0 if name == "load" else 1.0, queue=0.0 if name == "locality" else 1.0,
+            locality=0.0 if name == "load" else 1.0, queue=0.0 if name == "locality" else 1.0,
         )  # fmt: skip
         found = simulate(workers, router, [each.tokens for each in prompts], times, workers=field.workers,
                          link_bytes_per_s=field.link_bytes_per_s)  # fmt: skip

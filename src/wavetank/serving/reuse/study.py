@@ -234,10 +234,11 @@ class KVReuse(Study):
             found = measured(system, self.field(), seed, sweeps)
             for name, value in ranked(system, seed, steps=self.ranking_steps, prompts=self.rankings).items():
                 found.put(name, value)
-            for share in self.shares if isinstance(system, RcLLM) else ():
-                ours = replace(system, share=share)
-                for name, value in ranked(ours, seed, steps=self.ranking_steps, prompts=self.rankings).items():
-                    found.put(name, value, share=share)
+            if isinstance(system, RcLLM):
+                for share in self.shares:
+                    ours = replace(system, share=share)
+                    for name, value in ranked(ours, seed, steps=self.ranking_steps, prompts=self.rankings).items():
+                        found.put(name, value, share=share)
             return found
         workload, found = self.prompts(seed), Measurements()
         prefixes = sum(each.reused for each in self.replay(RadixCache(), workload, 0))

@@ -20,7 +20,7 @@ from wavetank.settings import check_ranges, setting
 @choose_function
 def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], parameters: NDArray[np.float64]) -> int:
     token_s, pair_s, fetch_s, again = parameters[0], parameters[1], parameters[2], parameters[3]
-    place, queue = parameters[4], parameters[5]
+    locality, queue = parameters[4], parameters[5]
     prompt = arrival.prompt_tokens
     best = 0
     least, lightest = np.inf, np.inf
@@ -35,7 +35,7 @@ def _choose(view: WorkersView, arrival: Arrival, state: NDArray[np.float64], par
         new = prompt - there + again * there
         waits = (view.waiting_tokens[worker] + view.sent_tokens[worker]) * token_s
         takes = new * (token_s + pair_s * (prompt - 0.5 * new)) + (there - here) * fetch_s
-        score = queue * waits + place * takes
+        score = queue * waits + locality * takes
         load = waits + view.kv_tokens[worker] * token_s
         if score < least or (score == least and load < lightest):
             best, least, lightest = worker, score, load
@@ -53,7 +53,7 @@ class BlockAffinity(NoState):
     fetch_s: float = setting(5.2e-6, unit="s", says="Time to fetch the rows of a token from another worker; 0: none",
                              low=0.0, high=1.0)  # fmt: skip
     again: float = setting(0.0, says="Share of kept tokens that are computed again", low=0.0, high=1.0)
-    place: float = setting(1.0, says="Weight of what is fetched and computed; 0: pure load", low=0.0, high=1e6)
+    locality: float = setting(1.0, says="Weight of what is fetched and computed; 0: pure load", low=0.0, high=1e6)
     queue: float = setting(1.0, says="Weight of what waits; 0: pure locality", low=0.0, high=1e6)
 
     choose = staticmethod(_choose)
@@ -63,4 +63,4 @@ class BlockAffinity(NoState):
 
     def parameters(self) -> NDArray[np.float64]:
         """Return the times, the share and the weights."""
-        return np.array([self.token_s, self.pair_s, self.fetch_s, self.again, self.place, self.queue])
+        return np.array([self.token_s, self.pair_s, self.fetch_s, self.again, self.locality, self.queue])

@@ -144,6 +144,12 @@ def scaled(again: Again) -> Again:
     return Again(again.share, min(again.first, max(1, round(again.first * ITEM_TOKENS / _SHOP_TOKENS))))
 
 
+@functools.lru_cache(maxsize=2)
+def _pool(weights: DecoderWeights) -> Pool:
+    store = Store()
+    return Pool(weights, [*store.texts, *store.entries])
+
+
 def figures(weights: DecoderWeights, again: Again | None, *, prompts: int, seed: int) -> dict[str, float]:
     """Return how rankings with reused parts compare with those of a full prefill, and with the truth.
 
@@ -159,16 +165,14 @@ def figures(weights: DecoderWeights, again: Again | None, *, prompts: int, seed:
     import torch
 
     store, draws = Store(), stream(seed, "ranking prompts")
-    pool, overlaps, divergences, trues, computed = None, [], [], [], []
+    overlaps, divergences, trues, computed = [], [], [], []
     with torch.no_grad():
-        if again is not None:
-            pool = Pool(weights, [*store.texts, *store.entries])
         for _ in range(prompts):
             asked = store.asked(draws)
             full = forward(weights, asked.tokens, np.arange(len(asked.tokens))).logits[-1]
             ours, new = full, len(asked.tokens)
-            if again is not None and pool is not None:
-                found = prefill(weights, asked.tokens, asked.parts, pool, again)
+            if again is not None:
+                found = prefill(weights, asked.tokens, asked.parts, _pool(weights), again)
                 ours, new = found.logits, len(found.computed)
             theirs, mine = (each[asked.names].double().log_softmax(-1).numpy() for each in (full, ours))
             best = [set(_best(each)) for each in (mine, theirs, asked.liked)]

@@ -52,6 +52,13 @@ def test_steps_are_near_the_best_and_never_below_one_length_for_all(heads: int, 
         assert ours >= total(recalls, np.full(heads, LENGTHS.index(32)))
 
 
+def test_where_steps_end_below_one_length_for_all_every_head_has_that_length() -> None:
+    # The first shortening of the first head takes what the others would need.
+    recalls = np.array([[1.0, 0.6, 0.4, 0.2], [0.7, 0.6, 0.4, 0.2], [0.5, 0.5, 0.2, 0.2]])
+    assert greedy(recalls, LENGTHS, 32).tolist() == [1, 1, 1]
+    assert total(recalls, exact(recalls, LENGTHS, 32)) >= 1_700_000
+
+
 def test_heads_that_need_short_blocks_get_them() -> None:
     needs, does_not = [1.0, 0.8, 0.5, 0.2], [0.9, 0.9, 0.9, 0.89]
     for choose in (greedy, exact):

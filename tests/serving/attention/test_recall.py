@@ -50,5 +50,8 @@ def test_recalls_of_a_whole_budget_are_1_and_of_less_below() -> None:
     assert less.shape == (2, 2)
     assert (less < 0.99).all()
     assert (less > 0.25).all()
+    # A share of less than two of the longest blocks is raised to as many.
+    assert np.array_equal(block_recalls(given, 0.01, (4, 32), "box", "sum", 1.0),
+                          block_recalls(given, 0.25, (4, 32), "box", "sum", 1.0))  # fmt: skip
     # Of noise, short blocks find more.
     assert (less[:, 0] > less[:, 1]).all()

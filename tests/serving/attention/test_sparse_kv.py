@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError, UnknownNameError
+from wavetank.serving.attention.kernels import TILE
 from wavetank.serving.attention.sparse_kv import SparseKV, check_cache, check_query
 
 
@@ -100,6 +101,16 @@ def test_appended_tokens_are_as_if_they_had_been_there(bits: int, summary: str) 
             assert grown.read_bytes == whole.read_bytes
     assert grown.tokens == 1200
     assert np.array_equal(keys, before)
+
+
+@pytest.mark.parametrize("bits", [4, 32])
+def test_the_block_that_fills_a_tile_is_found_when_it_was_appended(bits: int) -> None:
+    keys, values, query = arrays(1, 2 * TILE + 44, 8, 1)
+    keys[0, 2 * TILE - 1] = 4 * query[0]
+    kept = SparseKV(keys[:, :200], values[:, :200], 16, blocks=2, bits=bits)
+    for token in range(200, 2 * TILE + 44):
+        kept.append(keys[:, token], values[:, token])
+    assert 2 * TILE - 1 in kept.selected(query)[0]
 
 
 def test_a_cache_that_grows_past_its_whole_budget_is_still_read_whole() -> None:

@@ -85,6 +85,13 @@ def test_tiles_hold_every_block_and_are_padded() -> None:
     assert np.array_equal(np.concatenate((numbers[0].T, numbers[1].T))[: TILE + 3], held)
     assert (numbers[1, :, 3:] == 0).all()
     assert all(each.shape[0] == 0 for each in rest)
+    none, packed, scales, zeros = tiles_of(held, 4)
+    assert none.shape[0] == 0
+    for tile, part in enumerate((held[:TILE], held[TILE:])):
+        codes, *expected = quantise(part, 4)
+        found = np.concatenate((packed[tile] & 15, packed[tile] >> 4), 1).T
+        assert np.array_equal(found[: part.shape[0]], codes)
+        assert np.array_equal((scales[tile], zeros[tile]), expected)
     assert [each.shape[0] for each in empty_tiles(5)] == [0, 0, 0, 0]
     assert (numbers_of("box", 8), numbers_of("ball", 8)) == (16, 9)
 

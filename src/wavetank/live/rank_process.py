@@ -110,6 +110,16 @@ class Rank:
                 else:
                     os.kill(os.getpid(), number)
 
+    def expect(self, point: str, kind: str, seconds: float = 0.0) -> None:
+        """Plan one more fault of this rank, as :class:`~wavetank.live.ranks.Fault` describes them.
+
+        Parameters
+        ----------
+        point, kind : str
+        seconds : float
+        """
+        self._faults.append({"point": point, "at": {}, "kind": kind, "seconds": seconds})
+
     def agree(self, well: bool) -> Decision:
         """Vote whether the common work went well, and return the answer that all living members get.
 

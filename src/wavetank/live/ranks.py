@@ -188,6 +188,7 @@ class Ranks:
         self.shared: NDArray[np.uint8] | None = None
         self._children: list[ChildProcess] = []
         self._links: list[socket.socket] = []
+        self._folder, self._pages = "", -1
         self._readers = [FrameReader() for _ in range(size)]
         self._slow: dict[int, tuple[threading.Event, threading.Thread]] = {}
         self._begin_s = 0.0
@@ -203,17 +204,21 @@ class Ranks:
             folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="wavetank-ranks-"))
             undo.callback(self._selector.close)
             self._begin_s = time.monotonic()
-            pages = -1
+            self._folder = folder
             if self._shared_bytes:
-                pages = shared_pages(self._shared_bytes)
-                undo.callback(os.close, pages)
-                self.shared = mapped(pages)
+                self._pages = shared_pages(self._shared_bytes)
+                undo.callback(os.close, self._pages)
+                self.shared = mapped(self._pages)
             for rank in range(self.size):
-                self._start(rank, folder, pages, undo)
+                child, link = self._start(rank, self._arguments, self._faults, undo)
+                self._children.append(child)
+                self._links.append(link)
             self._stack = undo.pop_all()
         return self
 
-    def _start(self, rank: int, folder: str, pages: int, undo: contextlib.ExitStack) -> None:
+    def _start(
+        self, rank: int, arguments: Mapping[str, Any], faults: Sequence[Fault], undo: contextlib.ExitStack
+    ) -> tuple[ChildProcess, socket.socket]:
         assignment = {
             "rank": rank,
             "size": self.size,
@@ -222,15 +227,15 @@ class Ranks:
             # The votes that lack, their owners' ends, and the way back.
             "decision_timeout_s": self.membership.patience_s + self.size * _BURIAL_S + self._timeout_s,
             "bytes_per_s": self._bytes_per_s,
-            "folder": folder,
-            "pages": pages,
+            "folder": self._folder,
+            "pages": self._pages,
             "module": self._work.__module__,
             "file": str(Path(inspect.getsourcefile(self._work) or "").absolute()),
             "name": self._work.__qualname__,
-            "arguments": self._arguments,
+            "arguments": dict(arguments),
             "faults": [
                 {"point": each.point, "at": dict(each.at), "kind": each.kind, "seconds": each.seconds}
-                for each in self._faults
+                for each in faults
                 if each.rank == rank
             ],
         }
@@ -243,16 +248,15 @@ class Ranks:
                 name=f"rank {rank}",
                 cores=self._cores[rank % len(self._cores)],
                 environment={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK},
-                pass_fds=[theirs.fileno(), *([pages] if pages >= 0 else [])],
+                pass_fds=[theirs.fileno(), *([self._pages] if self._pages >= 0 else [])],
             )
         undo.callback(child.stop, 0)
         ours.settimeout(max(_SEND_TIMEOUT_S, self._timeout_s))
         with contextlib.suppress(OSError):
             # One that ends at once is noticed by the end of its link.
             ours.sendall(frame)
-        self._children.append(child)
-        self._links.append(ours)
         self._selector.register(ours, selectors.EVENT_READ, rank)
+        return child, ours
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -374,6 +378,33 @@ class Ranks:
     def kill(self, rank: int) -> None:
         """End a rank with SIGKILL, stopped or not."""
         self._children[rank].kill()
+
+    def replace(
+        self, rank: int, *, arguments: Mapping[str, Any] | None = None, faults: Sequence[Fault] = ()
+    ) -> None:  # fmt: skip
+        """Start a new process in the place of one that has ended; it has the same shared memory, and no group.
+
+        Parameters
+        ----------
+        rank : int
+        arguments : mapping, optional
+            In place of those that all ranks were started with.
+        faults : sequence of Fault
+            What is to happen to the new one.
+
+        Raises
+        ------
+        BadValueError
+            If the old process has not ended.
+        """
+        if rank in self.running:
+            raise BadValueError("Only a rank that has ended is replaced.", given=f"rank {rank}",
+                                hint="kill it and wait for its end")  # fmt: skip
+        self._children[rank].stop(0)
+        self._links[rank].close()
+        self.outcomes[rank], self._readers[rank] = Outcome(rank), FrameReader()
+        given = self._arguments if arguments is None else arguments
+        self._children[rank], self._links[rank] = self._start(rank, given, faults, self._stack)
 
     def stop(self, rank: int) -> None:
         """Stop a rank with SIGSTOP until :meth:`resume`."""

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,16 @@ class Taken:
     wall_s: float = 0.0
 
 
-def awaited(port: Port, wait: Wait, limit_s: float) -> None:
+def awaited(port: Port, wait: Wait, limit_s: float, look: Callable[[], None] | None = None) -> None:
     """Return once all members have come to a stage.
+
+    Parameters
+    ----------
+    port : Port
+    wait : Wait
+    limit_s : float
+    look : callable, optional
+        Called while the rank waits; what it raises ends the wait.
 
     Raises
     ------
@@ -62,6 +70,8 @@ def awaited(port: Port, wait: Wait, limit_s: float) -> None:
         if failed:
             raise WavetankError("Another rank does not go on.", given=f"rank {failed[0]}",
                                 where=f"{wait.stage}, step {wait.step}")  # fmt: skip
+        if look is not None:
+            look()
         waited_s = time.monotonic() - begin_s
         if waited_s > limit_s:
             late = wait.members[missing]
@@ -77,7 +87,10 @@ def awaited(port: Port, wait: Wait, limit_s: float) -> None:
             os.sched_yield()
 
 
-def driven(rank: Rank | None, port: Port, program: Program[Any], limit_s: float, taken: Taken | None = None) -> Any:
+def driven(
+    rank: Rank | None, port: Port, program: Program[Any], limit_s: float, taken: Taken | None = None,
+    look: Callable[[], None] | None = None,
+) -> Any:  # fmt: skip
     """Run a program of one rank to its end and return what it returns.
 
     Parameters
@@ -90,6 +103,8 @@ def driven(rank: Rank | None, port: Port, program: Program[Any], limit_s: float,
         How long to wait for others at one stage.
     taken : Taken, optional
         What it took is added here.
+    look : callable, optional
+        As for :func:`awaited`.
 
     Raises
     ------
@@ -106,7 +121,7 @@ def driven(rank: Rank | None, port: Port, program: Program[Any], limit_s: float,
                     rank.point(found.name, step=found.step)
             elif first_below(port.words, found.places, found.step, 1) >= 0:
                 cpu_s += time.thread_time() - from_s
-                awaited(port, found, limit_s)
+                awaited(port, found, limit_s, look)
                 from_s = time.thread_time()
     except StopIteration as end:
         if taken is not None:

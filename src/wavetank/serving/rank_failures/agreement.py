@@ -12,7 +12,6 @@ machine is explored with a fault between any two steps (:class:`MaskAgreement`) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,17 +47,21 @@ class Apply(Message, frozen=True):
 
     epoch: int
     mask: int
+    incarnations: tuple[int, ...]
     held: tuple[tuple[int, ...], ...] = ()
 
 
 class Join(Message, frozen=True):
     """I am new, hold my weights, and take part as soon as you like; who was in my place is gone."""
 
+    incarnation: int
+
 
 class Lost(Message, frozen=True):
-    """The launcher has fenced a rank: it will never do anything again."""
+    """The launcher has fenced a rank's first processes: they will never do anything again."""
 
     rank: int
+    count: int
 
 
 class Token(Message, frozen=True):
@@ -84,6 +87,9 @@ def bits(mask: int) -> list[int]:
 class Agreement:
     """What one rank knows about the mask.
 
+    Processes in a rank's place are numbered, and so is what is said of them: nothing that arrives late counts for a
+    later one.
+
     Parameters
     ----------
     me : int
@@ -91,6 +97,8 @@ class Agreement:
         0 for one that has still to join.
     mask : int
         Bit r: rank r takes part.
+    incarnation : int
+        How many processes were in this rank's place before.
     held : tuple of int
         What this rank's slots hold.
     patient : bool
@@ -100,17 +108,33 @@ class Agreement:
     """
 
     def __init__(
-        self, me: int, epoch: int, mask: int, *, held: Holdings = (), patient: bool = True, whole: bool = False
-    ) -> None:
+        self, me: int, epoch: int, mask: int, *, incarnation: int = 0, held: Holdings = (), patient: bool = True,
+        whole: bool = False,
+    ) -> None:  # fmt: skip
         self.me, self.epoch, self.mask, self.held = me, epoch, mask, held
         self.patient, self.whole = patient, whole
-        self.gone = 0
-        self.joining = 0
+        # Of each rank: the process that takes part, the latest that said that it would, how many are gone.
+        self.taking_part: dict[int, int] = {me: incarnation}
+        self.arrived: dict[int, int] = {}
+        self.lost: dict[int, int] = {}
         self.promised = (epoch, -1)
         # Of a proposal of this rank under way.
         self.proposed_mask = 0
         self.answers: dict[int, Holdings] = {}
         self.holdings: dict[int, Holdings] = {}
+
+    @property
+    def gone(self) -> int:
+        """Return the members whose process is no more, as a mask."""
+        return sum(1 << rank for rank in bits(self.mask) if self.lost.get(rank, 0) > self.taking_part.get(rank, 0))
+
+    @property
+    def joining(self) -> int:
+        """Return the ranks whose new process is ready and does not take part yet, as a mask."""
+        return sum(
+            1 << rank for rank, number in self.arrived.items()
+            if number > self.taking_part.get(rank, 0) and number >= self.lost.get(rank, 0)
+        )  # fmt: skip
 
     @property
     def settled(self) -> bool:
@@ -124,27 +148,31 @@ class Agreement:
 
     @property
     def needed(self) -> bool:
-        """Return whether the mask must change."""
-        missing = self.mask & self.gone & ~self.joining
-        return bool(self.mask & self.gone | self.joining) and not (self.whole and missing)
+        """Return whether the mask must change, and can."""
+        gone, joining = self.gone, self.joining
+        return bool(gone | joining) and not (self.whole and gone & ~joining)
 
-    def lose(self, rank: int) -> list[tuple[int, Message]]:
-        """Take notice that a rank is gone, and return what is to be sent.
+    def latest(self, rank: int) -> int:
+        """Return the number of the latest process in a rank's place that this rank knows of."""
+        return max(self.taking_part.get(rank, 0), self.arrived.get(rank, 0))
+
+    def lose(self, rank: int, count: int) -> list[tuple[int, Message]]:
+        """Take notice that a rank's first ``count`` processes are gone, and return what is to be sent.
 
         Parameters
         ----------
-        rank : int
+        rank, count : int
         """
-        self.gone |= 1 << rank
-        self.joining &= ~(1 << rank)
+        self.lost[rank] = max(count, self.lost.get(rank, 0))
         return self.act()
 
     def act(self) -> list[tuple[int, Message]]:
         """Propose, if it is this rank's turn and nothing fitting is under way; return what is to be sent."""
-        old = bits(self.mask & ~self.gone)
-        if not self.needed or self.epoch == 0 or not old or old[0] != self.me:
+        gone, old = self.gone, bits(self.mask & ~self.gone)
+        mine = self.promised[1] == self.me
+        if self.epoch == 0 or not old or old[0] != self.me or (self.whole and gone & ~self.joining):
             return []
-        if self.proposed_mask == self.wanted and self.promised[1] == self.me:
+        if not self.needed and self.settled or (mine and self.proposed_mask == self.wanted):
             return []
         self.promised = (max(self.promised[0], self.epoch) + 1, self.me)
         self.proposed_mask = self.wanted
@@ -163,11 +191,12 @@ class Agreement:
         message : Message
         """
         if isinstance(message, Join):
-            self.joining |= 1 << sender
-            self.gone |= self.mask & (1 << sender)
-            if self.promised[1] == self.me:
-                # A proposal under way counts on who is there no more.
-                self.proposed_mask = 0
+            if message.incarnation > self.latest(sender):
+                self.arrived[sender] = message.incarnation
+                self.lost[sender] = max(message.incarnation, self.lost.get(sender, 0))
+                if self.promised[1] == self.me:
+                    # A proposal under way may count on the one before.
+                    self.proposed_mask = 0
             return self.act()
         if isinstance(message, Propose):
             if (message.epoch, sender) <= self.promised or message.epoch <= self.epoch:
@@ -186,20 +215,19 @@ class Agreement:
         return []
 
     def _count(self) -> list[tuple[int, Message]]:
-        if self.patient and any(rank not in self.answers for rank in bits(self.proposed_mask)):
+        members = bits(self.proposed_mask)
+        if not members or (self.patient and any(rank not in self.answers for rank in members)):
             return []
-        held = tuple(self.answers.get(rank, ()) for rank in bits(self.proposed_mask))
-        apply = Apply(self.promised[0], self.proposed_mask, held)
-        others = [rank for rank in bits(self.proposed_mask) if rank != self.me]
-        return [*((rank, apply) for rank in others), *self._apply(apply)]
+        held = tuple(self.answers.get(rank, ()) for rank in members)
+        apply = Apply(self.promised[0], self.proposed_mask, tuple(map(self.latest, members)), held)
+        return [*((rank, apply) for rank in members if rank != self.me), *self._apply(apply)]
 
     def _apply(self, message: Apply) -> list[tuple[int, Message]]:
         self.epoch, self.mask, self.proposed_mask, self.answers = message.epoch, message.mask, 0, {}
         self.promised = (self.epoch, -1)
-        self.holdings = dict(zip(bits(message.mask), message.held, strict=True))
-        # Who is in the mask as a new one is not gone; a later end of it is noticed anew.
-        self.gone &= ~(message.mask & self.joining)
-        self.joining &= ~message.mask
+        members = bits(message.mask)
+        self.holdings = dict(zip(members, message.held, strict=True))
+        self.taking_part.update(zip(members, message.incarnations, strict=True))
         return self.act()
 
 
@@ -225,11 +253,13 @@ class MaskNode(Node):
     def start(self) -> None:
         """Begin as a member, or after a crash as one that has to join."""
         everybody = (1 << self.context.size) - 1
-        if self.context.load("started", False):
-            self.state = Agreement(self.context.id, 0, 1 << self.context.id, patient=self.patient)
-            self.context.broadcast(Join())
+        before = self.context.load("processes", 0)
+        self.context.save("processes", before + 1)
+        if before:
+            alone = 1 << self.context.id
+            self.state = Agreement(self.context.id, 0, alone, incarnation=before, patient=self.patient)
+            self.context.broadcast(Join(before))
         else:
-            self.context.save("started", True)
             self.state = Agreement(self.context.id, 1, everybody, patient=self.patient)
             self.applied = ((1, everybody),)
             self._go()
@@ -238,7 +268,7 @@ class MaskNode(Node):
     @property
     def served(self) -> bool:
         """Return whether it has made all steps of its epoch."""
-        return self._agreement.settled and self.step >= self.steps
+        return self._agreement.settled and not self._agreement.needed and self.step >= self.steps
 
     def receive(self, sender: int, message: Any) -> None:
         """Take a message of the agreement, of a step, or about who is there."""
@@ -247,7 +277,7 @@ class MaskNode(Node):
         elif isinstance(message, Alive):
             self.alive |= 1 << sender
         elif isinstance(message, Lost):
-            self._after(self._agreement.lose(message.rank))
+            self._after(self._agreement.lose(message.rank, message.count))
         elif isinstance(message, Token):
             if message.epoch >= self._agreement.epoch:
                 self.heard = tuple(sorted({*self.heard, (message.epoch, message.step, sender)}))
@@ -271,9 +301,11 @@ class MaskNode(Node):
             self.context.set_timer("silent", 1)
             return
         agreement = self._agreement
-        for rank in bits((agreement.mask | agreement.proposed_mask | agreement.joining) & ~self.alive & ~agreement.gone):
-            self.context.broadcast(Lost(rank))
-            self._after(agreement.lose(rank))
+        expected = (agreement.mask & ~agreement.gone) | agreement.proposed_mask | agreement.joining
+        for rank in bits(expected & ~self.alive):
+            count = agreement.latest(rank) + 1
+            self.context.broadcast(Lost(rank, count))
+            self._after(agreement.lose(rank, count))
         if not self.served or agreement.needed:
             self.context.set_timer("late", 1)
 
@@ -344,7 +376,7 @@ class MaskAgreement:
                 return f"rank {index}: {node.misrouted}"  # type: ignore[attr-defined]
         return ""
 
-    def served(self, snapshot: Snapshot, up: Mapping[int, bool] | None = None) -> bool:
+    def served(self, snapshot: Snapshot) -> bool:
         """Return whether some mask is applied by all of its members, which have made all their steps."""
         nodes = {index: node for index, node in enumerate(snapshot.nodes) if isinstance(node, MaskNode)}
         for node in nodes.values():

@@ -314,8 +314,9 @@ class Ranks:
                 raise WavetankError(f"Rank {outcome.rank} {how[outcome.ended]}.", given=said or None)
         return [outcome.value for outcome in self.outcomes]
 
-    def _take(self, rank: int) -> Iterator[Event]:
+    def _take(self, rank: int) -> list[Event]:
         outcome, now = self.outcomes[rank], time.monotonic()
+        found: list[Event] = []
         try:
             data = self._links[rank].recv(1 << 20)
             frames = self._readers[rank].feed(data)
@@ -334,16 +335,18 @@ class Ranks:
                 value = outcome.value
             else:
                 outcome.ended, outcome.value = kind, value
-            yield Event(rank, kind, value, now - self._begin_s)
+            found.append(Event(rank, kind, value, now - self._begin_s))
         if not data and outcome.ended == "running":
             outcome.ended, outcome.value = "died", self._buried(rank)
-            yield Event(rank, "died", outcome.value, now - self._begin_s)
+            found.append(Event(rank, "died", outcome.value, now - self._begin_s))
         if outcome.ended != "running":
             self._selector.unregister(self._links[rank])
             self.membership.lose(rank)
             for other in self.running:
                 self._send(other, "ended", rank)
         self._tell(self.membership.decide())
+        # Who takes an end may replace the rank at once.
+        return found
 
     def _buried(self, rank: int) -> int | None:
         child = self._children[rank]

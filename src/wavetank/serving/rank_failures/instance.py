@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from wavetank.errors import BadValueError, WavetankError
-from wavetank.live.ranks import Event, Ranks
+from wavetank.live.ranks import Event, Fault, Ranks
 from wavetank.machine.atomic_words import publish
 from wavetank.serving.rank_failures.board import Board
 from wavetank.serving.rank_failures.interface import REPAIRS, InfeasibleError
@@ -131,8 +131,6 @@ class Instance:
             raise BadValueError("There is no such repair.", given=repair, allowed=REPAIRS, where="repair")
         if not 0.01 <= timeout_s <= 3600:
             raise BadValueError("A rank is late after some time.", given=timeout_s, allowed="0.01 to 3600 s")
-        if not host and not disk:
-            disk = False
         slots = slots or shape.all_experts
         spread(shape.all_experts, ranks, slots, replicas)
         self.shape, self.size, self.slots, self.repair, self.rejoin = shape, ranks, slots, repair, rejoin
@@ -147,6 +145,8 @@ class Instance:
         self.fenced = [0] * ranks
         self.begun: list[int] = [0] * ranks
         self.failure: WavetankError | None = None
+        # Points at which the next replacements die.
+        self.replacement_faults: list[str] = []
         # Called with each token as it comes.
         self.heard: Callable[[Answer], None] | None = None
         self._following = 0
@@ -354,12 +354,13 @@ class Instance:
         if self.fenced[rank] == self.begun[rank]:
             self._fence(rank)
         self.begun[rank] = self.fenced[rank]
-        if not self.ranks.running and self.repair == "group" or not self.ranks.running:
+        if not self.ranks.running:
             self._fail(WavetankError("All ranks are gone.", hint="start the instance again"))
             return False
         if self.rejoin:
             arguments = {**self._settings, "incarnation": self.fenced[rank], "folder": self._folder}
-            self.ranks.replace(rank, arguments=arguments)
+            faults = [Fault(rank=rank, point=self.replacement_faults.pop(0))] if self.replacement_faults else []
+            self.ranks.replace(rank, arguments=arguments, faults=faults)
         return False
 
     # -- what is done to it --------------------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ class Change:
     expert_of : tuple of int
     at_s : float
         On the monotonic clock.
+    incarnation : int
+        Which of the processes in the rank's place it was.
     """
 
     rank: int
@@ -93,6 +95,7 @@ class Change:
     addresses: tuple[int, ...]
     expert_of: tuple[int, ...]
     at_s: float
+    incarnation: int
 
 
 class Instance:
@@ -144,6 +147,9 @@ class Instance:
         self.changes: list[Change] = []
         self.fenced = [0] * ranks
         self.begun: list[int] = [0] * ranks
+        self.deaths = 0
+        # Who takes part, as far as is known here.
+        self.ready: set[int] = set()
         self.failure: WavetankError | None = None
         # Points at which the next replacements die.
         self.replacement_faults: list[str] = []
@@ -186,7 +192,7 @@ class Instance:
             if self.host:
                 for expert in range(shape.all_experts):
                     self.board.host[expert] = expert_weights(shape, expert)
-            self.fenced = [0] * self.size
+            self.fenced, self.begun, self.ready = [0] * self.size, [0] * self.size, set()
             self._group = undo.pop_all()
 
     def _close_group(self) -> None:
@@ -233,16 +239,13 @@ class Instance:
         self._count()
 
     def _give(self, answer: Answer, rank: int = -1) -> None:
-        alive = [each for each in range(self.size) if each in self.ranks.running]
+        alive = [each for each in self.ranks.running if self.fenced[each] == self.begun[each]]
         if not alive:
             answer.rank = -1
             return
         if rank not in alive:
-            loads = [0] * self.size
-            for each in self.answers.values():
-                if not each.done and each.rank >= 0:
-                    loads[each.rank] += 1
-            rank = min(alive, key=lambda place: (loads[place], place))
+            # One that does not take part yet only if there is no other.
+            rank = min(alive, key=lambda each: (each not in self.ready, self._load(each), each))
         answer.rank, answer.incarnation = rank, self.fenced[rank]
         self.ranks.send(rank, ["request", answer.number, answer.prompt, answer.said, answer.count])
         self._count()
@@ -307,8 +310,10 @@ class Instance:
                 if answer.done:
                     self._count()
         elif what == "applied":
+            if said[7] == self.fenced[rank]:
+                self.ready.add(rank)
             self.changes.append(Change(rank, said[1], tuple(said[2]), tuple(said[3]), said[4], tuple(said[5]),
-                                       tuple(said[6]), time.monotonic()))  # fmt: skip
+                                       tuple(said[6]), time.monotonic(), said[7]))  # fmt: skip
         elif what == "late" and self.fenced[said[1]] == said[2]:
             if self.kill_fenced:
                 self.ranks.kill(said[1])
@@ -328,13 +333,12 @@ class Instance:
     def _fence(self, rank: int) -> None:
         """Say to all that a rank is gone, and give its requests to others."""
         self.fenced[rank] += 1
+        self.ready.discard(rank)
         self.board.fence(rank, self.fenced[rank])
         for answer in list(self.answers.values()):
             if answer.rank == rank and not answer.done:
-                others = [each for each in self.ranks.running if each != rank]
                 answer.rank, answer.incarnation = -1, -1
-                if others:
-                    self._give(answer, min(others, key=lambda each: (self._load(each), each)))
+                self._give(answer)
 
     def _load(self, rank: int) -> int:
         return sum(each.rank == rank and not each.done for each in self.answers.values())
@@ -343,20 +347,19 @@ class Instance:
         """Deal with the end of a process; return whether all processes are new."""
         if self.failure is not None:
             return False
-        if self.repair == "restart":
+        self.deaths += 1
+        self.board.spoil(rank)
+        if self.fenced[rank] == self.begun[rank]:
+            self._fence(rank)
+        self.begun[rank] = self.fenced[rank]
+        if self.repair == "restart" or not self.ready:
+            # Nobody is left who could take a replacement in.
             self._close_group()
             self._open_group()
             for answer in self.answers.values():
                 if not answer.done:
                     self._give(answer)
             return True
-        self.board.spoil(rank)
-        if self.fenced[rank] == self.begun[rank]:
-            self._fence(rank)
-        self.begun[rank] = self.fenced[rank]
-        if not self.ranks.running:
-            self._fail(WavetankError("All ranks are gone.", hint="start the instance again"))
-            return False
         if self.rejoin:
             arguments = {**self._settings, "incarnation": self.fenced[rank], "folder": self._folder}
             faults = [Fault(rank=rank, point=self.replacement_faults.pop(0))] if self.replacement_faults else []

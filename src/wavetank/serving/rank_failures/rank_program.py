@@ -114,6 +114,9 @@ class RankProgram:
         self.port = Port(rank.shared[begin:], EXCHANGE, task_of(shape, rank.size, slots, tokens), self.me)
         self.home = spread(shape.all_experts, rank.size, slots, replicas)
         self.table = ExpertTable(shape.all_experts, rank.size, slots, rank.size)
+        # By a token's turn and its expert: a slot, in memory that stays where it is.
+        self.routes = np.full((rank.size, shape.all_experts), -1, np.int64)
+        self.turns = (np.arange(tokens, dtype=np.int64) % rank.size)[:, None]
         self.held = [-1] * slots
         everybody = (1 << rank.size) - 1
         epoch, mask = (1, everybody) if incarnation == 0 else (0, 1 << self.me)
@@ -234,7 +237,8 @@ class RankProgram:
                 self._load(transfer.slot % self.slots, transfer.expert, transfer.source, look=True)
         self.held = expert_of[mine].tolist()
         self.table.change(active=active, expert_of=expert_of)
-        self.constant = self._fixed_slots() if self.wants_constant else None
+        self._route()
+        self.constant = self.routes[0].copy() if self.wants_constant else None
         rank.point("repaired")
         self.board.complete(self.me, epoch)
         while self.board.incomplete(members, epoch) >= 0:
@@ -243,8 +247,9 @@ class RankProgram:
         self.port.regroup(members, epoch * _EPOCH_STEPS)
         table = self.table
         rank.report(["applied", epoch, list(members), [each.source for each in plan.transfers], len(table.missing),
-                     [each.ctypes.data for each in (table.active, table.expert_of, table.slots_with, table.replicas)],
-                     expert_of.tolist()])  # fmt: skip
+                     [each.ctypes.data for each in
+                      (table.active, table.expert_of, table.slots_with, table.replicas, self.routes)],
+                     expert_of.tolist(), self.incarnation])  # fmt: skip
 
     def _plan(self, held: Integers, active: Sequence[int]) -> Plan:
         if self.repair == "nothing":
@@ -322,7 +327,7 @@ class RankProgram:
         self.rank.report(["tokens", self.incarnation, self.agreement.epoch, said])
 
     def slots_of(self, experts: Integers) -> Integers:
-        """Return where a token's experts are; -1 where they are nowhere and that is let pass.
+        """Return where tokens' experts are; -1 where they are nowhere, which is let pass without repair alone.
 
         Parameters
         ----------
@@ -330,15 +335,17 @@ class RankProgram:
         """
         if self.constant is not None:
             return self.constant[experts]
-        if self.repair != "nothing" or not len(self.table.missing):
-            return self.table.slots_of(experts, self.me)
-        there = self.table.replicas[experts] > 0
-        some = int(np.flatnonzero(self.table.replicas)[0])
-        return np.where(there, self.table.slots_of(np.where(there, experts, some), self.me), -1)
+        return self.routes[self.turns[: experts.shape[0]], experts]
 
-    def _fixed_slots(self) -> Integers:
-        return np.array([int(self.table.slots_of(np.array([[expert]], np.int64), self.me)[0, 0])
-                         for expert in range(self.shape.all_experts)], np.int64)  # fmt: skip
+    def _route(self) -> None:
+        """Write down which slot a token in each turn is sent to: this rank's own, else replicas in turns."""
+        table, here = self.table, slice(self.me * self.slots, (self.me + 1) * self.slots)
+        self.routes[:] = -1
+        for expert in np.flatnonzero(table.replicas).tolist():
+            for turn in range(self.size):
+                self.routes[turn, expert] = table.slots_with[expert, (turn + self.me) % table.replicas[expert]]
+        for place in np.flatnonzero(table.expert_of[here] >= 0).tolist():
+            self.routes[:, table.expert_of[here][place]] = self.me * self.slots + place
 
     def run(self) -> int:
         """Serve until the launcher says stop; return the number of steps."""

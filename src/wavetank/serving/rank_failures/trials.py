@@ -168,7 +168,6 @@ def many_faults(
             if not instance.pump(_LIMIT_S, lambda: instance.members() == everybody):
                 outcome.hung += 1
                 break
-            already = sum(instance.fenced)
             asked = [instance.submit(prompt, count) for prompt in prompts(seed * 100003 + turn, requests)]
             victims = draws.permutation(instance.size)[: int(draws.integers(1, instance.size))].tolist()
             for place, victim in enumerate(victims):
@@ -183,14 +182,13 @@ def many_faults(
             if not instance.pump(_LIMIT_S, lambda asked=asked: all(each.done for each in asked)):  # type: ignore[misc]
                 outcome.hung += 1
             judged(instance, asked, outcome)
-            outcome.kills += sum(instance.fenced) - already
+            outcome.kills = instance.deaths
             for change in instance.changes:
                 outcome.copied += len(change.sources) if change.rank == change.members[0] else 0
-                key = (change.rank, instance.fenced[change.rank])
+                key = (change.rank, change.incarnation)
                 outcome.moved += places.setdefault(key, change.addresses) != change.addresses
             instance.changes = instance.changes[-2 * instance.size :]
             turn += 1
-        outcome.kills = sum(instance.fenced)
     return outcome
 
 

@@ -172,14 +172,15 @@ class Agreement:
         mine = self.promised[1] == self.me
         if self.epoch == 0 or not old or old[0] != self.me or (self.whole and gone & ~self.joining):
             return []
-        if not self.needed and self.settled or (mine and self.proposed_mask == self.wanted):
+        if (not self.needed and self.settled) or (mine and self.proposed_mask == self.wanted):
             return []
         self.promised = (max(self.promised[0], self.epoch) + 1, self.me)
         self.proposed_mask = self.wanted
         self.answers = {self.me: self.held}
         out: list[tuple[int, Message]] = [
-            (rank, Propose(self.promised[0], self.proposed_mask)) for rank in bits(self.proposed_mask) if rank != self.me
-        ]
+            (rank, Propose(self.promised[0], self.proposed_mask))
+            for rank in bits(self.proposed_mask) if rank != self.me
+        ]  # fmt: skip
         return out + self._count()
 
     def receive(self, sender: int, message: Any) -> list[tuple[int, Message]]:

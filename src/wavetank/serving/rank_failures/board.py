@@ -56,7 +56,8 @@ def board_bytes(ranks: int, slots: int, experts: int, numbers: int) -> int:
     experts, numbers : int
         How many experts there are, and the float64 numbers of each.
     """
-    return sum(-(-int(np.prod(shape)) * 8 // _PAGE) * _PAGE for shape, _ in _areas(ranks, slots, experts, numbers).values())
+    areas = _areas(ranks, slots, experts, numbers)
+    return sum(-(-int(np.prod(shape)) * 8 // _PAGE) * _PAGE for shape, _ in areas.values())
 
 
 def check_of(weights: NDArray[np.float64]) -> float:

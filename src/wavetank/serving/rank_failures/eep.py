@@ -1,5 +1,4 @@
-"""Partial recovery of expert-parallel serving: who takes part is state that can be changed, and only what a fault took is
-mended.
+"""Partial recovery of expert-parallel serving: who takes part can be changed, and only what a fault took is mended.
 
 Survivors agree on a new mask, map experts to live replicas, load those that none has from the cheapest source, and go
 on in the same buffers with the same tables.  A replacement loads its weights beside them and is taken in between two

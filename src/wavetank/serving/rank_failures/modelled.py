@@ -6,7 +6,7 @@ how long a process, a group of ranks and a capture of graphs take; they are sett
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +73,7 @@ class WideInstance:
     ranks: int = 32
     failed: int = 1
     replicas: int = 2
-    rates: Rates = Rates()
+    rates: Rates = field(default_factory=Rates)
     detect_s: float = 1.0
     start_s: float = 30.0
     capture_s: float = 30.0

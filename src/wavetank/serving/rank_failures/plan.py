@@ -1,4 +1,4 @@
-"""Which weights go where after a fault: lost experts into free slots, from the cheapest source, done as early as can be.
+"""Which weights go where after a fault: lost experts into free slots, from the cheapest source, as early as can be.
 
 An expert that a live rank holds needs no copy.  Every other one is read from the cheapest source that has it: a process
 that does not take part yet and holds it, the host's memory, the disk.  The largest come first, each to the rank where

@@ -155,7 +155,7 @@ class RankProgram:
         board.beat(self.me)
         agreement.held = tuple(self.held)
         if board.fenced(self.me) > self.incarnation:
-            raise FencedError("This rank was masked out.", given=f"rank {self.me}", hint="a new process takes its place")
+            raise FencedError("This rank was masked out.", given=f"rank {self.me}", hint="a new one has its place")
         for other in range(self.size):
             if board.fenced(other) > self.fences[other]:
                 self.fences[other] = board.fenced(other)
@@ -175,10 +175,11 @@ class RankProgram:
             beat = int(self.board.beats[other * 8])
             if beat != count:
                 self.beats[other] = (beat, now)
-            elif beat and other != self.me and now - since > self.timeout_s:
-                if (other, self.fences[other]) not in self.reported:
-                    self.reported.add((other, self.fences[other]))
-                    self.rank.report(["late", other, self.fences[other]])
+                continue
+            key, silent = (other, self.fences[other]), beat and now - since > self.timeout_s
+            if silent and other != self.me and key not in self.reported:
+                self.reported.add(key)
+                self.rank.report(["late", *key])
 
     def _send(self, out: list[tuple[int, Any]]) -> None:
         for to, message in out:
@@ -196,7 +197,8 @@ class RankProgram:
                 self._load(slot, expert)
         if self.incarnation == 0:
             self.agreement.holdings = {
-                rank: tuple(self.home[rank * self.slots : (rank + 1) * self.slots].tolist()) for rank in range(self.size)
+                rank: tuple(self.home[rank * self.slots : (rank + 1) * self.slots].tolist())
+                for rank in range(self.size)
             }
         else:
             self.rank.point("join")
@@ -279,7 +281,7 @@ class RankProgram:
             if found[0] == "stop":
                 self.stopped = True
             elif found[0] == "request":
-                self.requests.append(Served(*found[1:], self.model))
+                self.requests.append(Served(found[1], found[2], found[3], found[4], self.model))
             elif found[0] == "forget":
                 self.requests = [each for each in self.requests if each.number != found[1]]
                 self.layer = 0

@@ -1,4 +1,4 @@
-"""A small language model with a mixture of experts, in float64, whose rows never depend on what is computed beside them.
+"""A small language model with a mixture of experts, in float64, whose rows never depend on what is beside them.
 
 Each product is summed along a row of the weights, in the order that numpy always takes for that length, so a token's
 numbers are the same to the last bit in any batch, on any rank.  It says words of a fixed list; weights are drawn
@@ -212,7 +212,7 @@ def alone(model: SmallModel, prompt: Sequence[int], count: int, experts: Callabl
         return expert_output(shape, made[expert], rows)
 
     experts = experts or run
-    context, answer = np.zeros((1, shape.hidden)), []
+    context, answer = np.zeros((1, shape.hidden)), list[int]()
     for token in [*prompt[:-1], *[None] * count]:
         last = prompt[-1] if not answer else answer[-1]
         context = model.advance(context, [last if token is None else token])

@@ -1,4 +1,4 @@
-"""Study ``rank-failures``: how long a server of experts says nothing when some of its ranks die, and what it says then."""
+"""Study ``rank-failures``: how long a server of experts says nothing when ranks die, and what it says then."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class RankFailures(Study):
                words="experts loaded"),
         Metric("kills", "processes", "", "counted", "processes that were killed", table=False),
         Metric("moved_tables", "", "lower", "counted", "tables of a rank whose place in memory changed", table=False),
-        Metric("step_s", "s", "lower", "measured", "a step without faults where slots come from tables that may change, "
+        Metric("step_s", "s", "lower", "measured", "a step without faults where slots come from tables that may change "
                "or from constants: median over rounds in turns, of the slowest rank", words="time of a step"),
         Metric("modelled_pause_s", "s", "lower", "modelled", "from a fault of a wide instance until tokens come again",
                words="modelled pause"),
-        Metric("modelled_downtime_s", "s", "lower", "modelled", "that pause and the one in which replacements are taken "
-               "in", words="modelled pauses"),
+        Metric("modelled_downtime_s", "s", "lower", "modelled", "that pause and the one in which replacements are "
+               "taken in", words="modelled pauses"),
         Metric("modelled_recovered_s", "s", "lower", "modelled", "from the fault until 95 % of the throughput before, "
                "taken as the share of ranks", words="modelled time to 95 %"),
     )  # fmt: skip
@@ -68,7 +68,7 @@ class RankFailures(Study):
     replicas: int = setting(2, says="Replicas of each expert, on ranks next to each other", low=1, high=16)
     experts: int = setting(8, says="Experts of each of two layers", low=1, high=64)
     requests: int = setting(8, unit="requests", says="Requests under way", low=1, high=256)
-    tokens: int = setting(80, unit="tokens", says="Tokens of an answer", low=8, high=100_000)
+    tokens: int = setting(64, unit="tokens", says="Tokens of an answer", low=8, high=100_000)
     timeout_s: float = setting(1.0, unit="s", says="Silence after which a rank is taken for dead", low=0.05, high=600)
     kills: int = setting(0, says="Kill so many processes, one to all but one at a time, at drawn points of steps, "
                          "repairs and rejoins; 0: one fault", low=0, high=100_000)  # fmt: skip

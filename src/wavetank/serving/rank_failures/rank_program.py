@@ -357,7 +357,8 @@ class RankProgram:
             while not self.stopped:
                 try:
                     self.commands()
-                    self.step()
+                    if not self.stopped:
+                        self.step()
                 except Interrupted:
                     self.rank.point("agree")
                     self.settle()

@@ -1,0 +1,113 @@
+"""A rank's program, alone in this process: it says what one process says, and minds fences and letters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wavetank.errors import BadValueError
+from wavetank.serving.rank_failures.agreement import Join
+from wavetank.serving.rank_failures.rank_program import FencedError, Interrupted, RankProgram, memory_of
+from wavetank.serving.rank_failures.small_model import Shape, SmallModel, alone, expert_weights
+
+SHAPE = Shape(hidden=8, inner=16, experts=4)
+
+
+class FakeRank:
+    """A rank whose launcher has sent all commands beforehand."""
+
+    def __init__(self, size: int = 1) -> None:
+        self.number, self.size = 0, size
+        self.shared: Any = np.zeros(memory_of(SHAPE, size, 8, 4), np.uint8)
+        self.commands: list[Any] = []
+        self.said: list[Any] = []
+        self.points: list[str] = []
+
+    def command(self, timeout_s: float) -> Any:
+        return self.commands.pop(0) if self.commands else None
+
+    def report(self, value: Any) -> None:
+        self.said.append(value)
+        tokens = [each for each in self.said if each[0] == "tokens"]
+        if len(tokens) == 12:
+            self.commands.append(["stop"])
+
+    def point(self, name: str, **at: int) -> None:
+        self.points.append(name)
+
+    def expect(self, *given: Any) -> None:
+        self.points.append(f"planned {given}")
+
+
+def program(rank: FakeRank, folder: Path, **given: Any) -> RankProgram:
+    for expert in range(SHAPE.all_experts):
+        np.save(folder / f"expert-{expert}.npy", expert_weights(SHAPE, expert))
+    settings: dict[str, Any] = {
+        "slots": 8, "tokens": 4, "replicas": 1, "repair": "experts", "host": False, "disk": True, "timeout_s": 5.0,
+        "incarnation": 0, "folder": str(folder),
+    }  # fmt: skip
+    return RankProgram(rank, SHAPE, **{**settings, **given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_it_says_what_one_process_says_with_tables_and_with_constants(tmp_path: Path, constant: bool) -> None:
+    rank = FakeRank()
+    whole = alone(SmallModel(SHAPE), [7, 8], 14)
+    rank.commands = [["request", 5, [7, 8], whole[:2], 14], ["expect", "repair", "kill", 0.0]]
+    found = program(rank, tmp_path, constant=constant)
+    assert found.run() == 24
+    said = [each[3][0] for each in rank.said if each[0] == "tokens"]
+    assert said == [[5, number, whole[number]] for number in range(2, 14)]
+    assert "planned ('repair', 'kill', 0.0)" in rank.points
+    assert {"load", "apply", "repaired", "placed", "experts", "computed", "done"} <= set(rank.points)
+
+
+def test_slots_of_experts_that_are_nowhere_are_left_out(tmp_path: Path) -> None:
+    rank = FakeRank()
+    found = program(rank, tmp_path, repair="nothing")
+    found.begin()
+    found.held[3] = -1
+    found.agreement.holdings = {0: tuple(found.held)}
+    found.settle()
+    assert found.slots_of(np.array([[2, 3]], np.int64)).tolist() == [[2, -1]]
+    assert rank.said[-1][4] == 1
+
+
+def test_a_fence_and_a_letter_interrupt(tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    found = program(rank, tmp_path)
+    found.agreement.mask, found.restored = 1, 1
+    found.look()
+    found.board.fence(1, 1)
+    found.look()
+    assert not found.agreement.needed
+    found.board.send(1, 0, 0, Join(0))
+    found.board.send(1, 1, 0, Join(1))
+    with pytest.raises(Interrupted):
+        found.look()
+    # The letter of the fenced process is not read; that of the new one makes this rank propose.
+    assert found.agreement.arrived == {1: 1} and found.board.head(1, 0) == 1
+    found.board.fence(0, 1)
+    with pytest.raises(FencedError):
+        found.look()
+
+
+def test_who_gives_no_sign_of_life_is_reported_once(tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    found = program(rank, tmp_path, timeout_s=0.0)
+    found.take()
+    assert rank.said == []
+    found.board.beat(1)
+    for _ in range(4):
+        found.take()
+    assert rank.said == [["late", 1, 0]]
+
+
+def test_ranks_share_memory(tmp_path: Path) -> None:
+    rank = FakeRank()
+    rank.shared = None
+    with pytest.raises(BadValueError):
+        program(rank, tmp_path)

@@ -307,6 +307,9 @@ class MaskNode(Node):
             count = agreement.latest(rank) + 1
             self.context.broadcast(Lost(rank, count))
             self._after(agreement.lose(rank, count))
+        if agreement.epoch == 0:
+            # Who proposes now may have been down when this rank said so.
+            self.context.broadcast(Join(agreement.taking_part[self.context.id]))
         if not self.served or agreement.needed:
             self.context.set_timer("late", 1)
 

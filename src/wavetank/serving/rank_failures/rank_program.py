@@ -31,6 +31,7 @@ from wavetank.serving.rank_failures.small_model import Shape, SmallModel, expert
 _EPOCH_STEPS = 1 << 32
 _IDLE_S = 0.01
 _REST_S = 0.0005
+_ASK_S = 0.25
 _NO_LIMIT_S = 1e9
 # Rows of one writer each: what a rank that was masked out still writes is read by nobody.
 EXCHANGE = RelayFree(schedule="fixed")
@@ -124,7 +125,9 @@ class RankProgram:
         self.restored = 0
         self.fences = [self.board.fenced(other) for other in range(rank.size)]
         self.read = [self.board.head(self.me, other) for other in range(rank.size)]
+        self.agreement.lost = dict(enumerate(self.fences))
         self.beats = [(-1, 0.0)] * rank.size
+        self.asks_s = 0.0
         self.reported: set[tuple[int, int]] = set()
         self.requests: list[Served] = []
         self.layer, self.states, self.stopped = 0, np.empty((0, shape.hidden)), False
@@ -202,9 +205,7 @@ class RankProgram:
             }
         else:
             self.rank.point("join")
-            for other in range(self.size):
-                if other != self.me:
-                    self.board.send(self.me, self.incarnation, other, Join(self.incarnation))
+            self.read = [self.board.head(self.me, other) for other in range(self.size)]
 
     def settle(self) -> None:
         """Agree on a mask where that is necessary, and get what the plan gives this rank, until steps may begin."""
@@ -214,12 +215,22 @@ class RankProgram:
                     self.commands()
                     if self.stopped:
                         return
+                    self._ask()
                     self.take()
                     time.sleep(_REST_S)
                 self._restore()
             except Interrupted:
                 continue
             return
+
+    def _ask(self) -> None:
+        """Say that this rank would take part, until it does: who proposes may be a new process that has not heard it."""
+        now = time.monotonic()
+        if self.agreement.epoch == 0 and now >= self.asks_s:
+            self.asks_s = now + _ASK_S
+            for other in range(self.size):
+                if other != self.me:
+                    self.board.send(self.me, self.incarnation, other, Join(self.incarnation))
 
     def _restore(self) -> None:
         agreement, rank = self.agreement, self.rank

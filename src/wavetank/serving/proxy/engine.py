@@ -29,6 +29,7 @@ import re
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 
@@ -248,7 +249,7 @@ class Engine:
 
     def app(self) -> web.Application:
         """Return the HTTP application."""
-        app = web.Application(client_max_size=self.options.body_bytes, middlewares=[_as_openai_errors])
+        app = web.Application(client_max_size=self.options.body_bytes, middlewares=[as_openai_errors])
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat_completions)
         app.router.add_get("/v1/models", self._models)
@@ -415,7 +416,7 @@ def _json(value: object, status: int = 200) -> web.Response:
 
 
 @web.middleware
-async def _as_openai_errors(
+async def as_openai_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Turn every refusal into OpenAI's form of an error."""
@@ -435,12 +436,26 @@ async def _as_openai_errors(
     return web.Response(body=refusal.body(), status=refusal.status, content_type="application/json", headers=headers)
 
 
-async def serve(engine: Engine, *, host: str, port: int, drain_s: float, say: Callable[[str], None]) -> None:
+class Answering(Protocol):
+    """What is served: an application, and how far it is with its requests."""
+
+    name: str
+    draining: bool
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that are waiting or running."""
+
+    def app(self) -> web.Application:
+        """Return the HTTP application."""
+
+
+async def serve(engine: Answering, *, host: str, port: int, drain_s: float, say: Callable[[str], None]) -> None:
     """Serve until a signal asks to stop, then let running requests end.
 
     Parameters
     ----------
-    engine : Engine
+    engine : Answering
     host : str
     port : int
         0: any that is free.

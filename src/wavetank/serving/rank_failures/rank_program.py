@@ -224,7 +224,7 @@ class RankProgram:
             return
 
     def _ask(self) -> None:
-        """Say that this rank would take part, until it does: who proposes may be a new process that has not heard it."""
+        """Say that this rank would take part, until it does: a new proposer may not have heard it."""
         now = time.monotonic()
         if self.agreement.epoch == 0 and now >= self.asks_s:
             self.asks_s = now + _ASK_S

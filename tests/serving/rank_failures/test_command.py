@@ -30,7 +30,7 @@ def test_the_command_is_described(call: Callable[..., Any]) -> None:
 def test_a_stream_goes_on_when_a_rank_is_killed_and_the_end_leaves_nothing() -> None:
     prompt, count = "What now?", 1500
     expected = "".join(map(word, alone(SmallModel(Shape()), list(prompt.encode()), count)))
-    with ChildProcess(python_module("wavetank.cli", "launch", "experts", "--ranks", "4"), name="experts") as child:
+    with ChildProcess(python_module("wavetank", "launch", "experts", "--ranks", "4"), name="experts") as child:
         child.until(lambda: "http://" in child.output(), 60.0, "does not begin")
         address = re.findall(r"http://\S+", child.output())[0]
         pids = [int(each) for each in re.findall(r"pid (\d+)", child.output())]

@@ -106,6 +106,19 @@ def test_who_gives_no_sign_of_life_is_reported_once(tmp_path: Path) -> None:
     assert rank.said == [["late", 1, 0]]
 
 
+def test_a_new_process_asks_again_until_it_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = FakeRank(2)
+    found = program(rank, tmp_path, incarnation=1)
+    found.begin()
+    monkeypatch.setattr("wavetank.serving.rank_failures.rank_program._ASK_S", 0.0)
+    found._ask()
+    found._ask()
+    assert [found.board.read(1, 0, number) for number in range(found.board.head(1, 0))] == [(1, Join(1))] * 2
+    found.agreement.epoch = 2
+    found._ask()
+    assert found.board.head(1, 0) == 2
+
+
 def test_ranks_share_memory(tmp_path: Path) -> None:
     rank = FakeRank()
     rank.shared = None

@@ -49,7 +49,13 @@ def _sizes(areas: Areas) -> dict[str, int]:
 
 
 def memory_bytes(exchange: Exchange, task: Task) -> int:
-    """Return the memory that an exchange needs, of all ranks together, with the words that they wait for."""
+    """Return the memory that an exchange needs, of all ranks together, with the words that they wait for.
+
+    Parameters
+    ----------
+    exchange : Exchange
+    task : Task
+    """
     return sum(_sizes({**_room(task), **exchange.areas(task)}).values())
 
 

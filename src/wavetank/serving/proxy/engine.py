@@ -419,7 +419,14 @@ def _json(value: object, status: int = 200) -> web.Response:
 async def as_openai_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Turn every refusal into OpenAI's form of an error."""
+    """Turn every refusal into OpenAI's form of an error.
+
+    Parameters
+    ----------
+    request : aiohttp.web.Request
+    handler : callable
+        What answers it.
+    """
     headers = {}
     try:
         return await handler(request)

@@ -1,12 +1,12 @@
 """How survivors agree on who takes part: propose, wait until all have let go of their step, apply; the epoch rises.
 
 The lowest rank that is neither gone nor new proposes.  Who gets a proposal leaves its step, and answers what its slots
-hold; nobody begins another step before it has been told to apply.  When all of the proposed mask have answered, the
+hold; nobody begins another step before it is to apply a mask.  When all of the proposed mask have answered, the
 proposer sends the mask with what all slots hold, so that each computes the same plan.  A proposal that loses a member
 is replaced by one of a higher epoch.  Everybody in a mask has promised its epoch before anybody applies it, so that a
 later proposer, who promised it as well, takes a higher one: no epoch has two masks.
 
-What is *gone* is known, not guessed: whoever is silent for too long is fenced by the launcher first.  The same state
+What is *gone* is known, not guessed: who is silent for too long is fenced by the launcher first.  The same state
 machine is explored with a fault between any two steps (:class:`MaskAgreement`) and runs among real ranks.
 """
 

@@ -85,6 +85,8 @@ class Change:
         On the monotonic clock.
     incarnation : int
         Which of the processes in the rank's place it was.
+    start : int
+        How often all processes had been started anew; epochs are counted from the last start.
     """
 
     rank: int
@@ -96,6 +98,7 @@ class Change:
     expert_of: tuple[int, ...]
     at_s: float
     incarnation: int
+    start: int
 
 
 class Instance:
@@ -148,6 +151,7 @@ class Instance:
         self.fenced = [0] * ranks
         self.begun: list[int] = [0] * ranks
         self.deaths = 0
+        self.starts = 0
         # Who takes part, as far as is known here.
         self.ready: set[int] = set()
         self.failure: WavetankError | None = None
@@ -313,7 +317,7 @@ class Instance:
             if said[7] == self.fenced[rank]:
                 self.ready.add(rank)
             self.changes.append(Change(rank, said[1], tuple(said[2]), tuple(said[3]), said[4], tuple(said[5]),
-                                       tuple(said[6]), time.monotonic(), said[7]))  # fmt: skip
+                                       tuple(said[6]), time.monotonic(), said[7], self.starts))  # fmt: skip
         elif what == "late" and self.fenced[said[1]] == said[2]:
             if self.kill_fenced:
                 self.ranks.kill(said[1])
@@ -355,6 +359,7 @@ class Instance:
         if self.repair == "restart" or not self.ready:
             # Nobody is left who could take a replacement in.
             self._close_group()
+            self.starts += 1
             self._open_group()
             for answer in self.answers.values():
                 if not answer.done:
@@ -390,8 +395,8 @@ class Instance:
 
     def members(self) -> tuple[int, ...]:
         """Return who took part in the last mask that was applied by all of it."""
-        for epoch in sorted({each.epoch for each in self.changes}, reverse=True):
-            said = [each for each in self.changes if each.epoch == epoch]
+        for start, epoch in sorted({(each.start, each.epoch) for each in self.changes}, reverse=True):
+            said = [each for each in self.changes if (each.start, each.epoch) == (start, epoch)]
             if {each.rank for each in said} == set(said[0].members):
                 return said[0].members
         return ()

@@ -77,7 +77,15 @@ class Rates:
                                     where=name)  # fmt: skip
 
     def picoseconds(self, source: str, size: int) -> int:
-        """Return what so many bytes take from a source, alone."""
+        """Return what bytes take from a source, alone.
+
+        Parameters
+        ----------
+        source : str
+            One of ``SOURCES``.
+        size : int
+            Bytes.
+        """
         return size * 10**12 // int(getattr(self, f"{source}_bytes_per_s"))
 
 

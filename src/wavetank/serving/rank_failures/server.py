@@ -114,7 +114,7 @@ class InstanceThread:
         try:
             with Instance(self._shape, **self._settings) as instance:
                 instance.heard = self._heard
-                seen = 0
+                seen = (0, 0)
                 while not self._stop.is_set():
                     instance.pump(_TURN_S, lambda: not self._asked.empty() or self._stop.is_set())
                     while not self._asked.empty():
@@ -128,18 +128,20 @@ class InstanceThread:
                 listener(Answer(-1, [], 1, error=self.failure or WavetankError("The instance was stopped.")))
             self._begun.set()
 
-    def _report(self, instance: Instance, seen: int) -> int:
+    def _report(self, instance: Instance, seen: tuple[int, int]) -> tuple[int, int]:
         """Say once who takes part in each epoch that all of its members applied."""
-        members, epoch = instance.members(), max((each.epoch for each in instance.changes), default=0)
-        if not members or epoch == seen or {each.rank for each in instance.changes if each.epoch == epoch} != set(
-            next(each.members for each in instance.changes if each.epoch == epoch)
-        ):
+        if not instance.changes:
             return seen
-        pids = ", ".join(f"{rank} (pid {instance.ranks.pid(rank)})" for rank in members)
-        self._say(f"epoch {epoch}: ranks {pids}")
-        instance.changes = [each for each in instance.changes if each.epoch == epoch]
+        latest = max((each.start, each.epoch) for each in instance.changes)
+        said = [each for each in instance.changes if (each.start, each.epoch) == latest]
+        if latest == seen or {each.rank for each in said} != set(said[0].members):
+            return seen
+        pids = ", ".join(f"{rank} (pid {instance.ranks.pid(rank)})" for rank in said[0].members)
+        again = f" of start {latest[0] + 1}" if latest[0] else ""
+        self._say(f"epoch {latest[1]}{again}: ranks {pids}")
+        instance.changes = said
         self._begun.set()
-        return epoch
+        return latest
 
 
 class ExpertServer:

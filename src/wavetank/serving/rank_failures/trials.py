@@ -162,7 +162,7 @@ def many_faults(
     outcome, draws, stop = Outcome(), stream(seed, "kills"), time.monotonic() + limit_s
     with Instance(shape, **settings) as instance:
         everybody = tuple(range(instance.size))
-        places: dict[tuple[int, int], tuple[int, ...]] = {}
+        places: dict[tuple[int, int, int], tuple[int, ...]] = {}
         turn = 0
         while outcome.kills < kills and time.monotonic() < stop:
             if not instance.pump(_LIMIT_S, lambda: instance.members() == everybody):
@@ -185,7 +185,7 @@ def many_faults(
             outcome.kills = instance.deaths
             for change in instance.changes:
                 outcome.copied += len(change.sources) if change.rank == change.members[0] else 0
-                key = (change.rank, change.incarnation)
+                key = (change.start, change.rank, change.incarnation)
                 outcome.moved += places.setdefault(key, change.addresses) != change.addresses
             instance.changes = instance.changes[-2 * instance.size :]
             turn += 1

@@ -119,6 +119,7 @@ def test_a_late_rank_that_goes_on_after_it_was_masked_out_spoils_nothing(point: 
 def test_experts_that_nobody_has_any_more_end_the_answers_with_their_names(given: dict[str, Any]) -> None:
     with Instance(SHAPE, ranks=4, replicas=1, **given) as instance:
         answers = asked(instance)
+        assert instance.pump(LIMIT_S, lambda: all(len(each.said) > 3 for each in answers))
         instance.strike(3)
         begin_s = time.monotonic()
         with pytest.raises(InfeasibleError) as found:

@@ -276,19 +276,19 @@ class Instance:
         """
         stop = time.monotonic() + seconds
         while True:
+            if self.failure is not None:
+                raise self.failure
             if until is not None and until():
                 return True
             left = stop - time.monotonic()
             if left <= 0:
                 return False
             for event in self.ranks.events(min(left, 0.05)):
-                if self._take(event):
-                    # The processes are other ones now.
+                if self._take(event) or self.failure is not None:
+                    # The processes are other ones now, or of no use any more.
                     break
                 if until is not None and until():
                     return True
-            if self.failure is not None:
-                raise self.failure
 
     def _take(self, event: Event) -> bool:
         if event.kind == "reported":

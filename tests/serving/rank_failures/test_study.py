@@ -42,7 +42,7 @@ def test_many_kills_are_a_setting_and_time_nothing(monkeypatch: pytest.MonkeyPat
     study = RankFailures(kills=500, rounds=0)
     records = study.run(study.trials(["a"], [0])[0], {"a": PartialRecovery()})
     found = {each.metric: each.value for each in records}
-    assert found["kills"] == 501 and not {"pause_s", "step_s"} & set(found)
+    assert (found["kills"], found["moved_tables"]) == (501, 0) and not {"pause_s", "step_s"} & set(found)
 
 
 @pytest.mark.parametrize(

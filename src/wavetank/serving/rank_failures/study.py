@@ -29,7 +29,7 @@ class RankFailures(Study):
     baseline: ClassVar[str] = "full-restart"
     primary: ClassVar[str] = "pause_s"
     secondary: ClassVar[tuple[str, ...]] = ("wrong_answers", "copied_experts", "modelled_pause_s")
-    must_be_zero: ClassVar[tuple[str, ...]] = ("lost_answers", "hung")
+    must_be_zero: ClassVar[tuple[str, ...]] = ("lost_answers", "hung", "moved_tables")
     in_process: ClassVar[bool] = True
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("pause_s", "s", "lower", "measured", "from the kill until a token comes that was computed after it",
@@ -170,5 +170,6 @@ class RankFailures(Study):
         found.put("hung", outcome.hung)
         found.put("copied_experts", outcome.copied)
         found.put("kills", outcome.kills)
-        found.put("moved_tables", outcome.moved)
+        if self.kills:
+            found.put("moved_tables", outcome.moved)
         return found

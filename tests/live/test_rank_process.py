@@ -71,6 +71,15 @@ def test_a_planned_fault_strikes_once_and_only_where_its_coordinates_hold(tmp_pa
         rank.point("bucket", step=2, bucket=1)
 
 
+def test_a_fault_can_be_planned_later(pair: tuple[Rank, socket.socket]) -> None:
+    rank, _ = pair
+    rank.point("step")
+    rank.expect("step", "raise")
+    with pytest.raises(RuntimeError):
+        rank.point("step")
+    rank.point("step")
+
+
 def test_a_planned_sleep_lasts(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -54,6 +54,19 @@ def test_every_rank_gets_the_arguments_and_its_value_comes_back() -> None:
     assert [outcome.reports for outcome in ranks.outcomes] == [[{"rank": 0}], [{"rank": 1}], [{"rank": 2}]]
 
 
+def test_a_rank_that_has_ended_is_replaced_with_the_same_memory_and_its_own_faults() -> None:
+    with nothing_left(Ranks(echo, 2, arguments={"array": np.arange(2.0)}, shared_bytes=64)) as ranks:
+        first = ranks.pid(1)
+        assert [list(value) for value in ranks.values(60.0)] == [[0, 0], [0, 1]]
+        ranks.replace(1, arguments={"array": np.arange(4.0)})
+        assert ranks.running == (1,) and ranks.pid(1) != first
+        with pytest.raises(BadValueError):
+            ranks.replace(1)
+        ended = [(event.rank, event.kind) for event in ranks.events(60.0) if event.kind != "reported"]
+        assert ended == [(1, "returned")]
+        assert [list(outcome.value) for outcome in ranks.outcomes] == [[0, 0], [0, 1, 2, 3]]
+
+
 def test_ranks_and_their_launcher_share_memory_where_some_is_asked_for() -> None:
     with nothing_left(Ranks(writes_what_all_see, 2, shared_bytes=64)) as ranks:
         assert [list(each) for each in ranks.values(60.0)] == [[10, 11], [10, 11]]

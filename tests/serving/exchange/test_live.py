@@ -164,8 +164,14 @@ def test_a_late_rank_is_named_with_its_stage_and_one_that_gave_up_is_not_waited_
     taken = Taken()
     assert driven(None, mine, program(), 0.02, taken) is None
     assert taken.wall_s > 0
-    other.fail()
     mine.step = 2
+
+    def look() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        driven(None, mine, program(), 60.0, look=look)
+    other.fail()
     with pytest.raises(WavetankError, match="does not go on"):
         driven(None, mine, program(), 60.0)
 

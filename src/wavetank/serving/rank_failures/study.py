@@ -72,7 +72,7 @@ class RankFailures(Study):
     timeout_s: float = setting(1.0, unit="s", says="Silence after which a rank is taken for dead", low=0.05, high=600)
     kills: int = setting(0, says="Processes to kill, one to all but one at a time, at drawn points of steps, "
                          "repairs and rejoins; 0: one fault", low=0, high=100_000)  # fmt: skip
-    rounds: int = setting(6, says="Rounds in which steps are timed, per seed; 0: none", low=0, high=1000)
+    rounds: int = setting(16, says="Rounds in which steps are timed, per seed; 0: none", low=0, high=1000)
     wide_ranks: int = setting(32, unit="ranks", says="Accelerators of the modelled instance", low=2, high=1024)
     wide_failed: int = setting(1, unit="ranks", says="Accelerators that it loses", low=1, high=1023)
     start_s: float = setting(30.0, unit="s", says="Assumed: start of a process, libraries, device", low=0, high=3600)

@@ -88,6 +88,13 @@ def test_pools_are_counted_as_the_parts_of_the_prompts_are() -> None:
         assert 2 not in job.owners.tolist()
         assert job.partly == pytest.approx(LOOKED_AT / 32 * counts.reused)
     assert PoolFleet(shop, pools, Again(0.0, 0), 4).serve(30, 0).partly == 0.0
+    alone = PoolFleet(shop, pools, again, 4, fetches=False)
+    for number in range(30, 50):
+        job, all_of_it = alone.serve(number, 2), fleet.serve(number, 2)
+        assert not len(job.owners)
+        assert alone.there(number) == 0
+        assert job.served.reused + job.served.recomputed == fleet.here(number)[2] == alone.here(number)[2]
+        assert job.served.computed - all_of_it.served.computed == all_of_it.fetched.sum()
 
 
 def test_caches_keep_what_they_served_and_the_router_is_informed_of_it() -> None:

@@ -53,6 +53,10 @@ def test_sweeps_have_places_and_the_rest_of_the_field() -> None:
     found = measured(RcLLM(), FIELD, 0, {"candidates": (0, 5), "link_bytes_per_s": (1e8,)})
     got = {(name, *at.items()): value for name, value, at in found.rows}
     assert got["ttft_mean_s", ("link_bytes_per_s", 1e8)] > got["ttft_mean_s",]
+    # Over slow links nothing is fetched, and what is kept by the worker itself is still there.
+    assert got["transferred_tokens", ("link_bytes_per_s", 1e8)] == 0
+    none = figures(NoReuse(), FIELD, 0)
+    assert got["ttft_mean_s", ("link_bytes_per_s", 1e8)] < none["ttft_mean_s"]
     assert got["transferred_tokens", ("candidates", 0.0)] == 0
     assert got["computed_tokens", ("candidates", 5.0)] < got["computed_tokens",]
 

@@ -144,10 +144,13 @@ class PoolFleet:
     pools : Pools
     again : Again
     workers : int
+    fetches : bool
+        Whether a worker has parts from others, or computes what it does not keep itself.
     """
 
-    def __init__(self, shop: Shop, pools: Pools, again: Again, workers: int) -> None:
+    def __init__(self, shop: Shop, pools: Pools, again: Again, workers: int, *, fetches: bool = True) -> None:
         self.shop, self.pools, self.again, self.workers = shop, pools, again, workers
+        self.fetches = fetches
         self.requests = [*shop.learned, *shop.asked]
         self._lengths = np.array([len(each) for each in shop.items], np.int64) * shop.unit
         self._entries = np.repeat(np.array([len(each) for each in shop.titles], np.int64), 2)
@@ -180,13 +183,13 @@ class PoolFleet:
         return self._found(number)[0]
 
     def there(self, number: int) -> float:
-        """Return how many tokens of a prompt are in any pool.
+        """Return how many tokens of a prompt are in any pool; 0 where nothing is fetched.
 
         Parameters
         ----------
         number : int
         """
-        return float(self._found(number)[1])
+        return float(self._found(number)[1]) if self.fetches else 0.0
 
     def serve(self, number: int, worker: int) -> Job:
         """Serve a prompt, with instructions computed again.
@@ -197,7 +200,7 @@ class PoolFleet:
         """
         request, items = self.requests[number], self.pools.items
         entries = request.history[self.pools.entries[request.history]]
-        kept = items.everywhere | (items.home >= 0)
+        kept = items.everywhere | (items.home >= 0 if self.fetches else items.home == worker)
         texts = request.candidates[kept[request.candidates]]
         lengths = np.concatenate([self._entries[entries], self._lengths[texts]])
         lead = len(self.shop.instructions) * self.shop.unit
@@ -207,7 +210,7 @@ class PoolFleet:
         reused = lead + int(lengths.sum()) - again
         moving = self._found(number)[2]
         owners = np.flatnonzero(moving)
-        owners = owners[owners != worker]
+        owners = owners[owners != worker] if self.fetches else _NONE
         partly = LOOKED_AT / node().layers * reused if self.again.share else 0.0
         counts = Served(reused, again, whole - reused - again, reused)
         return Job(counts, owners, moving[owners], partly)

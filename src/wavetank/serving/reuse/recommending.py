@@ -114,7 +114,10 @@ def fleet(system: Reuse, shop: Shop, field: Field, seed: int) -> tuple[Fleet, fl
         )
         pools = _pools(filled, shop, field.workers, field.node_tokens, seed)
         lengths = np.array([len(each) for each in shop.items], np.int64) * shop.unit
-        return PoolFleet(shop, pools, again, field.workers), again.count(lengths) / max(int(lengths.sum()), 1)
+        share, about = again.count(lengths) / max(int(lengths.sum()), 1), node()
+        # Rows that take longer to bring than to compute are computed: all rules with pools do so alike.
+        fetches = about.row_bytes / field.link_bytes_per_s < (1.0 - share) * about.token_s
+        return PoolFleet(shop, pools, again, field.workers, fetches=fetches), share
     prefixes = isinstance(system, _PREFIXES)
     return CacheFleet(system, _prompts(shop), workers=field.workers, node_tokens=field.node_tokens, unit=shop.unit,
                       prefixes=prefixes), 0.0  # fmt: skip

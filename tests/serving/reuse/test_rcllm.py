@@ -26,7 +26,8 @@ ITEMS = [(ITEM, 100 * each, 40) for each in range(1, 5)]
 
 def test_items_in_another_order_are_all_found_where_a_prefix_ends_with_the_instructions() -> None:
     one, other = made(LEAD, *ITEMS, ASK), made(LEAD, *ITEMS[::-1], ASK)
-    ours, prefix = (rule.cache(budget_tokens=None, unit=1) for rule in (RcLLM(share=0.1, first=8), RadixCache()))
+    rule = RcLLM(share=0.1, first=8, first_share=1.0)
+    ours, prefix = (each.cache(budget_tokens=None, unit=1) for each in (rule, RadixCache()))
     assert ours.serve(one) == Served(0, 0, 175, 0)
     prefix.serve(one)
     assert prefix.serve(other).reused == 10
@@ -65,7 +66,7 @@ def test_no_room_no_candidates_no_history_and_an_item_named_twice() -> None:
 def test_a_prompt_without_parts_is_one_part() -> None:
     prompt = Prompt(np.arange(50, dtype=np.uint32), 50, 0)
     assert parts_of(prompt).ends.tolist() == [50]
-    cache = RcLLM(share=0.0, first=4).cache(budget_tokens=None, unit=1)
+    cache = RcLLM(share=0.0, first=4, first_share=1.0).cache(budget_tokens=None, unit=1)
     assert cache.serve(prompt).computed == 50
     assert cache.serve(prompt) == Served(46, 4, 0, 0)
     assert cache.serve(prompt._replace(ids=prompt.ids[1:], tokens=49)).computed == 49
@@ -96,6 +97,9 @@ def test_settings_outside_their_range_are_refused() -> None:
         with pytest.raises(WavetankError):
             RcLLM(**more)
     assert Again(0.5, 3).count(np.array([10, 2])) == 5 + 4
+    # An eighth at most: 2 of 10 and 1 of 2 first ones, of the other nine the half.
+    assert Again(0.5, 3, 0.125).count(np.array([10, 2])) == 3 + 5
+    assert RcLLM().again().firsts(np.array([13, 120, 400])).tolist() == [2, 15, 16]
     assert RcLLM(entry_room=0.0).pools(
         generated_shop(1, items=60, users=10, learned=30, asked=1, candidates=8), workers=2, node_tokens=500, seed=0
     ).entries.sum() == 0  # fmt: skip

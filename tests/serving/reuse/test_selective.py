@@ -54,12 +54,12 @@ def test_everything_again_is_a_full_prefill(weights: DecoderWeights) -> None:
 
 def test_what_is_computed_is_the_count_that_is_charged(weights: DecoderWeights) -> None:
     pool, lengths = Pool(weights, PIECES[1:5]), np.array([15, 20, 11, 18])
-    for again in (Again(0.0, 0), Again(0.15, 0), Again(0.15, 4), Again(0.5, 16)):
+    for again in (Again(0.0, 0), Again(0.15, 0), Again(0.15, 4), Again(0.5, 16), Again(0.1, 16, 0.125)):
         got = prefill(weights, TOKENS, PARTS, pool, again)
         assert got.kept == 64
         assert len(got.computed) == 6 + 3 + again.count(lengths)
         firsts = [start + k for start, size in zip((6, 21, 41, 52), lengths, strict=True)
-                  for k in range(min(again.first, size))]  # fmt: skip
+                  for k in range(min(again.first, -(-int(8 * again.most * size) // 8)))]  # fmt: skip
         assert set(firsts) <= set(got.computed.tolist())
 
 

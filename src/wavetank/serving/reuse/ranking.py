@@ -141,7 +141,8 @@ def scaled(again: Again) -> Again:
     ----------
     again : Again
     """
-    return Again(again.share, min(again.first, max(1, round(again.first * ITEM_TOKENS / _SHOP_TOKENS))))
+    first = min(again.first, max(1, round(again.first * ITEM_TOKENS / _SHOP_TOKENS)))
+    return Again(again.share, first, again.most)
 
 
 @functools.lru_cache(maxsize=2)

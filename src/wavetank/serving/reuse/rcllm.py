@@ -40,11 +40,24 @@ class Again(NamedTuple):
     share : float
         Of those behind the first ones, the most different ones.
     first : int
-        Tokens of each part.
+        Tokens of each part, at most.
+    most : float
+        Of each part, at most, as a share.
     """
 
     share: float
     first: int
+    most: float = 1.0
+
+    def firsts(self, lengths: Ints) -> Ints:
+        """Return how many first tokens of parts are computed again.
+
+        Parameters
+        ----------
+        lengths : int64 array (parts,)
+            Of the parts, in tokens.
+        """
+        return np.minimum(np.ceil(self.most * lengths).astype(np.int64), self.first)
 
     def count(self, lengths: Ints) -> int:
         """Return how many tokens of kept parts are computed again.
@@ -54,7 +67,7 @@ class Again(NamedTuple):
         lengths : int64 array (parts,)
             Of the parts, in tokens.
         """
-        first = int(np.minimum(lengths, self.first).sum())
+        first = int(self.firsts(lengths).sum())
         return first + math.ceil(self.share * (int(lengths.sum()) - first))
 
 
@@ -197,12 +210,14 @@ class RcLLM(PartPools):
 
     share: float = setting(0.15, says="Kept tokens that are computed again, those whose values differ most", low=0.0,
                            high=1.0)  # fmt: skip
-    first: int = setting(16, unit="tokens", says="First tokens of each part that are computed again", low=0,
+    first: int = setting(16, unit="tokens", says="Most first tokens of each part that are computed again", low=0,
                          high=1 << 20)  # fmt: skip
+    first_share: float = setting(0.125, says="Most of them as a share of a part, so that short ones are reused, too",
+                                 low=0.0, high=1.0)  # fmt: skip
 
     def again(self) -> Again:
         """Return which kept tokens are computed again."""
-        return Again(self.share, self.first)
+        return Again(self.share, self.first, self.first_share)
 
 
 def _counts(pieces: Sequence[Ints], count: int) -> Ints:

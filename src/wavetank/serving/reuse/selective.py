@@ -96,7 +96,7 @@ def prefill(
             here = np.arange(start, end)
             rows.append(moved(weights.config, found, here) if turned else found._replace(positions=here))
             new[start:end] = False
-            first.append(here[: again.first])
+            first.append(here[: int(again.firsts(np.array([len(here)]))[0])])
         start = end
     reused = joined(rows)
     kept = np.flatnonzero(~new)

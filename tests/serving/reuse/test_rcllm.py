@@ -104,3 +104,10 @@ def test_settings_outside_their_range_are_refused() -> None:
         generated_shop(1, items=60, users=10, learned=30, asked=1, candidates=8), workers=2, node_tokens=500, seed=0
     ).entries.sum() == 0  # fmt: skip
     assert ENTRY != ITEM
+
+
+def test_a_last_id_that_stands_for_fewer_tokens_is_not_computed_again_more_than_once() -> None:
+    cache = RcLLM().cache(budget_tokens=None, unit=16)
+    prompt = Prompt(np.array([1], np.uint32), 1, 0)
+    assert cache.serve(prompt) == Served(0, 0, 1, 0)
+    assert cache.serve(prompt) == Served(0, 1, 0, 0)

@@ -123,7 +123,8 @@ class PartCache:
         if self.chained:
             return served(prompt, int(lengths[found].sum()))
         lead = found & (parts.kinds[: len(ends)] == INSTRUCTIONS)
-        again = int(lengths[lead].sum()) + self.again.count(lengths[found & ~lead])
+        # A last id that stands for fewer tokens than others has no more of them.
+        again = min(int(lengths[lead].sum()) + self.again.count(lengths[found & ~lead]), prompt.tokens)
         return served(prompt, int(lengths[found].sum()), recomputed=again, moved=int(lengths[elsewhere].sum()))
 
 

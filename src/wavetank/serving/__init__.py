@@ -19,6 +19,7 @@ from wavetank.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wavetank.serving.simulator.cluster import Cluster, WorkerKind
+    from wavetank.serving.simulator.reuse import ContentReuse, GivenUnits, PrefixReuse, ReusePolicy, ReuseRule, Units
     from wavetank.serving.simulator.simulate import ServingRun, simulate
     from wavetank.workloads.requests import RequestTrace
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from wavetank.errors import UnknownNameError
-from wavetank.serving.reuse.rivals import BlockPrefix, ContentSegments, RadixCache
+from wavetank.serving.reuse.irminsul import Irminsul
+from wavetank.serving.reuse.moving_rivals import FullKeyRotation
+from wavetank.serving.reuse.rivals import BlockPrefix, ContentSegments, NoReuse, RadixCache
 from wavetank.serving.reuse.study import KVReuse
 from wavetank.study.study import Measurements
 from wavetank.workloads import datasets
@@ -77,3 +79,28 @@ def test_workloads_are_known_names_or_files(tmp_path: Path) -> None:
     assert value(found, "recomputed_tokens") == 0.5
     assert study.notes()
     assert study.data() == {}
+
+
+def test_times_to_first_token_are_of_real_prompts_on_workers() -> None:
+    if any(datasets.status(name).path is None for name in ("agent-transcripts", "mooncake-kv-trace")):
+        pytest.skip("needs the data sets agent-transcripts and mooncake-kv-trace")
+    study = KVReuse(workload="agent", shared=False)
+    workload = study.prompts(0)
+    rules = (NoReuse(), RadixCache(), ContentSegments())
+    times = [study.first_tokens(rule, workload)["ttft_mean_s"] for rule in rules]
+    assert times == sorted(times, reverse=True)
+    assert value(study.measure(NoReuse(), 0), "ttft_mean_s") == times[0]
+    assert times[2] < 0.5 * times[1]
+    assert any("2 simulated workers" in note for note in study.notes())
+    generated = KVReuse(sessions=1, turns=2).measure(NoReuse(), 0)
+    assert not any(name.startswith("ttft") for name, _, _ in generated.rows)
+
+
+@pytest.mark.slow
+def test_the_same_bytes_hold_fewer_rows_of_whole_keys() -> None:
+    if datasets.status("mooncake-kv-trace").path is None:
+        pytest.skip("needs the data set mooncake-kv-trace")
+    study = KVReuse(workload="mooncake", replica_tokens=700_000)
+    workload = study.prompts(0)
+    rows, keys = (study.first_tokens(rule, workload)["ttft_mean_s"] for rule in (Irminsul(), FullKeyRotation()))
+    assert rows < 0.97 * keys

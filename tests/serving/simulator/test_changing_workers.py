@@ -32,7 +32,7 @@ def made(churn, workers=1, group_size=1, n=8):
         workers=workers, group_size=group_size, step_time=FittedStepTime(overhead_s=1e-3), churn=churn
     )  # fmt: skip
     rules = rules_of(cluster, block_tokens=0, caching=False, probes=0)
-    t = make_tables(n, rules, cluster.uniform, blocks=0, router_blocks=0, max_blocks=0)
+    t = make_tables(n, rules, cluster.uniform, router_blocks=0, max_blocks=0)
     return t, rules, make_fates(churn, cluster, changes_of(churn, cluster, 0, 10**14), n, 0, 0)
 
 

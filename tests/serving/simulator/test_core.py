@@ -135,7 +135,7 @@ class TestHeap:
     def tables(self, n):
         cluster = Cluster(workers=1, max_running=1, max_batched_tokens=8)
         rules = rules_of(cluster, block_tokens=0, caching=False, probes=0)
-        return make_tables(n, rules, cluster.uniform, blocks=0, router_blocks=0, max_blocks=0)
+        return make_tables(n, rules, cluster.uniform, router_blocks=0, max_blocks=0)
 
     def test_entries_of_preempted_requests_are_passed_over(self):
         t = self.tables(3)
@@ -176,7 +176,7 @@ class TestFastForward:
             **{"workers": 1, "step_time": FittedStepTime(overhead_s=1e-3, per_context_token_s=1e-6), **given}
         )
         rules = rules_of(cluster, block_tokens=0, caching=False, probes=0)
-        t = make_tables(len(rows), rules, cluster.uniform, blocks=0, router_blocks=0, max_blocks=0)
+        t = make_tables(len(rows), rules, cluster.uniform, router_blocks=0, max_blocks=0)
         t.requests["arrival_ps"] = np.round(requests.arrival_s * PS)
         t.requests["prompt"], t.requests["output"] = prompts, outputs
         from wavetank.serving.simulator.simulate import _view

@@ -30,7 +30,7 @@ def probe_workers(t, rules, number, now_ps):
 
 
 def tables(n=6):
-    return make_tables(n, RULES, CLUSTER.uniform, blocks=0, router_blocks=0, max_blocks=0)
+    return make_tables(n, RULES, CLUSTER.uniform, router_blocks=0, max_blocks=0)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ class Watch:
         # The KV tokens held are those of the requests that are there, no more and no fewer.
         for worker in prefill:
             there = worker.running + worker.kept
-            alone = sum(r.prompt - worker.block_tokens * len(worker.blocks_of(r)) for r in there)
-            shared = {block for r in there for block in worker.blocks_of(r)}
+            alone = sum(r.prompt - worker.block_tokens * len(worker.units_of(r)) for r in there)
+            shared = {block for r in there for block in worker.units_of(r)}
             assert worker.held == alone + worker.block_tokens * len(shared)
         for worker in decode:
             there = sum(r.prompt + r.generated - r.decodes for r in worker.running)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from wavetank.errors import BadValueError
 from wavetank.platforms.catalog import device, model
 from wavetank.platforms.power import power_table
+from wavetank.platforms.step_time import RooflineStepTime
 from wavetank.serving.reuse.interface import Served
 
 _MODEL, _DEVICE, _BYTES = "DeepSeek-V2-Lite", "H200-SXM", 2
@@ -131,6 +132,12 @@ def _weights() -> tuple[float, float, float]:
     share = about.experts_per_token / about.experts
     experts = (about.parameters - about.active_parameters) / (1.0 - share)
     return about.parameters - experts, experts, share
+
+
+@cache
+def default_step_time() -> RooflineStepTime:
+    """Return what a step takes the same GPU where it serves many at a time."""
+    return RooflineStepTime(device=_DEVICE, model=_MODEL)
 
 
 @cache

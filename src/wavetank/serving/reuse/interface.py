@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from wavetank.serving.reuse.segments import Ends, Tokens
+from wavetank.serving.simulator.reuse import GivenUnits
 
 INSTRUCTIONS, ENTRY, ITEM, TASK = range(4)
 
@@ -93,6 +94,23 @@ class Cache(Protocol):
         Parameters
         ----------
         prompt : Prompt
+        """
+        ...
+
+
+@runtime_checkable
+class SimulatedReuse(Protocol):
+    """A rule that the serving simulator's workers can have, too."""
+
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        Parameters
+        ----------
+        workload : Workload
+            What is served, in this order.
+        shared : bool
+            Whether conversations find what others have.
         """
         ...
 

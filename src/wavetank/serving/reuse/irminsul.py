@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wavetank.serving.reuse.blocks import BlockStore
-from wavetank.serving.reuse.interface import Cache, Prompt, Served
+from wavetank.serving.reuse.cuts import segment_units
+from wavetank.serving.reuse.interface import Cache, Prompt, Served, Workload
 from wavetank.serving.reuse.rivals import served
 from wavetank.serving.reuse.segments import check_lengths, content_ends, fixed_ends, keys_of
+from wavetank.serving.simulator.reuse import GivenUnits, ReuseRule
 from wavetank.settings import check_ranges, setting
 
 Ints = NDArray[np.int64]
@@ -165,3 +167,14 @@ class Irminsul:
             As for :class:`~wavetank.serving.reuse.interface.Reuse`.
         """
         return SegmentCache(self, budget_tokens=budget_tokens, unit=unit)
+
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        Parameters
+        ----------
+        workload, shared
+            As for :class:`~wavetank.serving.reuse.interface.SimulatedReuse`.
+        """
+        units = segment_units(workload, bits=self.bits, least=self.least, most=self.most, shared=shared)
+        return GivenUnits(given=units, how=ReuseRule(again_tokens=self.again))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wavetank.serving.reuse.energy import MODEL_ROW, grouped_row
-from wavetank.serving.reuse.interface import Cache, Prompt, Served
+from wavetank.serving.reuse.energy import MODEL_ROW, grouped_row, model_layers
+from wavetank.serving.reuse.interface import Cache, Prompt, Served, Workload
 from wavetank.serving.reuse.irminsul import Irminsul, SegmentCache
 from wavetank.serving.reuse.rivals import served
+from wavetank.serving.simulator.reuse import GivenUnits, ReuseRule
 from wavetank.settings import check_ranges, setting
+
+# Layers that CacheBlend computes for all moved tokens, to see which of them differ.
+LOOKED_AT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,16 @@ class FullKeyRotation:
         row = grouped_row(self.key_heads)
         budget = None if budget_tokens is None else budget_tokens * MODEL_ROW.numbers // row.numbers
         return SegmentCache(Irminsul(again=self.again), budget_tokens=budget, unit=unit)
+
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        Parameters
+        ----------
+        workload, shared
+            As for :class:`~wavetank.serving.reuse.interface.SimulatedReuse`.
+        """
+        return Irminsul(again=self.again).policy(workload, shared=shared)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +103,20 @@ class CacheBlend:
             As for :class:`~wavetank.serving.reuse.interface.Reuse`.
         """
         return _Blend(self.share, budget_tokens=budget_tokens, unit=unit)
+
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        The layers that are computed for all moved tokens count as as many tokens that are computed again.
+
+        Parameters
+        ----------
+        workload, shared
+            As for :class:`~wavetank.serving.reuse.interface.SimulatedReuse`.
+        """
+        looked = LOOKED_AT / model_layers()
+        how = ReuseRule(again_share=self.share + (1.0 - self.share) * looked)
+        return replace(Irminsul(again=0).policy(workload, shared=shared), how=how)
 
 
 class _Grams:

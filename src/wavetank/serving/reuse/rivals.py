@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from wavetank.serving.reuse.blocks import BlockStore
-from wavetank.serving.reuse.interface import Cache, Prompt, Served
+from wavetank.serving.reuse.cuts import content_units, prefix_units, segment_units
+from wavetank.serving.reuse.interface import Cache, Prompt, Served, Workload
 from wavetank.serving.reuse.segments import check_lengths, content_ends, fixed_ends, keys_of
+from wavetank.serving.simulator.reuse import GivenUnits, ReuseRule, no_units
 from wavetank.settings import check_ranges, setting
 
 
@@ -49,6 +51,16 @@ class NoReuse:
             Of no effect.
         """
         return _Nothing()
+
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        Parameters
+        ----------
+        workload, shared
+            As for :class:`~wavetank.serving.reuse.interface.SimulatedReuse`.
+        """
+        return GivenUnits(given=no_units(len(workload.prompts)))
 
 
 class _FixedBlocks:
@@ -96,6 +108,16 @@ class BlockPrefix:
         """
         return _FixedBlocks(ids=max(1, self.block // unit), unit=unit, budget_tokens=budget_tokens, chained=True)
 
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        Parameters
+        ----------
+        workload, shared
+            As for :class:`~wavetank.serving.reuse.interface.SimulatedReuse`.
+        """
+        return GivenUnits(given=prefix_units(workload, max(1, self.block // workload.unit), shared=shared))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RadixCache:
@@ -110,6 +132,16 @@ class RadixCache:
             As for :class:`~wavetank.serving.reuse.interface.Reuse`.
         """
         return _FixedBlocks(ids=1, unit=unit, budget_tokens=budget_tokens, chained=True, partial=True)
+
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        Parameters
+        ----------
+        workload, shared
+            As for :class:`~wavetank.serving.reuse.interface.SimulatedReuse`.
+        """
+        return GivenUnits(given=prefix_units(workload, 1, shared=shared))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +162,16 @@ class FixedContent:
             As for :class:`~wavetank.serving.reuse.interface.Reuse`.
         """
         return _FixedBlocks(ids=max(1, self.block // unit), unit=unit, budget_tokens=budget_tokens, chained=False)
+
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        Parameters
+        ----------
+        workload, shared
+            As for :class:`~wavetank.serving.reuse.interface.SimulatedReuse`.
+        """
+        return GivenUnits(given=content_units(workload, max(1, self.block // workload.unit), shared=shared))
 
 
 class _Segments:
@@ -186,3 +228,14 @@ class ContentSegments:
             As for :class:`~wavetank.serving.reuse.interface.Reuse`.
         """
         return _Segments(self, budget_tokens=budget_tokens, unit=unit)
+
+    def policy(self, workload: Workload, *, shared: bool) -> GivenUnits:
+        """Return the rule as the serving simulator takes it.
+
+        Parameters
+        ----------
+        workload, shared
+            As for :class:`~wavetank.serving.reuse.interface.SimulatedReuse`.
+        """
+        units = segment_units(workload, bits=self.bits, least=self.least, most=self.most, shared=shared)
+        return GivenUnits(given=units, how=ReuseRule(again_tokens=self.again))

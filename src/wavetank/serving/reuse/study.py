@@ -17,12 +17,13 @@ from wavetank.serving.reuse.energy import (
     model_layers,
     other_prefills,
 )
-from wavetank.serving.reuse.interface import Cache, Reuse, Served, Workload
-from wavetank.serving.reuse.moving_rivals import CacheBlend, FullKeyRotation
+from wavetank.serving.reuse.interface import Cache, Reuse, Served, SimulatedReuse, Workload
+from wavetank.serving.reuse.moving_rivals import LOOKED_AT, CacheBlend, FullKeyRotation
 from wavetank.serving.reuse.rcllm import RcLLM
 from wavetank.serving.reuse.recommender import MOVIES
 from wavetank.serving.reuse.recommending import CATALOGUES, SCHEDULERS, Field, measured, ranked
 from wavetank.serving.reuse.rivals import RadixCache
+from wavetank.serving.reuse.workers import arriving, in_turns, serve_on_workers
 from wavetank.serving.reuse.workload import (
     Edits,
     agent_prompts,
@@ -37,9 +38,8 @@ from wavetank.study.study import Chart, Measurements, Metric, Study
 from wavetank.workloads import agent_sessions, datasets
 
 _MOONCAKE, _TRACE = "mooncake-kv-trace", "mooncake-conversation"
+_TIMED = ("agent", "mooncake")
 _KINDS = ("generated", "same", "agent", "mooncake", "recommender")
-# Layers that CacheBlend computes for all moved tokens, to see which of them differ.
-_LOOKED_AT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class KVReuse(Study):
         Metric("prefill_time_s", "s", "lower", "modelled",
                "mean of prompts that are not the first of their conversation: DeepSeek-V2-Lite on an H200",
                words="prefill time"),
-        Metric("ttft_mean_s", "s", "lower", "simulated", "recommender: from arrival to the first token, mean: wait, "
+        Metric("ttft_mean_s", "s", "lower", "simulated", "from arrival to the first token, mean; recommender: wait, "
                "computation and stand-still for rows; each system with the scheduler that is best for it",
                words="time to first token"),
         Metric("ttft_p99_s", "s", "lower", "simulated", "the same, 99th percentile", words="p99 time to first token"),
@@ -122,6 +122,11 @@ class KVReuse(Study):
     edit_shares: tuple[float, ...] = setting((), says="Further such shares", low=0.0, high=10.0)
     prompt_tokens: int = setting(8_192, unit="tokens", says="Of prompts that come back (same)", low=1, high=1_000_000)
     edit_at: float = setting(0.5, says="Where, as a share of the prompt", low=0.0, high=1.0)
+    replicas: int = setting(2, unit="workers", says="agent, mooncake: simulated workers, to which prompts come as "
+                            "Mooncake's requests do; 0: none", low=0, high=1_000)  # fmt: skip
+    replica_tokens: int = setting(1_000_000, unit="tokens", says="KV cache of each", low=2, high=2**31 - 1)
+    router: str = setting("prefix-affinity", says="What sends requests to them: a system that places them at arrival")
+    speed: float = setting(1.0, says="How many times as fast requests come", low=0.001, high=1_000.0)
     sessions: int = setting(8, says="Generated conversations", low=1, high=10_000)
     turns: int = setting(16, says="Turns of each", low=1, high=1_000)
     catalogue: str = setting("generated", says="recommender: items and histories", choices=CATALOGUES)
@@ -165,12 +170,12 @@ class KVReuse(Study):
 
     def data(self) -> Mapping[str, str]:
         """Return the checksum of the real prompts, if they are those of the workload."""
-        name = {"agent": agent_sessions.NAME, "mooncake": _MOONCAKE}.get(self.workload)
+        names = {"agent": [agent_sessions.NAME], "mooncake": [_MOONCAKE]}.get(self.workload, [])
+        if self.workload == "agent" and self.replicas:
+            names.append(_MOONCAKE)
         if self.workload == "recommender" and self.catalogue == MOVIES:
-            name = MOVIES
-        if name is None:
-            return {}
-        return {name: next(each.sha256 for each in datasets.entry(name).files)}
+            names.append(MOVIES)
+        return {name: next(each.sha256 for each in datasets.entry(name).files) for name in names}
 
     def notes(self) -> tuple[str, ...]:
         """Return what qualifies the figures."""
@@ -181,6 +186,9 @@ class KVReuse(Study):
             found.append("Every seed replays the same prompts: what differs between prompts is not in the intervals.")
         if self.workload == "mooncake":
             found.append("The trace names prefixes: what comes back behind a change cannot be seen in it.")
+        if self.workload in _TIMED and self.replicas:
+            found.append(f"Times to first token: {self.replicas} simulated workers (DeepSeek-V2-Lite on H200 each), "
+                         f"{self.router}; turning rows that are moved takes no time there.")  # fmt: skip
         if self.workload == "agent":
             found.append("Eight of the ten conversations repair the same program, so that a shared cache finds more.")
         return tuple(found)
@@ -249,6 +257,9 @@ class KVReuse(Study):
             for at in [*places, {"budget_tokens": float(budget)}] if self.budgets and budget else places:
                 for name, value in figures.items():
                     found.put(name, value, **at)
+        if self.replicas and self.workload in _TIMED and isinstance(system, SimulatedReuse):
+            for name, value in self.first_tokens(system, workload).items():
+                found.put(name, value)
         for share in self.edit_shares:
             changed = self.prompts(seed, share)
             prefixes = sum(each.reused for each in self.replay(RadixCache(), changed, 0))
@@ -256,6 +267,25 @@ class KVReuse(Study):
             for name, value in self._figures(system, changed, got, prefixes).items():
                 found.put(name, value, edit_share=share)
         return found
+
+    def first_tokens(self, system: SimulatedReuse, workload: Workload) -> dict[str, float]:
+        """Return the times to first token on simulated workers, whose caches have the same bytes with every rule.
+
+        Parameters
+        ----------
+        system : SimulatedReuse
+        workload : Workload
+        """
+        workload = workload if workload.only_prefixes else in_turns(workload)
+        tokens = self.replica_tokens
+        if isinstance(system, FullKeyRotation):
+            tokens = tokens * MODEL_ROW.numbers // grouped_row(system.key_heads).numbers
+        run = serve_on_workers(
+            system, workload, arriving(workload, _TRACE, self.speed), workers=self.replicas, tokens=tokens,
+            shared=self.shared, router=self.router,
+        )  # fmt: skip
+        figures = run.metrics()
+        return {"ttft_mean_s": figures["ttft_mean_s"], "ttft_p99_s": figures["ttft_p99_s"]}
 
     def _figures(self, system: Reuse, workload: Workload, got: Sequence[Served], prefixes: int) -> dict[str, float]:
         count, tokens = len(got), sum(prompt.tokens for prompt in workload.prompts)
@@ -331,5 +361,5 @@ def cost_of(system: Reuse, tokens: int, got: Served, gpu: Prefill | None = None)
         That of the catalogs when it is left out.
     """
     row = grouped_row(system.key_heads) if isinstance(system, FullKeyRotation) else MODEL_ROW
-    partly = _LOOKED_AT / model_layers() * got.moved if isinstance(system, CacheBlend) else 0.0
+    partly = LOOKED_AT / model_layers() * got.moved if isinstance(system, CacheBlend) else 0.0
     return (gpu or default_prefill()).cost(tokens, got, row=row, partly=partly)

@@ -31,7 +31,7 @@ from wavetank.serving.simulator.changes import (
     UP,
     Changes,
 )
-from wavetank.serving.simulator.prefix_cache import forget_blocks
+from wavetank.serving.simulator.prefix_cache import forget_units
 from wavetank.serving.simulator.router_side import router_of, send, show_what_it_sent
 from wavetank.serving.simulator.tables import COMPLETED, NEVER, Rules, Tables
 from wavetank.serving.simulator.tables import REFUSED as REFUSED_COUNT
@@ -190,7 +190,7 @@ def _empty(t: Tables, rules: Rules, f: Fates, w: int) -> None:
     worker.queue_head = worker.queue_tail = worker.newest = worker.partial = worker.ending = -1
     worker.changed = 1
     if rules.caching:
-        forget_blocks(t, w)
+        forget_units(t, w)
     worker.cache_old = worker.cache_new = -1
     if rules.extended:
         bench = t.benches[w]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wavetank.platforms.step_time import StepTime
     from wavetank.serving.simulator.adapters import Adapters, SchedulerOverhead
     from wavetank.serving.simulator.changes import Churn
+    from wavetank.serving.simulator.reuse import ReusePolicy
 
 
 def _default_step_time() -> StepTime:
@@ -87,6 +88,10 @@ class Cluster:
     prefix_caching: bool = setting(
         False, says="Whether workers keep whole prefix blocks for reuse (least recently used out)"
     )
+    reuse: ReusePolicy | None = field(
+        default=None,
+        metadata={"says": "what workers keep of prompts and how they find it again, in place of prefix caching"},
+    )
     prefix_memory_s: float = setting(
         300.0, unit="s", says="Time for which the router's own record of sent prefixes counts", low=0.0, high=1e6
     )
@@ -122,6 +127,8 @@ class Cluster:
             self.churn.check(self)
         if self.models is not None:
             self._check_models(self.models)
+        if self.reuse is not None:
+            self._check_reuse(self.reuse)
         if self.workers % self.group_size:
             raise BadValueError(
                 "The workers must divide into groups of equal size.",
@@ -138,6 +145,23 @@ class Cluster:
             )
         if self.kinds:
             self._check_kinds()
+
+    def _check_reuse(self, policy: ReusePolicy) -> None:
+        if isinstance(policy, type) or not all(callable(getattr(policy, name, None)) for name in ("units", "rule")):
+            raise BadValueError(
+                "This is no policy of reuse.", given=policy, allowed="an object with units and rule", where="reuse",
+                hint="see wavetank.serving.simulator.reuse",
+            )  # fmt: skip
+        if self.prefix_caching:
+            raise BadValueError(
+                "Workers keep prompts by one policy.", given="prefix_caching and reuse", allowed="one of them",
+                where="reuse", hint="PrefixReuse is what prefix_caching does",
+            )  # fmt: skip
+        if self.churn is not None and policy.rule().fetch:
+            raise BadValueError(
+                "Where workers come and go nothing is fetched from others.", given="churn and fetch",
+                allowed="one of them", where="reuse",
+            )  # fmt: skip
 
     def _check_kinds(self) -> None:
         count = sum(kind.workers for kind in self.kinds)

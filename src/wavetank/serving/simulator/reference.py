@@ -18,7 +18,9 @@ from wavetank.serving.routing.interface import ActiveView, Arrival, ArrivalRoute
 from wavetank.serving.simulator.adapters import AdapterSlots, codes_of
 from wavetank.serving.simulator.cluster import Cluster
 from wavetank.serving.simulator.reference_changes import ReadableChanges
+from wavetank.serving.simulator.reuse import PrefixReuse, units_of
 from wavetank.serving.simulator.router_copies import states_of
+from wavetank.serving.simulator.unit_store import UnitStore
 from wavetank.serving.simulator.worker import Request, Worker, step_of
 from wavetank.sim.streams import mix
 
@@ -121,9 +123,9 @@ def simulate_slowly(
     Returns
     -------
     dict
-        ``first_ps``, ``finish_ps``, ``worker``, ``preemptions`` and ``matched``, one int64 per request, in order of
-        arrival; ``steps``, shape (1,): the steps of all workers or lockstep groups; ``decisions`` and ``refreshes``,
-        shape (1,): of the router and of its view;
+        ``first_ps``, ``finish_ps``, ``worker``, ``preemptions``, ``matched``, ``recomputed`` and ``fetched`` (tokens
+        from other workers), one int64 per request, in order of arrival; ``steps``, shape (1,): the steps of all workers
+        or lockstep groups; ``decisions`` and ``refreshes``, shape (1,): of the router and of its view;
         ``prefill_steps``, ``adapter_loads``, ``lock_ps``, ``work_ps``, ``mixed_ps``, ``imbalance_tokens`` and
         ``counted_steps``, shape (1,): steps that compute a prompt, adapters loaded, and the sums behind the worker time
         of :class:`~wavetank.serving.simulator.simulate.ServingRun`.  A refused request has worker -1 and times -1.
@@ -133,12 +135,12 @@ def simulate_slowly(
     requests = requests.with_blocks_apart()
     asked = Asked(requests, cluster, expected_output_tokens, output_spread_tokens)
     todo = requests_of(requests)
-    caching = cluster.prefix_caching and requests.block_ids is not None
+    stores = stores_of(requests, cluster, todo)
     limits = cluster.each_worker()
     made: list[Worker] = []
 
     def new_worker(number: int) -> Worker:
-        worker = Worker(limits[number], requests.block_tokens if caching else 0)
+        worker = Worker(limits[number], store=stores(number))
         worker.slots = asked.slots_in(cluster)
         made.append(worker)
         return worker
@@ -343,10 +345,9 @@ class Observer:
         self.asked = asked
         self.reads_prefix = bool(getattr(router, "reads_prefix", False))
         self.reads_adapters = bool(getattr(router, "reads_adapters", False)) and cluster.adapters is not None
-        self.reads_events = bool(getattr(router, "reads_events", False)) and bool(workers[0].block_tokens)
+        self.reads_events = bool(getattr(router, "reads_events", False)) and workers[0].store is not None
         # What routers know of the workers' adapters and caches, as of the last refresh.
         self.known_adapters: list[set[int]] = [set() for _ in range(cluster.routers * n)]
-        self.known_blocks: list[set[int]] = [set() for _ in workers]
         self.cluster, self.router = cluster, router
         self.block_tokens = requests.block_tokens
         # A row for each copy of the router: its state, and what it sent since the refresh.
@@ -391,9 +392,10 @@ class Observer:
             self.view.sent_tokens[w] = 0
             if self.fates is not None:
                 self.view.takes[w] = self.fates.is_up(w)
-            if self.reads_events:
-                self.known_blocks[w] = {*worker.held_blocks, *worker.free_blocks}
-                self.view.cached_total_tokens[w] = len(self.known_blocks[w]) * worker.block_tokens
+            if worker.store is not None:
+                worker.store.known[worker.store.worker] = worker.store.there
+                if self.reads_events:
+                    self.view.cached_total_tokens[w] = worker.store.held_tokens + worker.store.kept_tokens
             if worker.slots is not None:
                 for copy in range(self.cluster.routers):
                     wanted = (request.adapter for request in worker.wanting)
@@ -454,14 +456,9 @@ class Observer:
             self.fates.waiting.append(request)
 
     def cached_tokens(self, request: Request, w: int) -> int:
-        """Return what of a prompt was in the prefix cache of a worker at the refresh: the last token never counts."""
-        size = self.workers[w].block_tokens
-        count = 0
-        for block in request.blocks[: (request.prompt - 1) // size]:
-            if block not in self.known_blocks[w]:
-                break
-            count += 1
-        return count * size
+        """Return what of a prompt was in the cache of a worker at the refresh: the last token never counts."""
+        store = self.workers[w].store
+        return 0 if store is None else store.known_tokens(request.prompt, self.workers[w].units_of(request))
 
     def place(self, pool: list[Request], now_ps: int) -> None:
         """Let a router decide about its pool."""
@@ -523,6 +520,28 @@ def requests_of(requests: RequestTrace) -> list[Request]:
     return found
 
 
+def stores_of(
+    requests: RequestTrace, cluster: Cluster, todo: Sequence[Request]
+) -> Callable[[int], UnitStore | None]:
+    """Return what makes the store of a worker, by its number, and give requests their units.
+
+    Parameters
+    ----------
+    requests : RequestTrace
+    cluster : Cluster
+    todo : sequence of Request
+    """
+    policy = cluster.reuse or (PrefixReuse() if cluster.prefix_caching and requests.block_ids is not None else None)
+    if policy is None:
+        return lambda number: None
+    units, rule = units_of(policy, requests, cluster.workers), policy.rule()
+    for request in todo:
+        own = slice(units.offsets[request.number], units.offsets[request.number + 1])
+        request.units = units.ids[own].tolist()
+        request.names = [] if units.names is None else units.names[own].tolist()
+    return UnitStore.of_workers(units, rule, cluster.workers)
+
+
 def worker_time(
     done: list[Request], steps: list[Step], cluster: Cluster, fates: ReadableChanges | None = None
 ) -> dict[str, NDArray[np.int64]]:
@@ -554,6 +573,6 @@ def worker_time(
 
 
 def _columns(done: list[Request], steps: int) -> dict[str, NDArray[np.int64]]:
-    names = ("first_ps", "finish_ps", "worker", "preemptions", "matched")
+    names = ("first_ps", "finish_ps", "worker", "preemptions", "matched", "recomputed", "fetched")
     columns = {name: np.array([getattr(request, name) for request in done], np.int64) for name in names}
     return {**columns, "steps": np.array([steps], np.int64)}

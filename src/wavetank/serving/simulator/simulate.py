@@ -41,6 +41,7 @@ from wavetank.serving.simulator.changing_workers import (
     make_fates,
 )
 from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
+from wavetank.serving.simulator.reuse import PrefixReuse, ReuseRule, check_rule, no_units, units_of
 from wavetank.serving.simulator.router_copies import states_of
 from wavetank.serving.simulator.split_core import hand_over, nobody_waits, run_split
 from wavetank.serving.simulator.tables import (
@@ -55,7 +56,9 @@ from wavetank.serving.simulator.tables import (
     UNFIT,
     Rules,
     Tables,
+    found_columns,
     make_tables,
+    reuse_rules,
 )
 from wavetank.sim.lent import words
 from wavetank.units import show
@@ -95,7 +98,7 @@ class ServingRun:
     preemptions : int32
         How often it had to give up its KV cache.
     matched_tokens : int32
-        Prompt tokens that the worker's prefix cache had at the last admission.
+        Prompt tokens that the worker's cache had at the last admission and that were reused as they are.
     steps, prefill_steps : int
         Steps, summed over workers or lockstep groups, and those of them in which a prompt was computed.
     decisions, refreshes : int
@@ -124,6 +127,10 @@ class ServingRun:
         When the last of the requests ended that did not finish; NaN where all did.
     up_s : float
         Worker time of the counted window in which the workers took requests; NaN where none changes.
+    recomputed_tokens : int32
+        Prompt tokens that were found then and computed again; empty where a policy of reuse does not do so.
+    transferred_bytes : float64
+        What came from other workers' caches then; empty where nothing does.
     held_back_s, transfer_s : float64, optional
         Where the phases are split: how long its KV cache waited on the prefill worker for room on a decode worker, and
         then for its transfer, the link's other transfers included; NaN for requests of one token.
@@ -159,6 +166,8 @@ class ServingRun:
     refused_connections: int = 0
     ended_s: float = math.nan
     up_s: float = math.nan
+    recomputed_tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    transferred_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     held_back_s: NDArray[np.float64] | None = None
     transfer_s: NDArray[np.float64] | None = None
 
@@ -177,6 +186,12 @@ class ServingRun:
     def e2e_s(self) -> NDArray[np.float64]:
         """Last token out minus arrival."""
         return self.finish_s - self.arrival_s
+
+    @cached_property
+    def computed_tokens(self) -> NDArray[np.int64]:
+        """Prompt tokens that no cache had at the last admission; with those reused and recomputed, the prompt."""
+        found = self.matched_tokens.astype(np.int64)
+        return self.prompt_tokens - found - (self.recomputed_tokens if self.recomputed_tokens.size else 0)
 
     @property
     def makespan_s(self) -> float:
@@ -199,7 +214,9 @@ class ServingRun:
             objective).  ``ttft_*``, ``tpot_*`` and ``e2e_*`` are quantiles and means, in s, of the requests that
             arrived in that time; ``idle_share`` (of all worker time, the part without work of the worker's own),
             ``mixed_share`` (the part in steps that compute a prompt) and ``imbalance_tokens`` are means over it.
-            ``preempted_share``, ``prefix_hit_share``, ``prefill_steps`` and ``refused_share`` count the whole run.
+            ``preempted_share``, ``prefix_hit_share``, ``prefill_steps`` and ``refused_share`` count the whole run, and
+            so do, where a policy of reuse finds more than prefixes, ``recomputed_share`` of prompt tokens and
+            ``transferred_bytes`` per request.
 
             Where workers change (:attr:`Cluster.churn`), latencies are of the requests that finished, and there are
             shares of all requests of the run: ``availability`` (finished), ``lost_share``, ``failed_share``,
@@ -223,6 +240,9 @@ class ServingRun:
             "prefix_hit_share": float(self.matched_tokens.sum() / self.prompt_tokens[served].sum()),
             "refused_share": float(1 - served.mean()),
         }
+        if self.recomputed_tokens.size:
+            found["recomputed_share"] = float(self.recomputed_tokens.sum() / self.prompt_tokens[served].sum())
+            found["transferred_bytes"] = float(self.transferred_bytes.mean())
         if self.outcome.size:
             found |= self._ends()
         for name, values in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
@@ -321,7 +341,8 @@ def simulate(
     Raises
     ------
     BadValueError
-        If a request cannot ever fit into a worker's KV cache, no worker has its model, workers change where the phases
+        If a request cannot ever fit into a worker's KV cache, a policy of reuse has units that are not the trace's,
+        no worker has its model, workers change where the phases
         are split, the trace, its service or a
         prompt is too long to simulate, a worker could take more steps than can be counted,
         arrivals are beyond any date in seconds, or ``max_waiting`` is set where requests wait elsewhere than at the
@@ -366,6 +387,7 @@ def simulate(
         worker=rows["worker"].copy(),
         preemptions=rows["preemptions"].copy(),
         matched_tokens=rows["matched"].copy(),
+        **found_columns(tables, cluster),
         **_totals(tables),
         **_worker_time(tables, arrival_ps, rows["finish_ps"], -1 if fates is None else int(fates.sums[ENDED_PS])),
         **_probed(tables),
@@ -387,6 +409,16 @@ def _check_run(
             given=f"routers={max(pool.routers for pool in pools)} with a router that keeps a pool",
             allowed="routers=1, or a router that places requests at arrival",
             where="routers",
+        )
+    if any(
+        pool.reuse is not None and pool.reuse.rule().fetch and isinstance(each, PoolRouter)
+        for pool, each in zip(pools, routers, strict=False)
+    ):
+        raise BadValueError(
+            "Units are fetched from other workers only where requests are sent to workers at arrival.",
+            given="fetch with a router that keeps a pool",
+            allowed="fetch=False, or a router that places requests at arrival",
+            where="reuse",
         )
     if any(pool.max_waiting for pool in pools) and (len(pools) > 1 or isinstance(routers[0], PoolRouter)):
         raise BadValueError(
@@ -530,7 +562,7 @@ def _split(
     before, prefill_rules = _tables(requests, cluster.prefill, router, 0, counted_ps)
     after, decode_rules = _tables(
         dataclasses.replace(requests, block_ids=None, block_offsets=None), cluster.decode, decode_router, probes,
-        counted_ps,
+        counted_ps, keeps_units=False,
     )  # fmt: skip
     prefill_rules = prefill_rules._replace(keeps=1)
     before.requests["arrival_ps"] = arrival_ps
@@ -566,6 +598,7 @@ def _split(
         worker=np.where(handed, cluster.prefill.workers + after.requests["worker"], before.requests["worker"]),
         preemptions=after.requests["preemptions"].copy(),
         matched_tokens=before.requests["matched"].copy(),
+        **found_columns(before, cluster.prefill),
         held_back_s=np.where(handed, between.began_ps / PS_PER_S - first_s, np.nan),
         transfer_s=np.where(handed, (between.landed_ps - between.began_ps) / PS_PER_S, np.nan),
         **{name: totals[name] + more for name, more in _totals(after).items()},
@@ -623,29 +656,39 @@ def _tables(
     router: ArrivalRouter | PoolRouter,
     probes: int,
     counted_ps: tuple[int, int],
+    *,
+    keeps_units: bool = True,
 ) -> tuple[Tables, Rules]:
-    """Return the tables and the rules of a pool of workers, for a counted window, without times of arrival."""
-    reads_prefix = bool(getattr(router, "reads_prefix", False))
-    with_blocks = requests.block_ids is not None and (reads_prefix or cluster.prefix_caching)
-    caching = with_blocks and cluster.prefix_caching
-    reads_events = caching and bool(getattr(router, "reads_events", False))
+    """Return the tables and the rules of a pool of workers, for a counted window, without times of arrival.
+
+    ``keeps_units``: whether they keep parts of prompts for reuse, if they are set so.
+    """
+    with_blocks = requests.block_ids is not None and bool(getattr(router, "reads_prefix", False))
+    policy = cluster.reuse or (PrefixReuse() if cluster.prefix_caching and requests.block_ids is not None else None)
+    units = rule = None
+    if policy is not None and keeps_units:
+        units, rule = units_of(policy, requests, cluster.workers), policy.rule()
+        check_rule(rule, int(requests.prompt_tokens.max()))
+    reads_events = units is not None and bool(getattr(router, "reads_events", False))
     adapter, served = codes_of(requests) if cluster.adapters is not None else (None, 0)
     rules = rules_of(
         cluster,
         block_tokens=requests.block_tokens if with_blocks else 0,
-        caching=caching,
+        caching=units is not None,
         probes=probes,
         served_adapters=served,
     )
+    if units is not None and rule is not None:
+        rules = rules._replace(**reuse_rules(units, rule))
     rules = rules._replace(count_from_ps=counted_ps[0], count_until_ps=counted_ps[1])
     tables = make_tables(
         len(requests),
         rules,
         cluster.uniform,
-        blocks=requests.n_blocks if caching else 0,
-        router_blocks=requests.n_blocks if with_blocks and reads_prefix else 0,
+        units=units,
+        router_blocks=requests.n_blocks if with_blocks else 0,
         max_blocks=requests.block_ids.size if with_blocks and requests.block_ids is not None else 0,
-        event_blocks=requests.n_blocks if reads_events else 0,
+        events=reads_events or bool(rules.fetches),
         router_adapters=served if getattr(router, "reads_adapters", False) else 0,
         serves=serving_of(requests, cluster),
     )
@@ -706,6 +749,7 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int,
         refresh_ps=refresh_ps,
         block_tokens=block_tokens,
         caching=int(caching),
+        **reuse_rules(no_units(0), ReuseRule()),
         keeps=0,
         window=cluster.pool_window,
         memory_ps=round(cluster.prefix_memory_s * PS_PER_S),

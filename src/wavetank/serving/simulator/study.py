@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from wavetank.study.study import Chart, Measurements, Metric, Study
 if TYPE_CHECKING:
     from wavetank.serving.routing.interface import Arrival, WorkersView
     from wavetank.serving.simulator.cluster import Cluster
+    from wavetank.serving.simulator.reuse import ReusePolicy
     from wavetank.workloads.requests import RequestTrace
 
 ROUTERS = ("round-robin", "random-worker", "power-of-two", "fewest-requests", "fewest-kv-tokens", "vllm-default")
@@ -87,8 +88,9 @@ class SimulatorSpeed(Study):
         1_000_000, unit="requests", says="Requests for the compiled simulator", low=1000, high=100_000_000
     )
     group_requests: int = setting(
-        100_000, unit="requests", says="Requests for the lockstep group", low=1000, high=10**8
-    )
+        100_000, unit="requests", says="Requests for the lockstep group, and for workers that keep prompts",
+        low=1000, high=10**8,
+    )  # fmt: skip
     python_requests: int = setting(
         100_000, unit="requests", says="Requests behind a plain Python router", low=1000, high=10**8
     )
@@ -120,6 +122,14 @@ class SimulatorSpeed(Study):
 
         return generate_requests(rate_per_s=rate_per_s, n_requests=n, seed=seed)
 
+    def repeated(self, n: int, seed: int) -> RequestTrace:
+        """Return chat requests of which 70 % begin with one of 16 texts."""
+        from wavetank.workloads.generate import SharedPrefix, generate_requests
+
+        return generate_requests(
+            rate_per_s=self.rate_per_s, n_requests=n, seed=seed, shared_prefix=SharedPrefix(share=0.7)
+        )
+
     def measure(self, system: Any, seed: int) -> Measurements:
         """Time one simulator on every case."""
         from wavetank.ledger import catalog
@@ -145,6 +155,12 @@ class SimulatorSpeed(Study):
         _timed(
             found, system, few, self.cluster(), _PythonFewestRequests(), f"{self.workers} replicas, plain Python router"
         )
+        for words, policy in _policies().items():
+            keeping = replace(self.cluster(), reuse=policy)
+            _timed(
+                found, system, self.repeated(self.group_requests, seed), keeping,
+                catalog.system("round-robin").build(), f"{self.workers} replicas, round-robin, {words}",
+            )  # fmt: skip
         some = replicas.head(100_000)
         tracemalloc.start()
         try:
@@ -155,6 +171,14 @@ class SimulatorSpeed(Study):
         found.put("bytes_per_request", peak / len(some), case="memory and start")
         found.put("start_s", _start_s(), case="memory and start")
         return found
+
+
+def _policies() -> dict[str, ReusePolicy]:
+    """Return what workers keep of prompts: as little to do as prefix caching has, and as much as there is."""
+    from wavetank.serving.simulator.reuse import ContentReuse, PrefixReuse, ReuseRule
+
+    everything = ReuseRule(again_tokens=4, again_share=0.15, fetch=True)
+    return {"prefixes kept": PrefixReuse(), "contents kept, moved and fetched": ContentReuse(how=everything)}
 
 
 def _timed(found: Measurements, system: Any, requests: RequestTrace, cluster: Cluster, router: Any, case: str) -> float:

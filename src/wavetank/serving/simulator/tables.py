@@ -20,6 +20,7 @@ from wavetank.serving.routing.interface import (
     PoolView,
 )
 from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.reuse import ReuseRule, Units, no_units, parents
 from wavetank.sim.borrow import borrowed
 from wavetank.sim.lent import borrower
 
@@ -73,6 +74,8 @@ WORKER = np.dtype(
         ("own_ps", np.int64),  # what the planned step takes it alone, in a group
         ("capacity", np.int64),  # KV tokens
         ("slope_ps", np.int64),  # of the step time per context token; -1 when it is no line
+        ("stored", np.int64),  # tokens of the units in its cache, held or kept for reuse
+        ("fetch_ps", np.int64),  # what the planned step waits for, from other workers' caches
         ("decoding", np.int32),
         ("running", np.int32),  # decoding or prefilling
         ("queue_head", np.int32),
@@ -86,7 +89,6 @@ WORKER = np.dtype(
         ("cache_new", np.int32),
         ("changed", np.int32),  # base_ps is out of date
         ("kind", np.int32),  # its row of the limits
-        ("blocks", np.int32),  # whole prefix blocks in its cache, held or kept for reuse
         # Where batches are decided a step ahead:
         ("known", np.int32),  # waiting requests, from the head of the queue on, that the next decision knew
         ("room", np.int32),  # slots that were free when it was made
@@ -155,6 +157,9 @@ BENCH = np.dtype(
     align=True,
 )
 
+# What was found of a request's prompt at its last admission, beside what is reused as it is.
+FOUND = np.dtype([("recomputed", np.int32), ("fetched", np.int32)], align=True)
+
 # A request's adapter, and its turn in its worker's queue.
 ASK = np.dtype([("turn", np.int64), ("adapter", np.int32)], align=True)
 
@@ -184,7 +189,16 @@ class Rules(NamedTuple):
     sync_ps: int  # a step of a group takes this much longer
     refresh_ps: int  # 0: routers see the present
     block_tokens: int  # of the trace's prefix blocks; 0 when it has none
-    caching: int  # 1: workers keep a prefix cache
+    caching: int  # 1: workers keep units of prompts for reuse
+    moves: int  # 1: units are found elsewhere than behind what they followed, too
+    named: int  # 1: by their names
+    fetches: int  # 1: from other workers
+    overlapped: int  # 1: fetching takes place beside a step's computing
+    again: int  # first tokens of a moved run that are computed again
+    again_share: int  # of the other moved tokens, in millionths
+    fetch_token_ps: int
+    fetch_latency_ps: int
+    store_tokens: int  # most that are kept for reuse only
     keeps: int  # 1: a prompt that has ended keeps its KV cache until it was handed over to a decode worker
     window: int  # most waiting requests a pool router sees
     memory_ps: int  # how long the router's own record of sent prefixes counts
@@ -218,12 +232,21 @@ class Tables(NamedTuple):
     step_table: NDArray[np.float64]  # those of all kinds, one after the other
     block_ids: NDArray[np.int64]
     block_offsets: NDArray[np.int64]  # (n + 1,), zeros without prefixes
-    cache_held: NDArray[np.int32]  # (workers, blocks): how many requests hold it; -1 absent
-    cache_next: NDArray[np.int32]  # (workers, blocks): towards more recently used
+    unit_ids: NDArray[np.int64]  # what the workers' caches keep of prompts, all requests one after the other
+    unit_names: NDArray[np.int64]  # as many, where units have names; -1 for none
+    unit_offsets: NDArray[np.int64]  # (n + 1,)
+    unit_tokens: NDArray[np.int64]  # (distinct units,)
+    unit_free: NDArray[np.int8]  # (distinct units,): 1: found wherever it stands; or none
+    unit_parent: NDArray[np.int64]  # (distinct units,): the one before it; where units have names
+    resident: NDArray[np.int8]  # (workers, distinct units): 1: there all the time, outside the KV cache; or none
+    named: NDArray[np.int32]  # (workers, names): the unit that has a name there; -1: none ever had
+    found: NDArray[Any]  # FOUND (n,) or none
+    cache_held: NDArray[np.int32]  # (workers, distinct units): how many requests hold it; -1 absent
+    cache_next: NDArray[np.int32]  # (workers, distinct units): towards more recently used
     cache_prev: NDArray[np.int32]
     sent_ps: NDArray[np.int64]  # (routers * workers, blocks): when that copy of the router last sent it there
     sent: NDArray[np.float64]  # (routers, 2, workers): requests and tokens that each copy sent since the refresh
-    changes: NDArray[np.int64]  # (workers, blocks): see prefix_cache.changed; none where routers read no events
+    changes: NDArray[np.int64]  # (workers, distinct units): see prefix_cache; none where nobody reads what was there
     lora: NDArray[np.int8]  # (routers * workers, adapters): there at the refresh, or wanted or sent since; or none
     serves: NDArray[np.int8]  # (workers, models); none where every worker has every model
     probe_ps: NDArray[np.int64]  # (probes,)
@@ -248,10 +271,10 @@ def make_tables(
     rules: Rules,
     parts: Sequence[Cluster],
     *,
-    blocks: int,
+    units: Units | None = None,
     router_blocks: int,
     max_blocks: int,
-    event_blocks: int = 0,
+    events: bool = False,
     router_adapters: int = 0,
     serves: NDArray[np.int8] | None = None,
 ) -> Tables:
@@ -264,11 +287,14 @@ def make_tables(
     rules : Rules
     parts : sequence of Cluster
         The workers by kind.
-    blocks, router_blocks, event_blocks : int
-        Distinct prefix blocks of the workers' caches, of the router's record of what it sent, and of the workers'
-        reports of what they cache; 0 where there is no such thing.
+    units : Units, optional
+        What the workers' caches keep of prompts.
+    router_blocks : int
+        Distinct prefix blocks of the router's record of what it sent; 0 where there is no such thing.
     max_blocks : int
         Prefix blocks of all requests together.
+    events : bool
+        Whether somebody reads what was in the workers' caches at the last refresh.
     router_adapters : int
         Adapters of which a router is shown where they are.
     serves : int8 array (workers, models), optional
@@ -310,12 +336,9 @@ def make_tables(
         step_table=np.concatenate([np.asarray(part.step_time.table, np.float64) for part in parts]),
         block_ids=np.empty(max_blocks, np.int64),
         block_offsets=np.zeros(n + 1 if max_blocks else 1, np.int64),
-        cache_held=np.full((rules.workers, blocks), -1, np.int32),
-        cache_next=np.full((rules.workers, blocks), -1, np.int32),
-        cache_prev=np.full((rules.workers, blocks), -1, np.int32),
+        **_unit_tables(n, rules, units or no_units(0), events),
         sent_ps=np.full((rules.routers * rules.workers, router_blocks), -NEVER, np.int64),
         sent=np.zeros((rules.routers, 2, rules.workers) if rules.routers > 1 else (0, 2, 0)),
-        changes=np.full((rules.workers, event_blocks), -1, np.int64),
         lora=np.zeros((rules.routers * rules.workers, router_adapters), np.int8),
         serves=np.zeros((rules.workers, 0), np.int8) if serves is None else np.ascontiguousarray(serves, np.int8),
         probe_ps=np.zeros(rules.probes, np.int64),
@@ -331,6 +354,65 @@ def make_tables(
     )
 
 
+def reuse_rules(units: Units, rule: ReuseRule) -> dict[str, int]:
+    """Return the numbers of a rule of reuse in the units of the compiled core.
+
+    Parameters
+    ----------
+    units : Units
+    rule : ReuseRule
+    """
+    named = units.names is not None and units.names.size > 0
+    return {
+        "moves": int(named or rule.fetch or units.free is not None or units.resident is not None),
+        "named": int(named),
+        "fetches": int(rule.fetch),
+        "overlapped": int(rule.overlapped),
+        "again": rule.again_tokens,
+        "again_share": rule.again_millionths,
+        "fetch_token_ps": rule.fetch_token_ps,
+        "fetch_latency_ps": rule.fetch_latency_ps,
+        "store_tokens": rule.store_tokens or int(NEVER),
+    }
+
+
+def found_columns(tables: Tables, cluster: Cluster) -> dict[str, Any]:
+    """Return what was found of prompts beside what was reused as it is, as a run has it.
+
+    Parameters
+    ----------
+    tables : Tables
+    cluster : Cluster
+    """
+    if not tables.found.size or cluster.reuse is None:
+        return {}
+    return {
+        "recomputed_tokens": tables.found["recomputed"].copy(),
+        "transferred_bytes": tables.found["fetched"] * cluster.reuse.rule().bytes_per_token,
+    }
+
+
+def _unit_tables(n: int, rules: Rules, units: Units, events: bool) -> dict[str, NDArray[Any]]:
+    """Return the tables of what the workers' caches keep."""
+    workers, distinct = rules.workers, units.tokens.size
+    lists = {name: np.full((workers, distinct), -1, np.int32) for name in ("cache_held", "cache_next", "cache_prev")}
+    names = np.zeros(0, np.int64) if units.names is None else units.names
+    resident = np.zeros((workers, 0), np.int8) if units.resident is None else units.resident
+    return {
+        **lists,
+        "changes": np.full((workers, distinct if events else 0), -1, np.int64),
+        "unit_ids": units.ids,
+        "unit_names": names,
+        "unit_offsets": units.offsets,
+        "unit_tokens": units.tokens,
+        "unit_free": np.zeros(0, np.int8) if units.free is None else np.ascontiguousarray(units.free, np.int8),
+        "unit_parent": parents(units) if names.size else np.zeros(0, np.int64),
+        "resident": np.ascontiguousarray(resident, np.int8),
+        "named": np.full((workers, int(names.max(initial=-1)) + 1), -1, np.int32),
+        "found": np.zeros(n if rules.moves else 0, FOUND),
+    }
+
+
 def _rules_type() -> Any:
     return typeof(Rules(*([np.int64(1)] * len(Rules._fields))))
 
@@ -338,7 +420,7 @@ def _rules_type() -> Any:
 RULES_TYPE = _rules_type()
 _ONE_WORKER = (Cluster(workers=1, step_time=FittedStepTime(overhead_s=1.0)),)
 TABLES_TYPE = typeof(
-    make_tables(1, Rules(*([1] * len(Rules._fields))), _ONE_WORKER, blocks=1, router_blocks=1, max_blocks=1)
+    make_tables(1, Rules(*([1] * len(Rules._fields))), _ONE_WORKER, router_blocks=1, max_blocks=1)
 )
 ASKED_TYPE = typeof(np.zeros(1, ASKED))
 STEP_TYPE = types.FunctionType(STEP_SIGNATURE)

@@ -9,7 +9,7 @@ A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sar
 
 Differs from the sources:
 
-1. The KV cache is counted in tokens; only prefix caching knows blocks.
+1. The KV cache is counted in tokens; only what is kept for reuse knows blocks.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from wavetank.platforms.step_time import PS_PER_S, step_ps
 from wavetank.serving.simulator.adapters import AdapterSlots, overhead_ps, share_with_a_slot
 from wavetank.serving.simulator.cluster import Cluster
+from wavetank.serving.simulator.reuse import MOST_FETCH_PS
+from wavetank.serving.simulator.unit_store import UnitStore
 
 
 @dataclass(eq=False)
@@ -37,12 +39,15 @@ class Request:
         Tokens of its prompt, tokens it is to generate, tokens it has.
     blocks : list of int
         Identities of the prompt's prefix blocks; equal ids mean equal content up to and including that block.
+    units, names : list of int
+        What its prompt consists of for the workers' caches, and the names of these parts.
     worker : int
         Where it was sent; -1 before that.
     preemptions : int
         How often it gave up its KV cache.
-    matched : int
-        Prompt tokens found in the prefix cache at the last admission.
+    matched, recomputed, fetched : int
+        Prompt tokens that the worker's cache had at the last admission and that were reused as they are; that were
+        found and computed again; that came from other workers.
     prefilled : int
         Tokens of the current admission that are in the cache or being computed.
     decodes : bool
@@ -71,6 +76,10 @@ class Request:
     seen: int = 0
     adapter: int = -1
     known: bool = False
+    units: list[int] = field(default_factory=list)
+    names: list[int] = field(default_factory=list)
+    recomputed: int = 0
+    fetched: int = 0
 
     @property
     def resident(self) -> int:
@@ -87,17 +96,19 @@ class Worker:
     cluster : Cluster
         Whose limits and step time it has; of a cluster of unequal workers, its part of equal ones.
     block_tokens : int
-        Tokens of a prefix block; 0 without prefix caching.
+        Tokens of a prefix block; 0 without prefix caching, or with a store of something else.
+    store : UnitStore, optional
+        What it keeps of prompts for reuse; that of prefix blocks where it has ``block_tokens``.
     queue : list of Request
         Waiting, the next one first.
     running : list of Request
         The batch, in order of admission.
     ending : list of Request
         Those of the batch whose prompt ends with the step in progress.
-    held_blocks, free_blocks : dict
-        Prefix blocks in use, with their users, and prefix blocks kept for reuse, least recently used first.
     private : int
-        KV tokens held outside prefix blocks.
+        KV tokens held outside the units of its store.
+    fetch_ps : int
+        What the step in progress waits for, from other workers.
     own_ps : int
         What its part of the step in progress takes alone; 0 without anything to do.
     prefill_tokens : int
@@ -111,32 +122,36 @@ class Worker:
     """
 
     cluster: Cluster
-    block_tokens: int
+    block_tokens: int = 0
+    store: UnitStore | None = None
     queue: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
     ending: list[Request] = field(default_factory=list)
-    held_blocks: dict[int, int] = field(default_factory=dict)
-    free_blocks: dict[int, None] = field(default_factory=dict)
     private: int = 0
+    fetch_ps: int = 0
     own_ps: int = 0
     prefill_tokens: int = 0
     slots: AdapterSlots | None = None
     came: int = 0
     room: int = 0
 
+    def __post_init__(self) -> None:
+        if self.block_tokens:
+            self.store = UnitStore.of_blocks(self.block_tokens)
+
+    def units_of(self, request: Request) -> list[int]:
+        """Return what the prompt of a request consists of for the store: full prefix blocks, or its units."""
+        return request.blocks[: request.prompt // self.block_tokens] if self.block_tokens else request.units
+
     def enqueue(self, request: Request) -> None:
         """Put a request that has come at the end of the queue."""
         self.queue.append(request)
         self.came += 1
 
-    def blocks_of(self, request: Request) -> list[int]:
-        """Return the full prefix blocks of a request; none without prefix caching."""
-        return request.blocks[: request.prompt // self.block_tokens] if self.block_tokens else []
-
     @property
     def held(self) -> int:
         """KV tokens held by admitted requests."""
-        return self.private + self.block_tokens * len(self.held_blocks)
+        return self.private + (self.store.held_tokens if self.store else 0)
 
     @property
     def occupied(self) -> int:
@@ -164,45 +179,33 @@ class Worker:
         return sum(request.resident for request in self.decoding)
 
     def evict(self) -> None:
-        """Drop blocks kept for reuse until everything fits."""
-        while (
-            self.free_blocks and self.held + self.block_tokens * len(self.free_blocks) > self.cluster.kv_capacity_tokens
-        ):
-            del self.free_blocks[next(iter(self.free_blocks))]
+        """Drop what is kept for reuse until everything fits."""
+        if self.store:
+            self.store.evict(self.cluster.kv_capacity_tokens - self.held)
 
     def take(self, request: Request, total: int) -> None:
         """Give a request KV cache for ``total`` tokens."""
-        blocks = self.blocks_of(request)
-        for block in blocks:
-            self.free_blocks.pop(block, None)
-            self.held_blocks[block] = self.held_blocks.get(block, 0) + 1
-        self.private += total - self.block_tokens * len(blocks)
+        self.private += total - (self.store.hold(self.units_of(request), request.names) if self.store else 0)
         self.evict()
 
     def give_back(self, request: Request, total: int) -> None:
-        """Take a request's KV cache of ``total`` tokens back; its full prefix blocks stay for reuse."""
-        blocks = self.blocks_of(request)
-        self.private -= total - self.block_tokens * len(blocks)
-        for block in reversed(blocks):
-            self.held_blocks[block] -= 1
-            if not self.held_blocks[block]:
-                del self.held_blocks[block]
-                self.free_blocks[block] = None
+        """Take a request's KV cache of ``total`` tokens back; what it has of the store's stays for reuse."""
+        self.private -= total - (self.store.release(self.units_of(request)) if self.store else 0)
 
     def matched(self, request: Request) -> int:
-        """Return how many tokens of the prompt the prefix cache has; never the last one, which must be computed."""
-        if not self.block_tokens:
+        """Find what need not be computed of the prompt, and return its tokens; the last one always is computed."""
+        if not self.store:
             return 0
-        count = 0
-        for block in self.blocks_of(request)[: (request.prompt - 1) // self.block_tokens]:
-            if block not in self.held_blocks and block not in self.free_blocks:
-                break
-            count += 1
-        return count * self.block_tokens
+        found, fetched = self.store.match(request.prompt, self.units_of(request), request.names)
+        request.recomputed, request.fetched = found.recomputed, fetched
+        if fetched:
+            took_ps = self.store.rule.fetch_latency_ps + fetched * self.store.rule.fetch_token_ps
+            self.fetch_ps = min(self.fetch_ps + took_ps, MOST_FETCH_PS)
+        return found.reused
 
     def grows_by(self, request: Request, total: int) -> int:
         """Return by how much ``held`` would grow."""
-        return total - self.block_tokens * sum(block in self.held_blocks for block in self.blocks_of(request))
+        return total - (self.store.shared_tokens(self.units_of(request)) if self.store else 0)
 
     def plan(self, decided: bool = False) -> tuple[int, int]:
         """Fill the next step; return its prefill tokens and pairs.
@@ -219,7 +222,7 @@ class Worker:
         self.join(decided)
         while self.held + len(self.decoding) > cluster.kv_capacity_tokens:
             self.preempt(self.running[-1])
-        tokens = pairs = 0
+        tokens = pairs = self.fetch_ps = 0
         budget = cluster.max_batched_tokens - len(self.decoding)
         # At most one: the prompt that the last step's budget cut.
         for request in [r for r in self.running if not r.decodes]:
@@ -339,6 +342,9 @@ def step_of(workers: Sequence[Worker], cluster: Cluster) -> int:
         worker.own_ps, worker.prefill_tokens = 0, tokens
         if decoding or tokens:
             worker.own_ps = _own_ps(worker, worker.cluster, decoding, tokens, pairs)
+        if worker.store and worker.fetch_ps:
+            overlapped = worker.store.rule.overlapped
+            worker.own_ps = max(worker.own_ps, worker.fetch_ps) if overlapped else worker.own_ps + worker.fetch_ps
         slowest = max(slowest, worker.own_ps)
     return slowest + round(cluster.sync_s * PS_PER_S)
 

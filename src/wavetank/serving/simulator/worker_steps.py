@@ -17,7 +17,8 @@ from wavetank.serving.simulator.adapter_slots import (
     use_adapter,
     wait_for_adapter,
 )
-from wavetank.serving.simulator.prefix_cache import evict, hold_blocks, matched_blocks, release, shared_tokens
+from wavetank.serving.simulator.prefix_cache import evict, hold_units, release, reused_tokens, shared_tokens
+from wavetank.serving.simulator.reuse import MOST_FETCH_PS
 from wavetank.serving.simulator.tables import (
     COMPLETED,
     LOADS,
@@ -246,6 +247,7 @@ def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
     domain = t.domains[w // rules.group]
     worker.prefill_tokens = 0
     worker.prefill_pairs = 0
+    worker.fetch_ps = 0
     while worker.held + worker.decoding > worker.capacity:
         _preempt_newest(t, rules, w)
     if worker.partial < 0 and worker.queue_length == 0:
@@ -283,7 +285,7 @@ def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
         total = np.int64(request.prompt + request.generated)
         grown = total
         if rules.caching:
-            grown -= shared_tokens(t, rules, w, r)
+            grown -= shared_tokens(t, w, r)
         limit = limits.admit_below if worker.running > 0 else worker.capacity
         if worker.held + worker.decoding + grown > limit:
             break
@@ -301,12 +303,15 @@ def _admit(t: Tables, rules: Rules, w: int, late: int) -> None:
         domain.active += 1
         matched = np.int64(0)
         if rules.caching:
-            matched = matched_blocks(t, rules, w, r) * rules.block_tokens
+            matched = reused_tokens(t, rules, w, r)
             t.counts[MATCHED] += matched
+            if rules.fetches and t.found[r].fetched > 0:
+                fetch_ps = rules.fetch_latency_ps + t.found[r].fetched * rules.fetch_token_ps
+                worker.fetch_ps = min(worker.fetch_ps + fetch_ps, MOST_FETCH_PS)
         request.matched = matched
         worker.held += total
         if rules.caching:
-            hold_blocks(t, rules, w, r)
+            hold_units(t, rules, w, r)
         _link_running(t, w, r)
         worker.running += 1
         left = total - matched
@@ -345,6 +350,15 @@ def _worker_step_ps(t: Tables, rules: Rules, step_time: Any, w: int) -> int:
         worker.base_ps = step_time(worker.decoding, 0, worker.prefill_tokens, worker.prefill_pairs, table)
         worker.changed = 1 if worker.prefill_tokens > 0 else 0
     return worker.base_ps + slope * worker.context
+
+
+@njit(forceinline=True)
+def _with_fetches(t: Tables, rules: Rules, w: int, own_ps: int) -> int:
+    """Return what the worker's step takes with the units that it fetches from others."""
+    if not rules.fetches:
+        return own_ps
+    fetch_ps = t.workers[w].fetch_ps
+    return max(own_ps, fetch_ps) if rules.overlapped else own_ps + fetch_ps
 
 
 @njit(forceinline=True)
@@ -433,7 +447,7 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
         _admit(t, rules, first, late)
         if rules.ahead:
             decide_next(t, rules, first)
-        own = _worker_step_ps(t, rules, step_time, first)
+        own = _with_fetches(t, rules, first, _worker_step_ps(t, rules, step_time, first))
         if own == 0:
             # What waits has no room beside KV caches that are handed over.
             domain.idle = 1
@@ -459,7 +473,7 @@ def plan(t: Tables, rules: Rules, step_time: Any, d: int) -> None:
         prefill = np.int64(0)
         for w in range(first, first + rules.group):
             _admit(t, rules, w, late)
-            own = _worker_step_ps(t, rules, step_time, w)
+            own = _with_fetches(t, rules, w, _worker_step_ps(t, rules, step_time, w))
             t.workers[w].own_ps = own
             slowest = max(slowest, own)
             prefill += t.workers[w].prefill_tokens
@@ -497,7 +511,7 @@ def finish(t: Tables, rules: Rules, d: int) -> None:
         worker.context += grown
         worker.held += grown
         if rules.caching and steps > 1:
-            # Blocks that growth pushed out before the last step are gone, whatever that step's completions free.
+            # Units that growth pushed out before the last step are gone, whatever that step's completions free.
             worker.held -= worker.decoding
             evict(t, rules, w, 0)
             worker.held += worker.decoding

@@ -69,6 +69,7 @@ def test_chance_reads_whole_blocks_others_for_another_query(cache: Cache) -> Non
     one, other = ready.selected(cache.queries[0]), ready.selected(cache.queries[1])
     assert reading(RandomBlocks(block=16), cache, 100)[0].tolist() == one[0].tolist()
     assert one[0].size == one[1].size == 96
+    assert ready.read_bytes == 2 * 96 * 8 * 8
     assert {0, 895} <= set(one[0].tolist())
     assert not np.array_equal(one[0], other[0])
     assert not np.array_equal(one[0], one[1])

@@ -125,6 +125,7 @@ class _ByChance(_Chosen):
     def __init__(self, cache: Cache, budget: int, block: int, seed: int, threads: int | None) -> None:
         super().__init__(cache, budget, threads)
         self._block, self._seed = min(block, budget), seed
+        self.budget = budget // self._block * self._block
 
     def chosen(self, grouped: Floats) -> list[Ints]:
         """Return blocks by the query's digits: the same for the same query."""

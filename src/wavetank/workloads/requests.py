@@ -456,18 +456,22 @@ class RequestTrace:
         copies = np.repeat(earlier, np.diff(drawn.block_offsets))
         return RequestTrace(**{**drawn._columns(), "block_ids": drawn.block_ids + copies * drawn.n_blocks})
 
+    @property
+    def weights(self) -> npt.NDArray[np.int64]:
+        """A number for the model and adapter of each request, equal for equal ones; zeros where all are alike."""
+        found = np.zeros(len(self), np.int64)
+        for codes, names in ((self.model, self.model_names), (self.adapter, self.adapter_names)):
+            found = found if codes is None else found * max(len(names), 1) + codes
+        return found if (found != found[:1]).any() else np.zeros(len(self), np.int64)
+
     def with_blocks_apart(self) -> RequestTrace:
         """Return the same requests with prefix blocks of their own for each model and adapter.
 
         The rows that an engine keeps of a text are those of the weights that computed them: with another adapter, the
         same text has other rows.
         """
-        if self.block_ids is None or self.block_offsets is None or (self.adapter is None and self.model is None):
-            return self
-        weights = np.zeros(len(self), np.int64)
-        for codes, names in ((self.model, self.model_names), (self.adapter, self.adapter_names)):
-            weights = weights if codes is None else weights * max(len(names), 1) + codes
-        if (weights == weights[0]).all():
+        weights = self.weights
+        if self.block_ids is None or self.block_offsets is None or not weights.any():
             return self
         each = np.repeat(weights, np.diff(self.block_offsets))
         _, apart = np.unique(np.stack((each, self.block_ids)), axis=1, return_inverse=True)

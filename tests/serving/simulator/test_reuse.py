@@ -211,6 +211,25 @@ def test_a_unit_behind_different_ones_names_not_all_before_it() -> None:
     assert parents(no_units(3)).size == 0
 
 
+def test_nothing_is_found_that_another_model_or_adapter_computed() -> None:
+    trace = one_after_another([0, 1], [0, 1], [0, 1], [0, 1])
+    by_chain = PrefixReuse().units(trace)
+    policies = [PrefixReuse(), ContentReuse(), GivenUnits(given=by_chain),
+                # Each prompt has identities of its own, so that only names are found.
+                GivenUnits(given=Units(np.arange(8), by_chain.offsets, np.full(8, 10), names=by_chain.ids))]  # fmt: skip
+    others = dataclasses.replace(trace, adapter=[0, 1, 1, 0], adapter_names=("", "b"))
+    models = dataclasses.replace(trace, model=[0, 1, 1, 0], model_names=("m", "n"))
+    for policy in policies:
+        cluster = Cluster(workers=1, step_time=STEP, reuse=policy)
+        alike, adapters, named = (assert_the_same(each, cluster, RoundRobin()) for each in (trace, others, models))
+        assert alike.matched_tokens.tolist() == [0, 20, 20, 20]
+        assert adapters.matched_tokens.tolist() == named.matched_tokens.tolist() == [0, 0, 20, 20]
+    there = by_chain._replace(resident=np.ones((1, 2), bool))
+    assert units_of(GivenUnits(given=there), dataclasses.replace(others, adapter=[1] * 4), 1).tokens.size == 2
+    with pytest.raises(BadValueError, match="of one model and adapter"):
+        units_of(GivenUnits(given=there), others, 1)
+
+
 BLOCKS = one_after_another([0, 1], [0, 1])
 GOOD = PrefixReuse().units(BLOCKS)
 

@@ -5,6 +5,8 @@ that names all before it, as prefix blocks do, is found only behind the units th
 stands.  A unit may also have a name, that of its own content: where its identity is not in the cache, the unit that had
 this name is taken, and counts as moved.  Free units count as moved, too.
 
+Prompts of different models or adapters share no units and no names, whatever the policy says.
+
 A worker keeps units as long as its KV cache has room, the least recently used out first, and answers for a request
 what is reused as it is, what is recomputed although it was found, and how many bytes come from other workers.
 Prefix caching (:class:`PrefixReuse`) is the policy whose units are prefix blocks, none of them named or moved.
@@ -265,7 +267,7 @@ def parents(units: Units) -> NDArray[np.int64]:
 
 
 def units_of(policy: ReusePolicy, requests: RequestTrace, workers: int) -> Units:
-    """Return the units of a policy, checked and as the simulators take them.
+    """Return the units of a policy, checked and as the simulators take them: apart for each model and adapter.
 
     Parameters
     ----------
@@ -305,10 +307,36 @@ def units_of(policy: ReusePolicy, requests: RequestTrace, workers: int) -> Units
             _refuse("A name is no number.", f"{names.min()} to {names.max()}", "-1, or from 0 on", "names")
         if free is not None and (names[free[ids] != 0] >= 0).any():
             _refuse("A free unit has its content as its identity.", "a name", "-1", "names")
-    entries = workers * (distinct + (0 if names is None else int(names.max(initial=-1)) + 1))
+    found = _apart(Units(ids, offsets, tokens, free, names, resident), requests.weights)  # type: ignore[arg-type]
+    entries = workers * (found.tokens.size + (0 if found.names is None else int(found.names.max(initial=-1)) + 1))
     if entries > MOST_ENTRIES:
         _refuse("There are too many units to keep track of.", f"{entries:,} of all workers", f"{MOST_ENTRIES:,}", "ids")
-    return Units(ids, offsets, tokens, free, names, resident)  # type: ignore[arg-type]
+    return found
+
+
+def _apart(units: Units, weights: NDArray[np.int64]) -> Units:
+    """Return units with identities and names of their own for each model and adapter: others have other rows."""
+    each = np.repeat(weights, np.diff(units.offsets))
+    found = units
+    pairs, ids = np.unique(np.stack((units.ids, each)), axis=1, return_inverse=True)
+    of = pairs[0]
+    several = of[1:][of[1:] == of[:-1]]
+    if several.size:
+        if units.resident is not None and units.resident[:, several].any():
+            _refuse("A unit that workers have all the time is of one model and adapter.",
+                    f"unit {several[units.resident[:, several].any(0)][0]} in prompts of several",
+                    "an identity for each of them", "resident")  # fmt: skip
+        found = units._replace(
+            ids=ids.reshape(-1).astype(np.int64), tokens=units.tokens[of],
+            free=None if units.free is None else units.free[of],
+            resident=None if units.resident is None else np.ascontiguousarray(units.resident[:, of]),
+        )  # fmt: skip
+    if units.names is None or not weights.any():
+        return found
+    named = units.names >= 0
+    names = np.full(len(named), -1, np.int64)
+    names[named] = np.unique(np.stack((units.names, each))[:, named], axis=1, return_inverse=True)[1].reshape(-1)
+    return found._replace(names=names)
 
 
 def check_rule(rule: ReuseRule, longest_prompt: int) -> None:

@@ -326,6 +326,7 @@ def simulate_split_slowly(
         ``began_ps`` and ``landed_ps``: when the room of each request was reserved and when its KV cache arrived, -1
         for requests of one token.
     """
+    requests = requests.with_blocks_apart()
     both = _Split(requests, cluster, router, decode_router, expected_output_tokens, output_spread_tokens)
     prefill, decode = both.observers
     arrived, now = 0, 0

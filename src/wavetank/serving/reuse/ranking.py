@@ -4,7 +4,8 @@ A catalogue of about a hundred items, each with a name, words of its taste and w
 two tastes.  The truth is planted: an item is liked the more, the more of the user's history is of its taste, and by a
 standing of its own.  The decoder learns, behind ``which?``, the distribution over the candidates' names that this
 gives, from prompts drawn at random; its ranking of unseen prompts is read off the logits of these names.  So it has to
-read the history, and there is a ranking to be lost.
+read the history, and there is a ranking to be lost.  Whether it does is seen where another user's history stands in the
+prompt (``top10_other_user``), which is also what is left of a ranking that knows the candidates alone.
 """
 
 from __future__ import annotations
@@ -165,8 +166,8 @@ def figures(weights: DecoderWeights, again: Again | None, *, prompts: int, seed:
     """
     import torch
 
-    store, draws = Store(), stream(seed, "ranking prompts")
-    overlaps, divergences, trues, computed = [], [], [], []
+    store, draws, others = Store(), stream(seed, "ranking prompts"), stream(seed, "ranking others")
+    overlaps, divergences, trues, computed, strangers = [], [], [], [], []
     with torch.no_grad():
         for _ in range(prompts):
             asked = store.asked(draws)
@@ -181,9 +182,15 @@ def figures(weights: DecoderWeights, again: Again | None, *, prompts: int, seed:
             trues.append(len(best[0] & best[2]) / len(best[2]))
             divergences.append(float((np.exp(theirs) * (theirs - mine)).sum()))
             computed.append(new / len(asked.tokens))
+            history = slice(_LEAD, int(asked.parts.ends[ENTRIES]))
+            swapped = asked.tokens.copy()
+            swapped[history] = store.asked(others).tokens[history]
+            other = forward(weights, swapped, np.arange(len(swapped))).logits[-1][asked.names].double().numpy()
+            strangers.append(len(set(_best(other)) & best[1]) / len(best[1]))
     return {
         "top10_overlap": float(np.mean(overlaps)), "top10_true": float(np.mean(trues)),
         "ranking_kl_nats": float(np.mean(divergences)), "ranking_computed_share": float(np.mean(computed)),
+        "top10_other_user": float(np.mean(strangers)),
     }  # fmt: skip
 
 

@@ -82,6 +82,8 @@ class KVReuse(Study):
         Metric("top10_overlap", "", "higher", "counted", "recommender: share of the ten best candidates that a full "
                "prefill of a trained decoder has, too", words="rankings as with a full prefill"),
         Metric("top10_true", "", "higher", "counted", "the same of the ten that are planted as best", table=False),
+        Metric("top10_other_user", "", "", "counted", "the ten of a full prefill that stay where another user's history "
+               "stands in the prompt: what a ranking that reads no history has of them", table=False),
         Metric("ranking_kl_nats", "nats", "lower", "counted", "divergence of the candidates' shares from those of "
                "a full prefill", table=False),
         Metric("ranking_computed_share", "", "lower", "counted", "tokens of these prompts that were computed",
@@ -149,7 +151,7 @@ class KVReuse(Study):
     own_loads: tuple[float, ...] = setting((), says="Further loads, of what they can serve with the system itself",
                                            low=1e-6, high=100.0)  # fmt: skip
     rankings: int = setting(12, says="recommender: prompts that a trained decoder ranks; 0: none", low=0, high=10_000)
-    ranking_steps: int = setting(300, says="Steps of its training", low=0, high=100_000)
+    ranking_steps: int = setting(600, says="Steps of its training", low=0, high=100_000)
     shares: tuple[float, ...] = setting((), says="Further shares that rcllm computes again, for rankings", low=0.0,
                                         high=1.0)  # fmt: skip
     scheduler: str = setting("best", says="recommender: how workers are chosen", choices=SCHEDULERS)

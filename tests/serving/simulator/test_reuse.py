@@ -214,9 +214,9 @@ def test_a_unit_behind_different_ones_names_not_all_before_it() -> None:
 def test_nothing_is_found_that_another_model_or_adapter_computed() -> None:
     trace = one_after_another([0, 1], [0, 1], [0, 1], [0, 1])
     by_chain = PrefixReuse().units(trace)
-    policies = [PrefixReuse(), ContentReuse(), GivenUnits(given=by_chain),
-                # Each prompt has identities of its own, so that only names are found.
-                GivenUnits(given=Units(np.arange(8), by_chain.offsets, np.full(8, 10), names=by_chain.ids))]  # fmt: skip
+    # Each prompt has identities of its own, so that only names are found.
+    by_name = Units(np.arange(8), by_chain.offsets, np.full(8, 10), names=by_chain.ids)
+    policies = [PrefixReuse(), ContentReuse(), GivenUnits(given=by_chain), GivenUnits(given=by_name)]
     others = dataclasses.replace(trace, adapter=[0, 1, 1, 0], adapter_names=("", "b"))
     models = dataclasses.replace(trace, model=[0, 1, 1, 0], model_names=("m", "n"))
     for policy in policies:

@@ -82,8 +82,8 @@ class KVReuse(Study):
         Metric("top10_overlap", "", "higher", "counted", "recommender: share of the ten best candidates that a full "
                "prefill of a trained decoder has, too", words="rankings as with a full prefill"),
         Metric("top10_true", "", "higher", "counted", "the same of the ten that are planted as best", table=False),
-        Metric("top10_other_user", "", "", "counted", "the ten of a full prefill that stay where another user's history "
-               "stands in the prompt: what a ranking that reads no history has of them", table=False),
+        Metric("top10_other_user", "", "", "counted", "the ten of a full prefill that stay where another user's "
+               "history stands in the prompt: what a ranking that reads no history has of them", table=False),
         Metric("ranking_kl_nats", "nats", "lower", "counted", "divergence of the candidates' shares from those of "
                "a full prefill", table=False),
         Metric("ranking_computed_share", "", "lower", "counted", "tokens of these prompts that were computed",

@@ -7,10 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 from tests.serving.simulator.reuse_cases import STEP, random_case
-from tests.serving.simulator.test_reference import NosyPoolRouter, NosyRouter
+from tests.serving.simulator.test_reference import NosyPoolRouter, NosyRouter, Recorder
 
 from wavetank.errors import BadValueError
 from wavetank.serving.routing.baselines import RoundRobin
+from wavetank.serving.routing.block_affinity import BlockAffinity
 from wavetank.serving.routing.prefix_affinity import PrefixAffinity
 from wavetank.serving.simulator.changes import Churn
 from wavetank.serving.simulator.cluster import Cluster, DisaggregatedCluster
@@ -209,6 +210,25 @@ def test_a_unit_behind_different_ones_names_not_all_before_it() -> None:
     free = units._replace(free=np.array([False, True, False]))
     assert parents(free).tolist()[0] == -1
     assert parents(no_units(3)).size == 0
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_a_router_is_shown_what_caches_have_only_where_it_asks_for_it(events: bool) -> None:
+    trace = one_after_another([0, 1], [0, 1], [0, 1])
+    rule = ReuseRule(fetch=True, bytes_per_token=1000.0, link_bytes_per_s=1e9)
+    cluster = Cluster(workers=2, step_time=STEP, refresh_s=0.0, reuse=PrefixReuse(how=rule))
+    shown = []
+    for run in (simulate, simulate_slowly):
+        router = Recorder(NosyRouter(reads_events=events))
+        run(trace, cluster, router)
+        shown.append([dict(zip(names, view, strict=True)) for names, view in router.shown])
+    for ours, theirs in zip(*shown, strict=True):
+        for name in ("cached_tokens", "cached_total_tokens"):
+            assert np.isnan(ours[name]).all() == (not events), name
+            assert np.array_equal(ours[name], theirs[name], equal_nan=True), name
+    # A router of the catalog that goes by what it is shown decides alike.
+    for seed in (62, 107, 212, 263, 377, 389):
+        assert_the_same(*random_case(seed, fetch=True), BlockAffinity())
 
 
 def test_nothing_is_found_that_another_model_or_adapter_computed() -> None:

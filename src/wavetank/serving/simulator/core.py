@@ -109,7 +109,7 @@ def run_arrivals(
     t, rules, view = tables_at(table_words), rules_at(rule_words), workers_at(view_words)
     # A plain Python router may keep what it is given of its state, which stays counted.
     asked, probe_ps = borrowed(asked), borrowed(probe_ps)
-    looks = t.sent_ps.shape[1] + t.serves.shape[1] + t.lora.shape[1] + t.changes.shape[1] > 0
+    looks = t.sent_ps.shape[1] + t.serves.shape[1] + t.lora.shape[1] + rules.events > 0
     refreshed = np.int64(0)
     probe = 0
     refresh(t, rules, view, np.int64(0))

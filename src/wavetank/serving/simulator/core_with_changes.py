@@ -183,7 +183,7 @@ def run_arrivals_with_changes(
     """
     t, rules, view, f = tables_at(table_words), rules_at(rule_words), workers_at(view_words), fates_at(fate_words)
     asked, probe_ps = borrowed(asked), borrowed(probe_ps)
-    looks = t.sent_ps.shape[1] + t.serves.shape[1] + t.lora.shape[1] + t.changes.shape[1] > 0
+    looks = t.sent_ps.shape[1] + t.serves.shape[1] + t.lora.shape[1] + rules.events > 0
     refreshed = np.int64(0)
     probe = 0
     n = t.requests.size

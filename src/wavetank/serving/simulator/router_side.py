@@ -37,7 +37,9 @@ def _refresh_holdings(t: Tables, rules: Rules, view: WorkersView, now_ps: int) -
         if t.changes.shape[1] > 0:
             # At the end of its phase the worker would make the same room.
             evict(t, rules, w, worker.decoding * steps_done(domain, now_ps) if domain.planned else np.int64(0))
-            view.cached_total_tokens[w] = worker.stored
+            # Others fetch by it; a router is shown it where it asks for it.
+            if rules.events:
+                view.cached_total_tokens[w] = worker.stored
         for a in range(t.lora.shape[1]):
             for copy in range(rules.routers):
                 t.lora[copy * rules.workers + w, a] = t.lines[w, a].used >= 0 or t.lines[w, a].head >= 0
@@ -102,7 +104,7 @@ def look_at(t: Tables, rules: Rules, view: WorkersView, asked: Any, r: int, now_
         if t.lora.shape[1] > 0:
             loaded = t.lora[copy * rules.workers + w, asked.adapter] if asked.adapter >= 0 else 0
             view.adapter_loaded[w] = loaded
-        if t.changes.shape[1] > 0:
+        if rules.events:
             view.cached_tokens[w] = known_tokens(t, w, r)
 
 

@@ -679,7 +679,7 @@ def _tables(
         served_adapters=served,
     )
     if units is not None and rule is not None:
-        rules = rules._replace(**reuse_rules(units, rule))
+        rules = rules._replace(events=int(reads_events), **reuse_rules(units, rule))
     rules = rules._replace(count_from_ps=counted_ps[0], count_until_ps=counted_ps[1])
     tables = make_tables(
         len(requests),
@@ -749,6 +749,7 @@ def rules_of(cluster: Cluster, *, block_tokens: int, caching: bool, probes: int,
         refresh_ps=refresh_ps,
         block_tokens=block_tokens,
         caching=int(caching),
+        events=0,
         **reuse_rules(no_units(0), ReuseRule()),
         keeps=0,
         window=cluster.pool_window,

@@ -190,6 +190,7 @@ class Rules(NamedTuple):
     refresh_ps: int  # 0: routers see the present
     block_tokens: int  # of the trace's prefix blocks; 0 when it has none
     caching: int  # 1: workers keep units of prompts for reuse
+    events: int  # 1: routers are shown which
     moves: int  # 1: units are found elsewhere than behind what they followed, too
     named: int  # 1: by their names
     fetches: int  # 1: from other workers

@@ -8,6 +8,6 @@ from wavetank.serving.rank_failures.modelled import WideInstance
 
 def test_it_repairs_experts_through_tables_and_pauses_twice() -> None:
     system = PartialRecovery()
-    assert (system.repair, system.constant, system.host, system.replicas) == ("experts", False, True, 0)
+    assert (system.repair, system.build, system.host, system.replicas) == ("experts", "table", True, 0)
     down = system.downtime(WideInstance(failed=2))
     assert 0 < down.rejoin_s < down.pause_s < down.recovered_s

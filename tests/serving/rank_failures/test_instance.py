@@ -130,6 +130,17 @@ def test_experts_that_nobody_has_any_more_end_the_answers_with_their_names(given
 
 
 @pytest.mark.slow
+def test_a_last_rank_that_stands_still_is_ended_and_answers_go_on() -> None:
+    with Instance(SHAPE, ranks=2, replicas=1, timeout_s=0.3) as instance:
+        answers = asked(instance, 400)
+        assert instance.pump(LIMIT_S, lambda: all(len(each.said) > 3 for each in answers))
+        # Nobody is left who could miss it.
+        instance.strike(1, kind="stop")
+        instance.strike(0)
+        check(instance, answers)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("repair", ["restart", "group", "experts"])
 def test_every_other_way_answers_right_too(repair: str) -> None:
     with Instance(SHAPE, ranks=3, replicas=1, repair=repair) as instance:

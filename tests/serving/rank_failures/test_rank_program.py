@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -95,15 +96,59 @@ def test_a_fence_and_a_letter_interrupt(tmp_path: Path) -> None:
         found.look()
 
 
-def test_who_gives_no_sign_of_life_is_reported_once(tmp_path: Path) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr("wavetank.serving.rank_failures.rank_program.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_who_gives_no_sign_of_life_is_reported_once(tmp_path: Path, clock: list[float]) -> None:
     rank = FakeRank(2)
-    found = program(rank, tmp_path, timeout_s=0.0)
-    found.take()
-    assert rank.said == []
+    found = program(rank, tmp_path, timeout_s=1.0)
     found.board.beat(1)
-    for _ in range(4):
+    for _ in range(11):
         found.take()
+        assert rank.said == []
+        clock[0] += 0.1
+    for _ in range(3):
+        found.take()
+        clock[0] += 0.1
     assert rank.said == [["late", 1, 0]]
+
+
+def test_who_stood_still_itself_takes_nobody_for_late(tmp_path: Path, clock: list[float]) -> None:
+    rank = FakeRank(2)
+    found = program(rank, tmp_path, timeout_s=1.0)
+    found.board.beat(1)
+    found.take()
+    clock[0] += 50.0
+    for _ in range(9):
+        found.take()
+        clock[0] += 0.1
+    assert rank.said == []
+
+
+def test_a_rank_that_reads_a_long_prompt_gives_signs_of_life(tmp_path: Path) -> None:
+    rank = FakeRank()
+    found = program(rank, tmp_path)
+    rank.commands = [["request", 5, [7] * 3000, [], 1]]
+    found.commands()
+    assert len(found.requests) == 1 and int(found.board.beats[0]) >= 3000 // 1000
+
+
+def test_a_build_with_fixed_members_looks_at_nothing_and_says_the_same(tmp_path: Path) -> None:
+    rank = FakeRank()
+    rank.commands = [["request", 5, [7, 8], [], 2]]
+    found = program(rank, tmp_path)
+    found.begin()
+    found.settle()
+    found.commands()
+    found.fixed, beats = True, int(found.board.beats[0])
+    for _ in range(4):
+        found.step()
+    said = [each[3][0][2] for each in rank.said if each[0] == "tokens"]
+    assert said == alone(SmallModel(SHAPE), [7, 8], 2) and int(found.board.beats[0]) == beats
 
 
 def test_a_new_process_asks_again_until_it_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

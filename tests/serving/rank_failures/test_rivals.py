@@ -8,7 +8,7 @@ from wavetank.serving.rank_failures.rivals import FullRestart, GroupRestart, Mas
 
 def test_each_repairs_what_its_name_says() -> None:
     assert [each.repair for each in (FullRestart, MaskOnly, GroupRestart)] == ["restart", "nothing", "group"]
-    assert [each.constant for each in (FullRestart, MaskOnly, GroupRestart)] == [True, False, True]
+    assert [each.build for each in (FullRestart, MaskOnly, GroupRestart)] == ["fixed", "table", "constant"]
 
 
 def test_less_that_is_made_anew_pauses_less() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +16,10 @@ pytest.importorskip("aiohttp", reason="needs the library aiohttp")
 from aiohttp.test_utils import TestClient, TestServer
 
 from wavetank.errors import WavetankError
-from wavetank.serving.rank_failures.instance import Answer
-from wavetank.serving.rank_failures.server import ExpertServer
-from wavetank.serving.rank_failures.small_model import word
+from wavetank.serving.rank_failures import server as module
+from wavetank.serving.rank_failures.instance import Answer, Change
+from wavetank.serving.rank_failures.server import ExpertServer, InstanceThread
+from wavetank.serving.rank_failures.small_model import Shape, word
 
 
 class FakeInstance:
@@ -25,9 +28,12 @@ class FakeInstance:
     def __init__(self) -> None:
         self.failure: WavetankError | None = None
         self.fails_at = 10**9
-        self.forgotten: list[Answer] = []
+        self.forgotten: list[int] = []
+        self.silent = False
 
-    def ask(self, prompt: list[int], count: int, heard: Callable[[Answer], None]) -> None:
+    def ask(self, prompt: list[int], count: int, heard: Callable[[Answer], None]) -> int:
+        if self.silent:
+            return 7
         answer = Answer(0, prompt, count)
         while not answer.done:
             if len(answer.said) >= self.fails_at:
@@ -35,9 +41,10 @@ class FakeInstance:
             else:
                 answer.said.append(prompt[len(answer.said) % len(prompt)])
             heard(answer)
+        return 7
 
-    def forget(self, answer: Answer) -> None:
-        self.forgotten.append(answer)
+    def forget(self, ticket: int) -> None:
+        self.forgotten.append(ticket)
 
 
 def asked(instance: FakeInstance, path: str, body: Any) -> tuple[int, str]:
@@ -85,3 +92,119 @@ def test_an_instance_that_fails_says_why() -> None:
     assert asked(instance, "/health", None) == (503, '{"status":"failed"}')
     status, text = asked(FakeInstance(), "/v1/models", None)
     assert (status, json.loads(text)["data"][0]["id"]) == (200, "small-experts")
+
+
+def test_a_client_that_leaves_before_the_first_token_is_forgotten() -> None:
+    instance = FakeInstance()
+    instance.silent = True
+
+    async def ask() -> None:
+        server = ExpertServer(instance)  # type: ignore[arg-type]
+        served = TestServer(server.app())
+        await served.start_server()
+        async with TestClient(served) as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.post("/v1/completions", data='{"prompt": "a"}'), 0.2)
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                if instance.forgotten:
+                    break
+
+    asyncio.run(ask())
+    assert instance.forgotten == [7]
+
+
+def test_an_error_in_a_stream_is_an_event_of_the_stream() -> None:
+    instance = FakeInstance()
+    instance.fails_at = 2
+    status, text = asked(instance, "/v1/completions", {"prompt": "ab", "max_tokens": 5, "stream": True})
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+    assert status == 200 and "HTTP/1.1" not in text and "[DONE]" not in text
+    assert "".join(each["choices"][0]["text"] for each in events[:-1]) == "".join(map(word, [97, 98]))
+    assert events[-1]["error"]["code"] == "unavailable"
+
+
+class ToyInstance:
+    """Stands for an instance, without processes."""
+
+    def __init__(self, fails: Exception | None = None) -> None:
+        self.changes: list[Change] = []
+        self.ranks = SimpleNamespace(pid=lambda rank: 1)
+        self.fails, self.submitted, self.forgotten = fails, list[Answer](), list[int]()
+        self.heard: Any = None
+
+    def __enter__(self) -> ToyInstance:
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        return None
+
+    def pump(self, seconds: float, until: Callable[[], bool]) -> bool:
+        if self.fails is not None and self.submitted:
+            raise self.fails
+        self.changes = [Change(0, 1, (0,), (), 0, (), (), 0.0, 0, 0)]
+        time.sleep(0.001)
+        return until()
+
+    def submit(self, prompt: list[int], count: int) -> Answer:
+        self.submitted.append(Answer(len(self.submitted), prompt, count))
+        return self.submitted[-1]
+
+    def forget(self, answer: Answer) -> None:
+        self.forgotten.append(answer.number)
+
+
+def threaded(monkeypatch: pytest.MonkeyPatch, toy: ToyInstance) -> InstanceThread:
+    monkeypatch.setattr(module, "Instance", lambda shape, **settings: toy)
+    found = InstanceThread(Shape(), {}, lambda line: None)
+    found.start()
+    return found
+
+
+def test_a_request_is_forgotten_by_its_ticket_and_hears_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy, heard = ToyInstance(), list[Answer]()
+    found = threaded(monkeypatch, toy)
+    first, second = found.ask([1], 5, heard.append), found.ask([2], 5, heard.append)
+    found.forget(first)
+    for _ in range(1000):
+        if toy.forgotten:
+            break
+        time.sleep(0.002)
+    assert toy.forgotten == [0] and second != first
+    found.close()
+    # The other one is refused at the end, and so is whatever comes later.
+    assert [str(each.error) for each in heard] == ["The instance was stopped."]
+    found.ask([3], 5, heard.append)
+    assert len(heard) == 2 and heard[1].error is not None
+
+
+def test_a_broken_instance_is_a_failure_and_leaves_no_request_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[Answer] = []
+    found = threaded(monkeypatch, ToyInstance(KeyError("what nobody thought of")))
+    found.ask([1], 5, heard.append)
+    for _ in range(1000):
+        if heard:
+            break
+        time.sleep(0.002)
+    assert "nobody thought of" in str(heard[0].error) and found.failure is not None
+    found.close()
+
+
+def test_an_interrupt_while_ranks_begin_ends_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = ToyInstance()
+    monkeypatch.setattr(toy, "pump", lambda seconds, until: time.sleep(0.001))
+    monkeypatch.setattr(module, "Instance", lambda shape, **settings: toy)
+    found = InstanceThread(Shape(), {}, lambda line: None)
+
+    def interrupted(seconds: float) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(found._begun, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        found.start()
+    try:
+        assert not found._thread.is_alive()
+    finally:
+        found._stop.set()

@@ -22,7 +22,7 @@ def test_systems_meet_the_same_fault_and_have_their_own_figures(monkeypatch: pyt
         return Outcome(kills=2, wrong=len(met), copied=4, pause_s=[0.5], whole_s=[0.75], answers=8)
 
     monkeypatch.setattr(module, "one_fault", fault)
-    monkeypatch.setattr(module, "step_times", lambda *given, **named: {"table": 2.0, "constant": 1.0})
+    monkeypatch.setattr(module, "step_times", lambda *given, **named: {"table": 2.0, "constant": 1.5, "fixed": 1.0})
     study = RankFailures(tokens=9)
     (trial,) = study.trials(["a", "b", "c"], [3])
     records = study.run(trial, {"a": PartialRecovery(replicas=1), "b": FullRestart(), "c": MaskOnly()})

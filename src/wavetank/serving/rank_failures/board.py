@@ -19,7 +19,7 @@ from wavetank.machine.atomic_words import first_below, publish
 from wavetank.serving.rank_failures.agreement import Apply, Join, Propose, Ready, Refused
 from wavetank.serving.rank_failures.interface import Integers
 
-_LINE = 8
+LINE = 8
 _PAGE = 4096
 _RING = 64
 _LETTERS = msgspec.msgpack.Decoder(Propose | Ready | Refused | Apply | Join)
@@ -30,14 +30,14 @@ def _areas(ranks: int, slots: int, experts: int, numbers: int) -> dict[str, tupl
     letter = 64 + 2 * ranks * slots
     return {
         # By the launcher: how many processes in a rank's place have been fenced.
-        "fences": ((ranks, _LINE), "int64"),
+        "fences": ((ranks, LINE), "int64"),
         # By the launcher: requests that are not answered.
-        "work": ((1, _LINE), "int64"),
+        "work": ((1, LINE), "int64"),
         # By each rank: a sign of life, and the epoch in which all its weights are there.
-        "beats": ((ranks, _LINE), "int64"),
-        "whole": ((ranks, _LINE), "int64"),
+        "beats": ((ranks, LINE), "int64"),
+        "whole": ((ranks, LINE), "int64"),
         # To, from.
-        "heads": ((ranks, ranks, _LINE), "int64"),
+        "heads": ((ranks, ranks, LINE), "int64"),
         "letters": ((ranks, ranks, _RING, letter), "int64"),
         # By each rank; the last number is a check of the others.
         "weights": ((ranks, slots, numbers + 1), "float64"),
@@ -94,23 +94,23 @@ class Board:
 
     def fenced(self, rank: int) -> int:
         """Return how many processes in a rank's place are fenced."""
-        return int(self.fences[rank * _LINE])
+        return int(self.fences[rank * LINE])
 
     def fence(self, rank: int, count: int) -> None:
         """Say to all that a rank's first ``count`` processes will never do anything again."""
-        publish(self.fences, rank * _LINE, count)
+        publish(self.fences, rank * LINE, count)
 
     def beat(self, rank: int) -> None:
         """Give a sign of life."""
-        publish(self.beats, rank * _LINE, int(self.beats[rank * _LINE]) + 1)
+        publish(self.beats, rank * LINE, int(self.beats[rank * LINE]) + 1)
 
     def complete(self, rank: int, epoch: int) -> None:
         """Say that a rank has all its weights of an epoch."""
-        publish(self.whole, rank * _LINE, epoch)
+        publish(self.whole, rank * LINE, epoch)
 
     def incomplete(self, members: tuple[int, ...], epoch: int) -> int:
         """Return a member that does not have all its weights of an epoch yet, or -1."""
-        places = np.array(members, np.int64) * _LINE
+        places = np.array(members, np.int64) * LINE
         missing = first_below(self.whole, places, epoch, 1)
         return members[missing] if missing >= 0 else -1
 
@@ -126,7 +126,7 @@ class Board:
         to : int
         message : Message
         """
-        place = (to * self.ranks + sender) * _LINE
+        place = (to * self.ranks + sender) * LINE
         head, data = int(self.heads[place]), msgspec.msgpack.encode(message)
         room = self.letters[to, sender, head % _RING]
         if len(data) > (room.size - 2) * 8:
@@ -137,7 +137,7 @@ class Board:
 
     def head(self, to: int, sender: int) -> int:
         """Return how many letters a rank has been written by another one."""
-        return int(self.heads[(to * self.ranks + sender) * _LINE])
+        return int(self.heads[(to * self.ranks + sender) * LINE])
 
     def read(self, to: int, sender: int, number: int) -> tuple[int, Any]:
         """Return a letter and which of the sender's processes wrote it.
@@ -152,7 +152,7 @@ class Board:
         WavetankError
             If it has been written over.
         """
-        place = np.array([(to * self.ranks + sender) * _LINE], np.int64)
+        place = np.array([(to * self.ranks + sender) * LINE], np.int64)
         first_below(self.heads, place, number + 1, 1)
         room = self.letters[to, sender, number % _RING]
         incarnation, message = int(room[0]), _LETTERS.decode(room[2:].view(np.uint8)[: int(room[1])].tobytes())

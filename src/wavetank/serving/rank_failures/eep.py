@@ -20,7 +20,7 @@ class PartialRecovery:
     """Repair of the mask and of missing experts alone."""
 
     repair: ClassVar[str] = "experts"
-    constant: ClassVar[bool] = False
+    build: ClassVar[str] = "table"
 
     replicas: int = setting(0, says="Replicas of each expert; 0: as many as the study gives everybody", low=0, high=16)
     host: bool = setting(True, says="Whether the hosts' memory has all weights, too")

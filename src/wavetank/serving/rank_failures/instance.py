@@ -21,7 +21,7 @@ import numpy as np
 from wavetank.errors import BadValueError, WavetankError
 from wavetank.live.ranks import Event, Fault, Ranks
 from wavetank.machine.atomic_words import publish
-from wavetank.serving.rank_failures.board import Board
+from wavetank.serving.rank_failures.board import LINE, Board
 from wavetank.serving.rank_failures.interface import REPAIRS, InfeasibleError
 from wavetank.serving.rank_failures.plan import spread
 from wavetank.serving.rank_failures.rank_program import memory_of, serve
@@ -160,6 +160,9 @@ class Instance:
         # Called with each token as it comes.
         self.heard: Callable[[Answer], None] | None = None
         self._following = 0
+        # Of each rank: its last sign of life, when it was seen first, and whether its process has given one.
+        self._beats: list[tuple[int, float, bool]] = [(0, 0.0, False)] * ranks
+        self._timeout_s, self._watched_s = timeout_s, 0.0
         self._stack = contextlib.ExitStack()
         self._group = contextlib.ExitStack()
         self.ranks: Ranks
@@ -197,6 +200,7 @@ class Instance:
                 for expert in range(shape.all_experts):
                     self.board.host[expert] = expert_weights(shape, expert)
             self.fenced, self.begun, self.ready = [0] * self.size, [0] * self.size, set()
+            self._beats = [(0, 0.0, False)] * self.size
             self._group = undo.pop_all()
 
     def _close_group(self) -> None:
@@ -283,12 +287,34 @@ class Instance:
             left = stop - time.monotonic()
             if left <= 0:
                 return False
+            self._watch()
             for event in self.ranks.events(min(left, 0.05)):
                 if self._take(event) or self.failure is not None:
                     # The processes are other ones now, or of no use any more.
                     break
                 if until is not None and until():
                     return True
+
+    def _watch(self) -> None:
+        """End who gives no sign of life for twice the time-out: there may be no other rank that could report it."""
+        now = time.monotonic()
+        away_s, self._watched_s = now - self._watched_s, now
+        for rank in self.ranks.running:
+            count, since, begun = self._beats[rank]
+            beat = int(self.board.beats[rank * LINE])
+            if beat != count:
+                self._beats[rank] = (beat, now, True)
+            elif away_s > self._timeout_s / 2:
+                # This process did not look, or stood still itself.
+                self._beats[rank] = (count, since + away_s, begun)
+            elif begun and now - since > 2 * self._timeout_s and self.fenced[rank] == self.begun[rank]:
+                self._end(rank)
+
+    def _end(self, rank: int) -> None:
+        if self.kill_fenced:
+            self.ranks.kill(rank)
+        else:
+            self._fence(rank)
 
     def _take(self, event: Event) -> bool:
         if event.kind == "reported":
@@ -319,10 +345,7 @@ class Instance:
             self.changes.append(Change(rank, said[1], tuple(said[2]), tuple(said[3]), said[4], tuple(said[5]),
                                        tuple(said[6]), time.monotonic(), said[7], self.starts))  # fmt: skip
         elif what == "late" and self.fenced[said[1]] == said[2]:
-            if self.kill_fenced:
-                self.ranks.kill(said[1])
-            else:
-                self._fence(said[1])
+            self._end(said[1])
         elif what == "infeasible":
             self._fail(InfeasibleError("The instance cannot serve any more.", experts=tuple(said[1]), given=said[2]))
 
@@ -369,6 +392,7 @@ class Instance:
             arguments = {**self._settings, "incarnation": self.fenced[rank], "folder": self._folder}
             faults = [Fault(rank=rank, point=self.replacement_faults.pop(0))] if self.replacement_faults else []
             self.ranks.replace(rank, arguments=arguments, faults=faults)
+            self._beats[rank] = (int(self.board.beats[rank * LINE]), time.monotonic(), False)
         return False
 
     # -- what is done to it --------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ same result, as each rank's requests depend on nothing but themselves.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from wavetank.serving.exchange.port import Port, memory_bytes
 from wavetank.serving.exchange.relay_free import RelayFree
 from wavetank.serving.exchange.table import ExpertTable
 from wavetank.serving.rank_failures.agreement import Agreement, Join, bits
-from wavetank.serving.rank_failures.board import Board, board_bytes
+from wavetank.serving.rank_failures.board import LINE, Board, board_bytes
 from wavetank.serving.rank_failures.interface import InfeasibleError, Integers, Plan, Rates
 from wavetank.serving.rank_failures.plan import coverage_plan, spread, trimmed
 from wavetank.serving.rank_failures.small_model import Shape, SmallModel, expert_output
@@ -33,6 +34,7 @@ _IDLE_S = 0.01
 _REST_S = 0.0005
 _ASK_S = 0.25
 _NO_LIMIT_S = 1e9
+_PART_TOKENS = 256
 # Rows of one writer each: what a rank that was masked out still writes is read by nobody.
 EXCHANGE = RelayFree(schedule="fixed")
 
@@ -67,13 +69,20 @@ class Served:
     count : int
         Tokens of the whole answer.
     model : SmallModel
+    beat : callable, optional
+        Called between parts of a long prompt: who reads one is not late.
     """
 
-    def __init__(self, number: int, prompt: Sequence[int], said: Sequence[int], count: int, model: SmallModel) -> None:
+    def __init__(
+        self, number: int, prompt: Sequence[int], said: Sequence[int], count: int, model: SmallModel,
+        beat: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self.number, self.count, self.said = number, count, len(said)
         self.last = [*prompt, *said][-1]
         context = np.zeros((1, model.shape.hidden))
-        for token in [*prompt, *said][:-1]:
+        for place, token in enumerate([*prompt, *said][:-1]):
+            if beat is not None and place % _PART_TOKENS == 0:
+                beat()
             context = model.advance(context, [token])
         self.context = context
 
@@ -127,12 +136,15 @@ class RankProgram:
         self.read = [self.board.head(self.me, other) for other in range(rank.size)]
         self.agreement.lost = dict(enumerate(self.fences))
         self.beats = [(-1, 0.0)] * rank.size
+        self.watched_s = time.monotonic()
         self.asks_s = 0.0
         self.reported: set[tuple[int, int]] = set()
         self.requests: list[Served] = []
         self.layer, self.states, self.stopped = 0, np.empty((0, shape.hidden)), False
         self.constant: Integers | None = None
         self.wants_constant = constant
+        # A build in which nobody can be left out: it looks at no fence, no letter and no sign of life.
+        self.fixed = False
         self.steps = 0
 
     # -- what interrupts -----------------------------------------------------------------------------------------------
@@ -173,9 +185,13 @@ class RankProgram:
     def _watch(self) -> None:
         """Report members that give no sign of life for too long."""
         now = time.monotonic()
+        # Time in which this rank did not look proves nothing about others: it may have stood still with them.
+        away_s, self.watched_s = now - self.watched_s, now
+        if away_s > self.timeout_s / 4:
+            self.beats = [(count, since + away_s) for count, since in self.beats]
         for other in bits((self.agreement.mask | self.agreement.proposed_mask) & ~self.agreement.gone):
             count, since = self.beats[other]
-            beat = int(self.board.beats[other * 8])
+            beat = int(self.board.beats[other * LINE])
             if beat != count:
                 self.beats[other] = (beat, now)
                 continue
@@ -292,7 +308,8 @@ class RankProgram:
             if found[0] == "stop":
                 self.stopped = True
             elif found[0] == "request":
-                self.requests.append(Served(found[1], found[2], found[3], found[4], self.model))
+                beat = functools.partial(self.board.beat, self.me)
+                self.requests.append(Served(found[1], found[2], found[3], found[4], self.model, beat))
             elif found[0] == "forget":
                 self.requests = [each for each in self.requests if each.number != found[1]]
                 self.layer = 0
@@ -308,20 +325,23 @@ class RankProgram:
             self.states = self.contexts
             self.batch = batch
         values, experts, gates = self.model.prepared(self.layer, self.states)
-        self.board.beat(self.me)
+        look = None if self.fixed else self.look
+        if look is not None:
+            self.board.beat(self.me)
         given = self.port.begin(Batch(values, self.slots_of(experts), gates))
-        arrived = driven(self.rank, self.port, EXCHANGE.dispatch(self.port, given), _NO_LIMIT_S, look=self.look)
+        arrived = driven(self.rank, self.port, EXCHANGE.dispatch(self.port, given), _NO_LIMIT_S, look=look)
         first = self.me * self.slots
         here = {
             slot: (lambda rows, slot=slot: expert_output(self.shape, self.board.weights[self.me, slot][:-1], rows))
             for slot in range(self.slots) if self.table.expert_of[first + slot] >= 0
         }  # fmt: skip
-        driven(self.rank, self.port, self.port.run_experts(arrived, here), _NO_LIMIT_S, look=self.look)
+        driven(self.rank, self.port, self.port.run_experts(arrived, here), _NO_LIMIT_S, look=look)
         total = np.empty((values.shape[0], self.shape.hidden))
         combine = EXCHANGE.combine(self.port, given, arrived, total)
-        driven(self.rank, self.port, combine, _NO_LIMIT_S, look=self.look)
-        # What was read while another rank of a later epoch wrote does not count.
-        self.look()
+        driven(self.rank, self.port, combine, _NO_LIMIT_S, look=look)
+        if look is not None:
+            # What was read while another rank of a later epoch wrote does not count.
+            look()
         self.states = self.states + total
         self.layer = (self.layer + 1) % self.shape.layers
         self.steps += 1

@@ -14,8 +14,8 @@ class FullRestart:
     """All processes end, and all are started again from the disk."""
 
     repair: ClassVar[str] = "restart"
-    # Who takes part is fixed when it starts.
-    constant: ClassVar[bool] = True
+    # Who takes part is fixed when it starts, and nobody looks for faults.
+    build: ClassVar[str] = "fixed"
     host: ClassVar[bool] = False
 
     replicas: int = setting(0, says="Replicas of each expert; 0: as many as the study gives everybody", low=0, high=16)
@@ -36,7 +36,7 @@ class MaskOnly:
     """Survivors leave out who is dead; tokens of experts that nobody has any more do without them."""
 
     repair: ClassVar[str] = "nothing"
-    constant: ClassVar[bool] = False
+    build: ClassVar[str] = "table"
     host: ClassVar[bool] = True
 
     replicas: int = setting(0, says="Replicas of each expert; 0: as many as the study gives everybody", low=0, high=16)
@@ -57,7 +57,7 @@ class GroupRestart:
     """Survivors keep their processes and weights, wait for a replacement, and make the group of all ranks anew."""
 
     repair: ClassVar[str] = "group"
-    constant: ClassVar[bool] = True
+    build: ClassVar[str] = "constant"
     host: ClassVar[bool] = True
 
     replicas: int = setting(0, says="Replicas of each expert; 0: as many as the study gives everybody", low=0, high=16)

@@ -7,6 +7,7 @@ it and the server.  A prompt's bytes are its tokens, and each token of an answer
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import queue
 import threading
@@ -55,7 +56,13 @@ class InstanceThread:
         self._asked: queue.Queue[Callable[[Instance], None]] = queue.Queue()
         self._stop, self._begun = threading.Event(), threading.Event()
         self.failure: WavetankError | None = None
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        # Requests that are not over: who is to hear of each, and its answer once the instance has it.
         self._listeners: dict[int, Callable[[Answer], None]] = {}
+        self._answers: dict[int, Answer] = {}
+        self._tickets: dict[int, int] = {}
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="instance")
 
     def start(self) -> None:
@@ -67,7 +74,12 @@ class InstanceThread:
             If they do not come up.
         """
         self._thread.start()
-        self._begun.wait(_START_S)
+        try:
+            self._begun.wait(_START_S)
+        except BaseException:
+            # A signal, say: a thread that goes on would keep this process, and its ranks, for ever.
+            self.close()
+            raise
         if self.failure is not None or not self._begun.is_set():
             self.close()
             raise self.failure or WavetankError("The ranks did not begin in time.", given=f"{_START_S:g} s")
@@ -77,8 +89,8 @@ class InstanceThread:
         self._stop.set()
         self._thread.join()
 
-    def ask(self, prompt: list[int], count: int, heard: Callable[[Answer], None]) -> None:
-        """Submit a request; what comes of it is said in the instance's thread.
+    def ask(self, prompt: list[int], count: int, heard: Callable[[Answer], None]) -> int:
+        """Submit a request and return its ticket; what comes of it is said in the instance's thread.
 
         Parameters
         ----------
@@ -87,28 +99,55 @@ class InstanceThread:
         heard : callable
             Called with the answer after each token, and when there is an error.
         """
+        ticket = next(self._numbers)
 
         def submit(instance: Instance) -> None:
+            if ticket not in self._listeners:
+                return
             try:
                 answer = instance.submit(prompt, count)
             except WavetankError as error:
+                del self._listeners[ticket]
                 heard(Answer(-1, prompt, count, error=error))
             else:
-                self._listeners[answer.number] = heard
+                self._answers[ticket], self._tickets[answer.number] = answer, ticket
 
-        self._asked.put(submit)
+        with self._lock:
+            ended = self._ended
+            if not ended:
+                self._listeners[ticket] = heard
+                self._asked.put(submit)
+        if ended:
+            heard(Answer(-1, prompt, count, error=self._reason()))
+        return ticket
 
-    def forget(self, answer: Answer) -> None:
-        """Stop answering a request."""
-        self._asked.put(lambda instance: instance.forget(answer))
+    def forget(self, ticket: int) -> None:
+        """Stop answering a request, if it is not over; nothing is said of it any more.
+
+        Parameters
+        ----------
+        ticket : int
+            Of :meth:`ask`.
+        """
+        self._asked.put(lambda instance: self._forget(instance, ticket))
+
+    def _forget(self, instance: Instance, ticket: int) -> None:
+        self._listeners.pop(ticket, None)
+        answer = self._answers.pop(ticket, None)
+        if answer is not None:
+            del self._tickets[answer.number]
+            instance.forget(answer)
+
+    def _reason(self) -> WavetankError:
+        return self.failure or WavetankError("The instance was stopped.")
 
     def _heard(self, answer: Answer) -> None:
-        listener = self._listeners.get(answer.number)
+        ticket = self._tickets.get(answer.number, -1)
+        listener = self._listeners.get(ticket)
         if listener is not None:
             listener(answer)
         if answer.done:
-            self._listeners.pop(answer.number, None)
-            self._asked.put(lambda instance: instance.forget(answer))
+            self.forget(ticket)
 
     def _run(self) -> None:
         try:
@@ -120,12 +159,17 @@ class InstanceThread:
                     while not self._asked.empty():
                         self._asked.get_nowait()(instance)
                     seen = self._report(instance, seen)
-        except WavetankError as error:
-            self.failure = error
-            self._say(f"The instance cannot serve any more: {error}")
+        except Exception as error:
+            # Whatever it is: clients wait for this thread.
+            expected = isinstance(error, WavetankError)
+            self.failure = error if expected else WavetankError("The instance broke.", given=repr(error)[:500])
+            self._say(f"The instance cannot serve any more: {self.failure}")
         finally:
+            with self._lock:
+                # Nothing is taken from here on, and what was not taken yet is refused, too.
+                self._ended = True
             for listener in list(self._listeners.values()):
-                listener(Answer(-1, [], 1, error=self.failure or WavetankError("The instance was stopped.")))
+                listener(Answer(-1, [], 1, error=self._reason()))
             self._begun.set()
 
     def _report(self, instance: Instance, seen: tuple[int, int]) -> tuple[int, int]:
@@ -192,6 +236,8 @@ class ExpertServer:
             body = await asyncio.wait_for(http.read(), _BODY_TIMEOUT_S)
         except TimeoutError:
             raise Refusal(408, f"The body did not come within {_BODY_TIMEOUT_S:g} s.", "timeout") from None
+        except ConnectionResetError:
+            raise Refusal(400, "The client went away.", "gone") from None
         asked = read_request(body, chat=chat)
         prompt, count = _checked(asked)
         if self.draining or self.instance.failure is not None:
@@ -199,12 +245,14 @@ class ExpertServer:
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Answer]]()
 
         def heard(answer: Answer) -> None:
-            loop.call_soon_threadsafe(parts.put_nowait, (len(answer.said), answer))
+            with contextlib.suppress(RuntimeError):
+                # The loop is closed: there is no client any more.
+                loop.call_soon_threadsafe(parts.put_nowait, (len(answer.said), answer))
 
         self._open += 1
         last: Answer | None = None
+        ticket = self.instance.ask(prompt, count, heard)
         try:
-            self.instance.ask(prompt, count, heard)
             kind = "chat.completion" if chat else "text_completion"
             about = {
                 "id": f"{'chatcmpl' if chat else 'cmpl'}-{next(self._numbers)}", "created": int(time.time()),
@@ -215,8 +263,14 @@ class ExpertServer:
             said = 0
             while said < count:
                 reached, last = await parts.get()
-                if last.error is not None:
-                    raise Refusal(503, str(last.error), "unavailable")
+                if last.error is not None and reached <= said:
+                    refusal = Refusal(503, str(last.error), "unavailable")
+                    if response is None:
+                        raise refusal
+                    # The stream has begun: another answer would stand in the middle of it.
+                    await response.write(b"data: " + refusal.body() + b"\n\n")
+                    await response.write_eof()
+                    return response
                 text = "".join(map(word, last.said[said:reached]))
                 if asked.stream and text:
                     if response is None:
@@ -240,8 +294,8 @@ class ExpertServer:
             return _json({**about, "choices": [choice], "usage": usage})
         finally:
             self._open -= 1
-            if last is not None and not last.done:
-                self.instance.forget(last)
+            if last is None or not last.done:
+                self.instance.forget(ticket)
 
 
 def _checked(asked: Asked) -> tuple[list[int], int]:

@@ -45,8 +45,9 @@ class RankFailures(Study):
                words="experts loaded"),
         Metric("kills", "processes", "", "counted", "processes that were killed", table=False),
         Metric("moved_tables", "", "lower", "counted", "tables of a rank whose place in memory changed", table=False),
-        Metric("step_s", "s", "lower", "measured", "a step without faults where slots come from tables that may change "
-               "or from constants: median over rounds in turns, of the slowest rank", words="time of a step"),
+        Metric("step_s", "s", "lower", "measured", "a step without faults: with tables and a look for faults, with "
+               "constants and that look (group-restart), or with constants alone (full-restart); median over rounds in "
+               "turns, of the slowest rank", words="time of a step"),
         Metric("modelled_pause_s", "s", "lower", "modelled", "from a fault of a wide instance until tokens come again",
                words="modelled pause"),
         Metric("modelled_downtime_s", "s", "lower", "modelled", "that pause and the one in which replacements are "
@@ -109,6 +110,7 @@ class RankFailures(Study):
         return (
             "The model is small: a real restart is the start of Python and numba, not the loading of weights.",
             "The end of a killed process is noticed at once; the modelled instance waits for a time-out.",
+            "A modelled restart reads all weights of each rank from the disk; a page cache would spare replicas.",
             "Modelled pauses contain assumed times of processes, groups and graphs: start_s, group_s, capture_s.",
         )
 
@@ -122,9 +124,8 @@ class RankFailures(Study):
         records: list[Record] = []
         for name, system in built.items():
             found = self.figures(system, trial.seed)
-            side = "constant" if system.constant else "table"
             if times:
-                found.put("step_s", times[side])
+                found.put("step_s", times[system.build])
             records.extend(self.stamp(name, trial.seed, found))
         return records
 

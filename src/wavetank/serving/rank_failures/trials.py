@@ -26,6 +26,7 @@ IN_REPAIRS = ("letter", "agree", "apply", "repair", "repaired")
 IN_REJOINS = ("load", "join")
 POINTS = IN_STEPS + IN_REPAIRS + IN_REJOINS
 _LIMIT_S = 60.0
+SIDES = ("table", "constant", "fixed")
 
 
 @dataclass
@@ -193,7 +194,9 @@ def many_faults(
 
 
 def sides_here(rank: Rank, shape: dict[str, int], rounds: int, steps: int, requests: int, **settings: Any) -> Any:
-    """Make steps with slots from the table, and from constants, in turns; return the seconds of each block.
+    """Make steps of three builds in turns; return the seconds of each block.
+
+    One has tables, one constants in their place, and one is fixed: with constants, it looks for no fault either.
 
     Parameters
     ----------
@@ -212,10 +215,11 @@ def sides_here(rank: Rank, shape: dict[str, int], rounds: int, steps: int, reque
     constant = program.constant
     for number, prompt in enumerate(prompts(rank.number, requests)):
         program.requests.append(Served(number, prompt, [], 10**9, program.model))
-    found: dict[str, list[float]] = {"table": [], "constant": []}
+    found: dict[str, list[float]] = {side: [] for side in SIDES}
     for turn in range(rounds + 1):
-        for side in turned(["table", "constant"], turn):
-            program.constant = constant if side == "constant" else None
+        for side in turned(list(SIDES), turn):
+            program.fixed = side == "fixed"
+            program.constant = None if side == "table" else constant
             begin_s = time.perf_counter()
             for _ in range(steps):
                 program.step()
@@ -227,7 +231,7 @@ def sides_here(rank: Rank, shape: dict[str, int], rounds: int, steps: int, reque
 def step_times(
     shape: Shape, *, ranks: int, rounds: int, steps: int, requests: int, replicas: int
 ) -> dict[str, float]:  # fmt: skip
-    """Return what a step takes with slots from the table and from constants: the median over rounds.
+    """Return what a step takes with tables, with constants, and with fixed members: the median over rounds.
 
     Parameters
     ----------
@@ -254,5 +258,5 @@ def step_times(
             every = group.values(300.0)
     return {
         side: statistics.median(max(each[side][turn] for each in every) for turn in range(rounds))
-        for side in ("table", "constant")
+        for side in SIDES
     }

@@ -161,8 +161,8 @@ class InstanceThread:
                     seen = self._report(instance, seen)
         except Exception as error:
             # Whatever it is: clients wait for this thread.
-            expected = isinstance(error, WavetankError)
-            self.failure = error if expected else WavetankError("The instance broke.", given=repr(error)[:500])
+            broken = WavetankError("The instance broke.", given=repr(error)[:500])
+            self.failure = error if isinstance(error, WavetankError) else broken
             self._say(f"The instance cannot serve any more: {self.failure}")
         finally:
             with self._lock:

@@ -34,6 +34,12 @@ def sleeps(rank: Rank, seconds: float) -> None:
     time.sleep(seconds)
 
 
+def reports(rank: Rank, count: int) -> None:
+    """Report whole numbers, as fast as can be."""
+    for number in range(count):
+        rank.report(number)
+
+
 def is_busy(rank: Rank, seconds: float) -> float:
     """Return the share of a time for which this process had a processor."""
     rank.report("ready")

@@ -16,6 +16,7 @@ from tests.live.rank_work import (
     is_busy,
     joins_unless,
     paced,
+    reports,
     shares_the_default_group,
     sleeps,
     sums,
@@ -65,6 +66,18 @@ def test_a_rank_that_has_ended_is_replaced_with_the_same_memory_and_its_own_faul
         ended = [(event.rank, event.kind) for event in ranks.events(60.0) if event.kind != "reported"]
         assert ended == [(1, "returned")]
         assert [list(outcome.value) for outcome in ranks.outcomes] == [[0, 0], [0, 1, 2, 3]]
+
+
+def test_what_came_with_one_read_is_not_lost_when_the_loop_is_left() -> None:
+    with nothing_left(Ranks(reports, 1, arguments={"count": 500})) as ranks:
+        found: list[Any] = []
+        while ranks.running or len(found) < 500:
+            for event in ranks.events(20.0):
+                found += [event.value] if event.kind == "reported" else []
+                break
+            else:
+                break
+    assert found == list(range(500))
 
 
 def test_ranks_and_their_launcher_share_memory_where_some_is_asked_for() -> None:

@@ -8,6 +8,7 @@ given.  Needs the extra ``torch`` once a rank joins a process group.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
 import os
@@ -192,6 +193,8 @@ class Ranks:
         self._readers = [FrameReader() for _ in range(size)]
         self._slow: dict[int, tuple[threading.Event, threading.Thread]] = {}
         self._begin_s = 0.0
+        # What was read and not yielded yet: one read may bring several reports.
+        self._found: collections.deque[Event] = collections.deque()
         self._stack = contextlib.ExitStack()
         self._selector = selectors.DefaultSelector()
 
@@ -277,11 +280,19 @@ class Ranks:
         return self._children[rank].pid
 
     def events(self, timeout_s: float) -> Iterator[Event]:
-        """Yield what ranks report and how they end, as it comes, until all have ended or the time is up."""
+        """Yield what ranks report and how they end, as it comes, until all have ended or the time is up.
+
+        Who leaves the loop early gets the rest with the next call.
+        """
         stop = time.monotonic() + timeout_s
-        while self.running and (left := stop - time.monotonic()) > 0:
+        while True:
+            while self._found:
+                yield self._found.popleft()
+            left = stop - time.monotonic()
+            if not self.running or left <= 0:
+                return
             for key, _ in self._selector.select(min(left, 0.1)):
-                yield from self._take(key.data)
+                self._found.extend(self._take(key.data))
             for rank in self.membership.overdue(time.monotonic()):
                 # Fenced: the others go on without it, and it must not come back.
                 self.kill(rank)
@@ -405,6 +416,8 @@ class Ranks:
                                 hint="kill it and wait for its end")  # fmt: skip
         self._children[rank].stop(0)
         self._links[rank].close()
+        # An end that nobody has heard of yet is not that of the new one.
+        self._found = collections.deque(each for each in self._found if each.rank != rank or each.kind == "reported")
         self.outcomes[rank], self._readers[rank] = Outcome(rank), FrameReader()
         given = self._arguments if arguments is None else arguments
         self._children[rank], self._links[rank] = self._start(rank, given, faults, self._stack)

@@ -94,3 +94,25 @@ def test_a_group_that_must_be_whole_waits_for_the_replacement() -> None:
     assert first.lose(1, 1) == [] and not first.needed
     assert first.receive(1, Join(1)) == [(1, Propose(2, 0b11))]
     assert MaskAgreement().max_faults(4) == 3
+
+
+def test_answers_and_masks_of_another_proposal_count_for_nothing() -> None:
+    first = Agreement(0, 1, 0b111)
+    first.lose(1, 1)
+    # Refused once, it proposes again: what was said to the first proposal is no answer to the second.
+    first.receive(2, Refused(2, 5))
+    assert first.receive(2, Ready(2)) == [] and first.epoch == 1
+    assert first.receive(2, Ready(6))[0][1].epoch == 6 and first.epoch == 6
+    other = Agreement(1, 1, 0b111)
+    other.receive(2, Propose(5, 0b110))
+    other.receive(0, Apply(3, 0b011, (0, 0), ((), ())))
+    assert (other.epoch, other.mask, other.settled) == (1, 0b111, False)
+
+
+def test_a_second_joiner_in_a_proposal_under_way_begins_it_again() -> None:
+    first = Agreement(0, 1, 0b011)
+    assert first.receive(2, Join(1)) == [(1, Propose(2, 0b111)), (2, Propose(2, 0b111))]
+    assert first.receive(1, Ready(2)) == []
+    # A later process in the place of one that was proposed has not answered.
+    assert first.receive(2, Join(2)) == [(1, Propose(3, 0b111)), (2, Propose(3, 0b111))]
+    assert first.receive(2, Ready(2)) == [] and first.epoch == 1

@@ -62,3 +62,16 @@ def test_words_have_one_writer_each() -> None:
     assert [found.fenced(rank) for rank in range(3)] == [0, 0, 3]
     assert [int(found.beats[rank * 8]) for rank in range(3)] == [0, 2, 0]
     assert (found.incomplete((0,), 4), found.incomplete((0, 1), 4), found.incomplete((0,), 5)) == (-1, 1, 0)
+
+
+def test_weights_whose_copy_was_given_up_are_not_sound() -> None:
+    board = Board(np.zeros(board_bytes(1, 1, 1, 3000), np.uint8), 1, 1, 1, 3000)
+    board.put(0, 0, np.ones(3000))
+    assert board.sound(0, 0)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        board.put(0, 0, np.ones(3000), stop)
+    assert not board.sound(0, 0)

@@ -168,3 +168,14 @@ def test_tokens_of_experts_that_nobody_has_make_answers_wrong_where_that_is_let_
         assert instance.pump(LIMIT_S, lambda: all(each.done for each in answers))
         assert any(tuple(each.said) != expected(SHAPE, tuple(each.prompt), each.count) for each in answers)
         assert instance.changes[-1].missing == 2
+
+
+def test_a_token_counts_only_from_the_process_that_has_the_request_and_once() -> None:
+    instance = Instance(SHAPE, ranks=2)
+    answer = instance.answers[0] = Answer(0, [1], 9, rank=1, incarnation=0)
+    for rank, incarnation, index in [(0, 0, 0), (1, 1, 0), (1, 0, 1), (1, 0, 0), (1, 0, 0)]:
+        instance._hear(rank, ["tokens", incarnation, 1, [[0, index, 10 * rank + index], [5, 0, 3]]])
+    assert answer.said == [10]
+    instance.fenced[1] = 1
+    instance._hear(1, ["tokens", 0, 1, [[0, 1, 77]]])
+    assert answer.said == [10]

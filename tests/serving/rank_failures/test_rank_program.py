@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from wavetank.errors import BadValueError
-from wavetank.serving.rank_failures.agreement import Join
+from wavetank.serving.rank_failures.agreement import Join, Propose
 from wavetank.serving.rank_failures.rank_program import FencedError, Interrupted, RankProgram, memory_of
 from wavetank.serving.rank_failures.small_model import Shape, SmallModel, alone, expert_weights
 
@@ -169,3 +169,92 @@ def test_ranks_share_memory(tmp_path: Path) -> None:
     rank.shared = None
     with pytest.raises(BadValueError):
         program(rank, tmp_path)
+
+
+def test_letters_of_a_fenced_process_are_not_read(tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    found = program(rank, tmp_path)
+    found.board.fence(1, 1)
+    found.board.send(1, 0, 0, Propose(7, 0b10))
+    found.take()
+    assert found.agreement.promised[0] < 7
+    found.board.send(1, 1, 0, Propose(7, 0b11))
+    found.take()
+    assert found.agreement.promised == (7, 1)
+
+
+def test_a_slot_whose_load_was_interrupted_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = program(FakeRank(), tmp_path)
+    found.begin()
+    assert found.held[3] == 3
+
+    def interrupted() -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(found, "look", interrupted)
+    with pytest.raises(Interrupted):
+        found._load(3, 3, look=True)
+    assert found.held[3] == -1
+
+
+def test_a_step_whose_members_changed_says_nothing(tmp_path: Path) -> None:
+    rank = FakeRank()
+    rank.commands = [["request", 5, [7, 8], [], 2]]
+    found = program(rank, tmp_path)
+    found.begin()
+    found.settle()
+    found.commands()
+    found.step()
+    found.board.fence(0, 1)
+    with pytest.raises(FencedError):
+        found.step()
+    assert not [each for each in rank.said if each[0] == "tokens"]
+
+
+def test_a_request_that_is_forgotten_between_layers_does_not_come_back(tmp_path: Path) -> None:
+    rank = FakeRank()
+    rank.commands = [["request", number, [7, number], [], 9] for number in range(2)]
+    found = program(rank, tmp_path)
+    found.begin()
+    found.settle()
+    found.commands()
+    found.step()
+    rank.commands = [["forget", 0]]
+    found.commands()
+    for _ in range(4):
+        found.step()
+    assert [each.number for each in found.requests] == [1]
+    said = [token for each in rank.said if each[0] == "tokens" for token in each[3]]
+    assert said == [[1, place, token] for place, token in enumerate(alone(SmallModel(SHAPE), [7, 1], 2))]
+
+
+def test_more_requests_than_a_step_has_room_for_take_turns(tmp_path: Path) -> None:
+    rank = FakeRank()
+    rank.commands = [["request", number, [7, number], [], 9] for number in range(6)]
+    found = program(rank, tmp_path)
+    found.begin()
+    found.settle()
+    found.commands()
+    for _ in range(3 * SHAPE.layers):
+        found.step()
+    assert min(each.said for each in found.requests) >= 1 and len(found.requests) == 6
+
+
+def test_a_rank_waits_until_all_have_their_weights_and_makes_no_step_of_an_epoch_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, looked = program(FakeRank(2), tmp_path), []
+    found.begin()
+
+    def look() -> None:
+        looked.append(found.port.step)
+        found.board.complete(1, 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(found, "look", look)
+        found.settle()
+    assert looked == [0] and found.port.step > 0
+    found.look()
+    found.agreement.epoch, found.agreement.promised = 2, (2, -1)
+    with pytest.raises(Interrupted):
+        found.look()

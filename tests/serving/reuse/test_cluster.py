@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -112,3 +114,23 @@ def test_caches_keep_what_they_served_and_the_router_is_informed_of_it() -> None
     assert small.here(1)[0] <= 200
     nothing = CacheFleet(NoReuse(), prompts, workers=1, node_tokens=0, unit=8, prefixes=True)
     assert nothing.serve(0, 0).served.computed == prompts[0].tokens
+
+
+def test_the_first_layer_waits_for_its_rows_and_what_is_looked_at_is_computed() -> None:
+    about, rate = node(), 1e10
+    job = Job(Served(3_000, 0, 4_000), np.array([1]), np.array([1_000]), partly=500.0)
+    takes, whole = about.seconds(7_000, 4_500), 1_000 * about.row_bytes / rate
+    assert whole < takes
+    found = simulate(Fixed(job, 2), None, [7_000], np.array([0.0]), workers=2, link_bytes_per_s=rate)
+    assert found.ttft_s[0] == pytest.approx(whole / about.layers + takes, rel=1e-12)
+
+
+def test_an_item_that_is_named_twice_is_fetched_once() -> None:
+    shop = generated_shop(1, items=60, users=10, learned=30, asked=20, candidates=8)
+    pools = PartPools(replicas=0.0).pools(shop, workers=4, node_tokens=3_000, seed=0)
+    item = int(np.flatnonzero(pools.items.home >= 0)[0])
+    shop = replace(shop, asked=[shop.asked[0]._replace(candidates=np.full(8, item))])
+    job = PoolFleet(shop, pools, Again(0.0, 0), 4).serve(30, (int(pools.items.home[item]) + 1) % 4)
+    shop_tokens = 8 * len(shop.items[item])
+    assert job.fetched.tolist() == [shop_tokens]
+    assert job.served.reused >= 8 * shop_tokens

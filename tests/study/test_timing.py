@@ -57,6 +57,23 @@ def test_systems_are_interleaved_after_a_warm_up_and_take_turns_to_be_first() ->
     assert rounds == ["a", "b", "c", "c", "b", "a", "b", "c", "a"]
 
 
+def test_a_system_may_be_called_once_untimed_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+    seconds = WallClock.seconds
+
+    def noted(clock: WallClock, call: Callable[[], object]) -> float:
+        timed.append(len(Logged.calls))
+        return seconds(clock, call)
+
+    monkeypatch.setattr(Logged, "from_own_state", True)
+    monkeypatch.setattr(WallClock, "seconds", noted)
+    run(("a", "b"), rounds=2)
+    # Of each case the warm-up, then each system twice in a row, of which the second call is timed.
+    case = ["a", "b", "a", "a", "b", "b", "b", "b", "a", "a"]
+    assert Logged.calls == case * 2
+    assert [at for at in timed if at % 10 in (3, 5, 7, 9)] == [3, 5, 7, 9, 13, 15, 17, 19]
+
+
 def test_a_round_takes_the_place_of_the_seed() -> None:
     records = run(("a", "b"))
     assert sorted({record.seed for record in records}) == [6, 7, 8]

@@ -60,6 +60,7 @@ class SparseAttentionStudy(TimingStudy):
     default_seeds = 6
     # Threads of torch's OpenMP spin on for a while after a call, on a core that the next system needs.
     rest_s = 0.03
+    from_own_state = True
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("recall", "", "higher", "counted",
                "share of full attention (float64) on the tokens that a step reads, mean over steps and heads of "

@@ -109,7 +109,7 @@ class SparseAttentionStudy(TimingStudy):
         16384, unit="tokens", says="Length of the text to learn from", low=512, high=2**22
     )
     threads: int = setting(0, says="Threads of each system; 0 takes all allowed threads", low=0, high=4096)
-    rounds: int = setting(5, says="Interleaved rounds after the warm-up, in each process", low=1, high=1000)
+    rounds: int = setting(4, says="Interleaved rounds after the warm-up, in each process", low=1, high=1000)
 
     def check(self) -> None:
         """Refuse caches that do not fit, budgets too small for a block at each end, and sizes that a decoder has."""

@@ -142,5 +142,5 @@ def test_every_part_of_a_cluster_is_said_or_refused() -> None:
     said = {"workers", "step_time", "max_running", "max_batched_tokens", "kv_capacity_tokens", "kv_watermark",
             "prefix_caching", "refresh_s", "prefix_memory_s", "pool_window"}  # fmt: skip
     refused = {"group_size", "sync_s", "adapters", "scheduler_overhead", "scheduled_ahead", "kinds", "max_waiting",
-               "models", "routers", "churn"}  # fmt: skip
+               "models", "routers", "churn", "reuse"}  # fmt: skip
     assert {field.name for field in dataclasses.fields(Cluster)} == said | refused

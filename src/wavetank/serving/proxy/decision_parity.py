@@ -182,6 +182,8 @@ def decision_parity(
         What a predictor says, in both lives.
     """
     cluster = dataclasses.replace(cluster, pool_window=max(cluster.pool_window, len(requests)))
+    # A launched router makes blocks of a prompt and its model's name, and an adapter is such a name.
+    requests = requests.with_blocks_apart()
     predicted = {"expected_output_tokens": expected_output_tokens, "output_spread_tokens": output_spread_tokens}
     simulated = Recorder(router)
     run = simulate(requests, cluster, simulated, **predicted)  # type: ignore[arg-type]

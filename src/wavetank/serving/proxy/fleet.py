@@ -192,7 +192,7 @@ def engine_words(cluster: Cluster, number: int, time_scale: float, block_tokens:
         )
     plain = Cluster(workers=cluster.workers, step_time=cluster.step_time)
     unknown = ("adapters", "scheduler_overhead", "scheduled_ahead", "kinds", "max_waiting", "models", "routers")
-    for name in (*unknown, "churn"):
+    for name in (*unknown, "churn", "reuse"):
         if getattr(cluster, name) != getattr(plain, name):
             raise BadValueError(
                 "Stand-in engines know nothing of this part of a cluster.",

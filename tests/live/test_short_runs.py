@@ -39,7 +39,14 @@ def in_one_process():
     return np.concatenate([each.grad.numpy().ravel() for layer in parts for each in layer])
 
 
-@pytest.mark.parametrize("cut", [Cut(2, 2, 2, 8, 1), Cut(1, 4, 4, 4, 0), Cut(4, 1, 8, 2, 0), Cut(1, 2, 1, 8, 1)])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        Cut(2, 2, 2, 8, 1),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (Cut(1, 4, 4, 4, 0), Cut(4, 1, 8, 2, 0))),
+        pytest.param(Cut(1, 2, 1, 8, 1), marks=pytest.mark.slow),
+    ],
+)
 def test_every_way_of_cutting_has_the_gradients_of_one_process(cut):
     assert cut in cuts()
     assert np.abs(gradients(cut) - in_one_process()).max() < 1e-12

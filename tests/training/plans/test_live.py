@@ -12,7 +12,7 @@ from wavetank.training.plans.live import exchange_on_ranks
 
 
 @pytest.mark.parametrize(
-    ("size", "node", "lanes"), [pytest.param(4, 2, 1, marks=pytest.mark.slow), (4, 2, 2), (4, 1, 1)]
+    ("size", "node", "lanes"), [*(pytest.param(4, 2, each, marks=pytest.mark.slow) for each in (1, 2)), (4, 1, 1)]
 )
 def test_processes_hold_the_blocks_of_a_flat_exchange(size, node, lanes):
     blocks = blocks_of(size, 3)

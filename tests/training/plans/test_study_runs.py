@@ -54,6 +54,7 @@ def test_what_the_formula_lets_through_and_does_not_fit_is_counted(table, monkey
     assert figures(RandomSearch())["false_fits"] == wrong > 0
 
 
+@pytest.mark.slow
 def test_a_tuner_drives_real_runs_and_is_shown_what_does_not_fit():
     pytest.importorskip("torch", reason="needs the library torch")
     # Room for less than the formula says of any: all are tried, and none fits.
